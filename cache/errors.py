@@ -56,6 +56,10 @@ class DraftError(UsageError):
     """The drafter has another vocabulary or lacks what drafting for this model needs."""
 
 
+class PictureError(UsageError):
+    """A picture cannot be read, is of a size that the model does not take, or is for a model that takes none."""
+
+
 class GrammarError(UsageError):
     """A JSON schema, regular expression or grammar cannot be followed, or is too complex to be followed any further."""
 

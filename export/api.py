@@ -14,6 +14,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.check.validate import validate_session
 from hybridge.export.drafters.drafter import DrafterPlan, DraftVocabulary
 from hybridge.export.drafters.plan import plan_drafter
+from hybridge.export.model.vision import describe_pictures
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
@@ -80,7 +81,8 @@ def export_model(
         check_calibration(options)
     writer_class = writer_of(options)
     plan, options = plan_drafter(source.config, options, drafter, draft_vocab)
-    for text in source.warnings():
+    pictures = describe_pictures(source.config, source.folder, options)
+    for text in source.warnings(pictures=pictures is not None):
         steps.warn(text)
     with output_folder(Path(out), force=force) as folder:
         with steps.step("Laying out the state"):

@@ -21,6 +21,7 @@ with warnings.catch_warnings():
     import hybridge.export.write.pte  # noqa: F401
 
 from command_line import Outcome, Run, exit_code, outcome
+from public_folders import LFM2_VL_OPTIONS, save_lfm2_vl
 from store import exported as stored
 from tiny import save_checkpoint, save_lively_checkpoint, save_tokenizer, tiny_config
 
@@ -112,6 +113,20 @@ def lively_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lively_onnx_artifact(lively_checkpoint: Path) -> Path:
     """The ONNX artifact of ``lively_checkpoint``. Copy it before changing it."""
     return stored(lively_checkpoint, replace(SIZES, format="onnx", kernels="hybridge"))
+
+
+@pytest.fixture(scope="session")
+def pictures_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An LFM2-VL checkpoint in its public form, scaled down."""
+    folder = tmp_path_factory.mktemp("lfm2_vl")
+    save_lfm2_vl(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pictures_artifact(pictures_checkpoint: Path) -> Path:
+    """The artifact of ``pictures_checkpoint``, whose encoder has two methods."""
+    return stored(pictures_checkpoint, LFM2_VL_OPTIONS)
 
 
 @pytest.fixture

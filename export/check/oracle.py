@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -22,8 +23,9 @@ from hybridge.cache.operations.quantized_rows import quantize_rows
 from hybridge.export.check.random_program import Oracle
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.layers import Rounder
+from hybridge.export.model.vision import VISION, read_processor
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
-from hybridge.export.quantize.quantize import is_quantized, quantize
+from hybridge.export.quantize.quantize import is_quantized, quantize, quantize_encoder
 from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel, load_checkpoint, logits_width
 from hybridge.export.write.methods import State, build_cache, build_methods
 from hybridge.runtime.artifacts.options import Description, ExportOptions
@@ -59,6 +61,8 @@ def round_as(loaded: LoadedModel, options: ExportOptions, rounder: Rounder | Non
     """Round the model's weights, keys and values in place, as an export with ``options`` does."""
     if is_quantized(options):
         quantize(loaded.model, options, rounder)
+        if loaded.whole is not None and (family := VISION.get(loaded.whole.config.model_type)):
+            quantize_encoder(loaded.whole, family.parts, options, lambda text: None)
     if options.kv_dtype != "float32":
         round_keys(loaded.model, options)
 
@@ -69,6 +73,37 @@ def uncached(model: PreTrainedModel) -> Oracle:
     @torch.no_grad()
     def oracle(tokens: Sequence[int]) -> Tensor:
         logits: Tensor = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+        return logits.float()
+
+    return oracle
+
+
+Pixels = Mapping[int, NDArray[np.uint8]]
+"""Pictures uint8 [height, width, 3], as the encoder takes them, by the first of their ids in a text."""
+
+
+def uncached_with_pictures(loaded: LoadedModel, pixels: Pixels) -> Oracle:
+    """Return a function from a text to float32 logits [T, V]: one forward of transformers' whole model without a cache.
+
+    Its encoder's features are put into the embeddings here, because a text may have the placeholder as a token, too, which the
+    whole model's own forward takes for a row of a picture.
+
+    pixels: of every picture whose rows are in a text.
+    """
+    whole = loaded.whole
+    assert whole is not None, "only a multimodal model takes pictures"
+    family, processor = VISION[whole.config.model_type], read_processor(loaded.source.folder)
+    whole.set_output_embeddings(loaded.model.get_output_embeddings())  # a tied head may have been rounded
+
+    @torch.no_grad()
+    def oracle(tokens: Sequence[int]) -> Tensor:
+        pictures = [torch.from_numpy(pixels[token].copy()) for token in tokens if token in pixels]
+        ids = torch.tensor([tokens])
+        embeddings = whole.get_input_embeddings()(ids.clamp(min=0))
+        if pictures:
+            features = whole.get_image_features(**family.inputs(whole.config, processor, pictures)).pooler_output
+            embeddings[ids < 0] = torch.cat(list(features))
+        logits: Tensor = whole(inputs_embeds=embeddings, use_cache=False).logits[0]
         return logits.float()
 
     return oracle

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError, ValidationError
+from hybridge.runtime.core.model import Model
+from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.session import Logits, Session
 
 Oracle = Callable[[Sequence[int]], Tensor]
@@ -25,14 +30,44 @@ class Observation:
     operation: int
 
 
+class RandomPictures:
+    """Random pictures for the texts of a model. pixels: of each, by the first of its ids."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.pixels: dict[int, NDArray[np.uint8]] = {}
+        self._made: list[Picture] = []
+
+    def picture(self, rng: random.Random) -> Picture:
+        """Return a picture, sometimes one of the earlier ones again."""
+        if self._made and rng.random() < 0.3:
+            return rng.choice(self._made)
+        unit, most = self.model.picture_unit, self.model.most_picture_tokens
+        height = rng.randint(1, rng.choice([1, math.isqrt(most), most]))
+        width = rng.randint(1, most // height)
+        noise = np.random.default_rng(rng.getrandbits(64))
+        rgb = noise.integers(0, 256, (height * unit, width * unit, 3), dtype=np.uint8)
+        made = Picture(self.model, rgb)
+        self._made.append(made)
+        self.pixels[made.ids[0]] = rgb
+        return made
+
+    def forget(self) -> None:
+        """Close all pictures; texts with them can be compared no more."""
+        self._made.clear()
+        self.pixels.clear()
+
+
 class RandomProgram:
     """Random operations on a session and on its model: a list of tokens, and one for each slot.
 
-    They include calls to refuse: commits without a block, texts that do not fit, missing or overwritten slots.
+    They include calls to refuse: commits without a block, texts that do not fit, missing or overwritten slots, parts of
+    pictures.
     """
 
-    def __init__(self, session: Session, rng: random.Random) -> None:
-        self.session, self.rng = session, rng
+    def __init__(self, session: Session, rng: random.Random, pictures: RandomPictures | None = None) -> None:
+        """pictures: of a model that takes pictures."""
+        self.session, self.rng, self.pictures = session, rng, pictures
         self.text: list[int] = []
         self.block: list[int] | None = None
         self.slots: dict[int, list[int]] = {}
@@ -60,7 +95,7 @@ class RandomProgram:
         }  # fmt: skip
         if not self.session.snapshot_slots:
             choices = {each: weight for each, weight in choices.items() if each not in (self._snapshot, self._restore)}
-        return choices
+        return choices if self.pictures is None else choices | {self._picture: 4, self._part_of_a_picture: 0.5}
 
     def _choose(self, choices: dict[Callable[[], None], float]) -> Callable[[], None]:
         return self.rng.choices(list(choices), list(choices.values()))[0]
@@ -82,6 +117,24 @@ class RandomProgram:
         chunk = self.session.prefill_chunk
         tokens = self._tokens(self.rng.choice([1, chunk // 2 + 1, chunk, chunk + 1, 3 * chunk]))
         self._extend("prefill", tokens, lambda: self.session.prefill(tokens))
+
+    def _picture(self) -> None:
+        """Read pictures: at the first position, behind each other, or among tokens."""
+        assert self.pictures is not None
+        text: list[int] = []
+        for _ in range(self.rng.choice([1, 1, 2])):
+            text += self._tokens(9) if self.rng.random() < 0.4 else []
+            text += self.pictures.picture(self.rng).ids
+        text += self._tokens(9) if self.rng.random() < 0.4 else []
+        self._extend("picture", text, lambda: self.session.prefill(text))
+
+    def _part_of_a_picture(self) -> None:
+        assert self.pictures is not None
+        ids = self.pictures.picture(self.rng).ids
+        part = [*self._tokens(2), *(ids[1:] if self.rng.random() < 0.5 and len(ids) > 1 else ids[:-1]), *self._tokens(2)]
+        self.log.append("picture in part")
+        if len(ids) > 1:
+            self._refused(lambda: self.session.prefill(part))
 
     def _decode(self) -> None:
         token = self._tokens(1)

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.export.check.evaluate import Figures, measure_drift
-from hybridge.export.check.oracle import load_original, round_as, uncached
-from hybridge.export.check.random_program import Oracle, RandomProgram
+from hybridge.export.check.oracle import load_original, round_as, uncached, uncached_with_pictures
+from hybridge.export.check.random_program import Oracle, RandomPictures, RandomProgram
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import stored_rounder
 from hybridge.export.quantize.quantize import is_lossy
@@ -59,7 +59,9 @@ def validate_session(
     options, calibration = opened.manifest.options, opened.manifest.calibration
     rounded = load_original(source, opened.manifest)
     round_as(rounded, options, stored_rounder(opened.program, calibration.stored) if calibration else None)
-    oracle, texts = uncached(rounded.model), compare_texts(opened, rounded)
+    pictures = RandomPictures(session.model) if opened.manifest.pictures is not None else None
+    oracle = uncached(rounded.model) if pictures is None else uncached_with_pictures(rounded, pictures.pixels)
+    texts = compare_texts(opened, rounded)
     with steps.counted("Validating against eager") as notify:
         report = validate(
             session,
@@ -70,6 +72,7 @@ def validate_session(
             seed=seed,
             notify=notify,
             drafted=_own_drafter(session),
+            pictures=pictures,
         )
     report.tokenizer = texts
     if is_lossy(options):
@@ -88,12 +91,14 @@ def validate(
     seed: int,
     notify: Notify,
     drafted: GenerateDrafted | None = None,
+    pictures: RandomPictures | None = None,
 ) -> ValidationReport:
     """Run ``programs`` random programs and ``prompts`` greedy generations of ``new_tokens`` against ``oracle``.
 
     Args:
         notify: is called with the number done and the total after each.
         drafted: generates with the artifact's own drafter, if it has one.
+        pictures: of a model that takes pictures; the oracle knows the pixels of each.
 
     Raises:
         UsageError: a count is below 0.
@@ -102,13 +107,16 @@ def validate(
         raise UsageError("programs, prompts and tokens must be 0 or more.")
     report = ValidationReport(seed=seed, tolerance=tolerance(session.manifest.options))
     for i in range(programs):
-        run = RandomProgram(session, random.Random(f"{seed} {i}"))
+        run = RandomProgram(session, random.Random(f"{seed} {i}"), pictures)
         run.play(OPERATIONS_PER_PROGRAM)
         report.operations.update(name.split()[0] for name in run.log)
         compare(report, i, run, oracle)
+        if pictures is not None:
+            pictures.forget()
         notify(i + 1, programs + prompts)
     for i in range(prompts):
-        _check_generation(report, session, oracle, random.Random(f"{seed} prompt {i}"), new_tokens, drafted)
+        rng = random.Random(f"{seed} prompt {i}")
+        _check_generation(report, session, oracle, rng, new_tokens, drafted, pictures)
         notify(programs + i + 1, programs + prompts)
     return report
 
@@ -149,11 +157,15 @@ def _check_generation(
     rng: random.Random,
     new_tokens: int,
     drafted: GenerateDrafted | None,
+    pictures: RandomPictures | None,
 ) -> None:
     """Compare greedy output with and without speculation with eager greedy, on a repetitive prompt with many draft tokens."""
     check = report.generation
     phrase = [rng.randrange(session.vocab_size) for _ in range(rng.randint(4, 12))]
     prompt = (phrase * 12)[: max(1, min(48, session.max_seq_len - 1))]
+    if pictures is not None and session.max_seq_len > len(prompt) + session.model.most_picture_tokens:
+        place = rng.randint(0, len(prompt))
+        prompt[place:place] = pictures.picture(rng).ids
     stats = GenerationStats()
     session.reset()
     plain = list(session.generate(prompt, max_new_tokens=new_tokens))
@@ -191,6 +203,7 @@ class CorruptingDrafter:
         tokens = context.tokens
         place = next((i for i in range(len(tokens) - 3, -1, -1) if tokens[i : i + 2] == tokens[-2:]), None)
         proposed = [] if place is None else tokens[place + 2 :][:limit]
+        proposed = [token for token in proposed if token >= 0]  # rows of a picture are none to propose
         proposed += [self.rng.randrange(self.vocab_size) for _ in range(limit - len(proposed))]
         if self.rng.random() < 0.5:
             proposed[self.rng.randrange(limit)] = self.rng.randrange(self.vocab_size)

@@ -26,7 +26,7 @@ EXAMPLES = (
     "hybridge export LiquidAI/LFM2-350M -o lfm2 --format onnx",
     "hybridge export model-Q4_K_M.gguf -o model --verify-len 4,16",
 )
-TEXTS = {"verify_len": "8", "calibrate": None, "bits": "", "tap_layers": "", "draft_blocks": ""}
+TEXTS = {"verify_len": "8", "calibrate": None, "bits": "", "image_tokens": "", "tap_layers": "", "draft_blocks": ""}
 """Options that are texts on the command line, with their default values."""
 LEFT_OUT = {"max_seq_len": None, "backend": None, "kernels": None, "rounding": None, "quantize": "auto"}
 """Other default values than those of ``ExportOptions``; None where other options decide."""
@@ -150,13 +150,15 @@ def export_options(choices: ExportChoices) -> ExportOptions:
             "Leave it out."
         )
     *shorter, longest = numbers(choices.verify_len, "--verify-len", "4,8,16", lowest=1)
-    blocks = choices.draft_blocks
+    blocks, images = choices.draft_blocks, choices.image_tokens
     has_blocks = choices.format == "pte" and choices.kernels in (None, "hybridge") and choices.group_size % 32 == 0
     return ExportOptions(**given | {
         "verify_len": longest, "shorter_verify_lens": tuple(shorter),
         "backend": choices.backend or "xnnpack", "kernels": choices.kernels or "hybridge",
         "rounding": choices.rounding or ("blocks" if has_blocks else "search"),
-        "bits": parse_bits(choices.bits), "tap_layers": _taps(choices.tap_layers, choices.mtp),
+        "bits": parse_bits(choices.bits),
+        "image_tokens": tuple(numbers(images, "--image-tokens", "64,256", lowest=1)) if images else (),
+        "tap_layers": _taps(choices.tap_layers, choices.mtp),
         "draft_blocks": tuple(numbers(blocks, "--draft-block", "4,8", lowest=2)) if blocks else (),
     })  # fmt: skip
 

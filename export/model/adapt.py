@@ -43,12 +43,17 @@ class AdaptedModel(nn.Module):
         model.set_submodule(next(name for name, module in model.named_modules() if module is self.decoder), Given(self.decoder))
         self.cache = Unregistered(cache)
         self.takes = inspect.signature(self.decoder.forward).parameters
+        self.width: int = model.config.hidden_size
         self.requires_grad_(False)  # exported parameters must be leaves without gradients, or the lowering fails
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """Return hidden states [1, T, hidden] after the last norm, for tokens [1, T] over the cache's block."""
+        """Return hidden states [1, T, hidden] after the last norm, for tokens [1, T] over the cache's block.
+
+        Embeddings [1, T, hidden] may take the place of tokens.
+        """
         positions = {"position_ids": self.cache.cache.block.positions[None, :]} if "position_ids" in self.takes else {}
-        hidden: Tensor = self.decoder(input_ids=tokens, use_cache=False, **positions).last_hidden_state
+        given = {"inputs_embeds": tokens} if tokens.is_floating_point() else {"input_ids": tokens}
+        hidden: Tensor = self.decoder(**given, use_cache=False, **positions).last_hidden_state
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ state and gates stay float32 (docs/decisions.md).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -142,6 +142,34 @@ def quantize_drafter(drafter: nn.Module, options: ExportOptions) -> None:
         replace_linear(drafter, name, layer, options)
     if is_own(options):
         pack_tables(drafter, options, rounder_of(options))
+
+
+ENCODER_BITS = 8
+"""Bits of a picture encoder's linear layers where the text's have fewer than 32: it is small, and reads each picture once."""
+
+
+def quantize_encoder(whole: PreTrainedModel, parts: Iterable[str], options: ExportOptions, warn: Callable[[str], None]) -> None:
+    """Replace the linear layers of an encoder of pictures in place by the artifact's; the stock runtime's stay float32.
+
+    Args:
+        whole: the multimodal model.
+        parts: names of the modules in it that make up the encoder.
+        options: of the text model.
+        warn: is told of layers that stay float32 because groups do not divide their columns.
+    """
+    if not options.has_own_kernels:
+        return
+    wanted = ENCODER_BITS if options.quantize != "none" else 32
+    left = set[int]()
+    for part in parts:
+        for name, layer in list(linears(whole.get_submodule(part))):
+            fits = layer.in_features % options.group_size == 0
+            left |= set() if fits or wanted == 32 else {layer.in_features}
+            weight = _packed(name, layer.weight, wanted if fits else 32, options, rounder_of(options))
+            whole.set_submodule(f"{part}.{name}", PackedLinear(weight, layer.bias, integer=options.rounds_inputs))
+    if left:
+        columns = " and ".join(map(str, sorted(left)))
+        warn(f"groups of {options.group_size} do not divide {columns} columns of the picture encoder, which stay float32.")
 
 
 def replace_linear(model: nn.Module, name: str, layer: nn.Linear, options: ExportOptions) -> None:

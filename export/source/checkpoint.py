@@ -124,10 +124,13 @@ class CheckpointSource:
         found = read_tokenizer(self.folder, verbatim=True)
         return replace(found, note=note) if note else found
 
-    def warnings(self) -> Iterator[str]:
-        """Yield a sentence for each part of the checkpoint that an export leaves out or nobody has tried."""
+    def warnings(self, *, pictures: bool = False) -> Iterator[str]:
+        """Yield a sentence for each part of the checkpoint that an export leaves out or nobody has tried.
+
+        pictures: its encoder of pictures is exported.
+        """
         yield from ignored_parts(self.path)
-        if self.text_config is not self.config:
+        if self.text_config is not self.config and not pictures:
             yield f"{self.path} is a multimodal model: its text model is exported, pictures and sounds are left out."
         if self.is_untried:
             yield (
@@ -182,10 +185,14 @@ def resolve_checkpoint(
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """The text model of a checkpoint with its weights, ready to run uncached."""
+    """The text model of a checkpoint with its weights, ready to run uncached.
+
+    whole: the model that it was taken out of, which shares its decoder; None if it is the whole itself.
+    """
 
     source: CheckpointSource
     model: PreTrainedModel
+    whole: PreTrainedModel | None = None
 
     @property
     def config(self) -> Any:
@@ -246,7 +253,7 @@ def load_checkpoint(checkpoint: CheckpointSource | str | Path, reader: Reader | 
     if broken := checked.broken if checked else broken_weights(model):
         raise CheckpointError(f"{_some(broken)} in {source.path} is not finite (NaN or infinity); the weights are damaged.")
     text = merge_adapters(text_model(model).eval().requires_grad_(False), source.adapters)
-    return LoadedModel(source=source, model=text)
+    return LoadedModel(source=source, model=text, whole=None if text is model else model.eval().requires_grad_(False))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from hybridge.runtime.artifacts.manifest import (
     OnnxEntry,
     StoredBits,
 )
-from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
+from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions, PictureDescription
 
 
 def write_tokenizer(loaded: LoadedModel, folder: Path, steps: ExportProgress) -> None:
@@ -98,6 +98,7 @@ def manifest_of(
     calibration: CalibrationEntry | None = None,
     onnx: OnnxEntry | None = None,
     drafter: DrafterDescription | None = None,
+    pictures: PictureDescription | None = None,
 ) -> Manifest:
     """Return the manifest of the files in ``folder``, with the installed versions of ``libraries``."""
     chats = chat_format_of(folder)
@@ -119,6 +120,7 @@ def manifest_of(
         onnx=onnx,
         source=loaded.source.origin,
         drafter=drafter,
+        pictures=pictures,
         chat_format=chats.entry,
         without_chat_format=chats.reason,
     )

@@ -8,7 +8,7 @@ because lowering drops assertions.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,11 @@ from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
 from hybridge.export.kernel_sets.llm import LlmKernels
 from hybridge.export.model.adapt import AdaptedModel, check_taps
+from hybridge.export.model.vision import VISION, read_processor
 from hybridge.export.quantize.bits import table_factor
-from hybridge.export.quantize.quantize import check_quantization
-from hybridge.runtime.artifacts.options import ExportOptions, check_verify_lens, shorter_verify
+from hybridge.export.quantize.quantize import check_quantization, quantize_encoder
+from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription, check_verify_lens, shorter_verify
 
 Outputs = Tensor | tuple[Tensor, ...]
 
@@ -38,25 +40,34 @@ class State(nn.Module):
     """The model and its cache, the one holder that every method wraps."""
 
     def __init__(
-        self, model: PreTrainedModel, cache: HybridCache, tap_layers: Sequence[int] = (), drafter: ArtifactDrafter | None = None
+        self,
+        model: PreTrainedModel,
+        cache: HybridCache,
+        tap_layers: Sequence[int] = (),
+        drafter: ArtifactDrafter | None = None,
+        vision: nn.Module | None = None,
     ) -> None:
         super().__init__()
         embedding = model.get_input_embeddings()
         self.model = AdaptedModel(model, cache, tap_layers)
         self.cache = cache
         self.drafter = drafter
+        self.vision = vision
         self._shared = Shared(embedding, model.get_output_embeddings()) if drafter else None
         self.requires_grad_(False)
 
     def hidden(self, tokens: Tensor, block: Block) -> Tensor:
-        """Run tokens [1, T] as ``block`` and return hidden states [1, T, hidden]."""
+        """Run tokens [1, T], or embeddings [1, T, hidden], as ``block`` and return hidden states [1, T, hidden]."""
         self.cache.block = block
         hidden = self.model.hidden(tokens)
         self.cache.close(block)
         return hidden
 
     def extend(self, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Commit the first ``count`` of tokens [1, T]; return the last one's logits, NaN if they do not fit, and all hidden."""
+        """Commit the first ``count`` of tokens [1, T]; return the last one's logits, NaN if they do not fit, and all hidden.
+
+        Embeddings [1, T, hidden] may take the place of tokens.
+        """
         block = self.cache.extend(tokens.shape[1], count)
         hidden = self.hidden(tokens, block)
         last = hidden.index_select(1, (block.count - 1).clamp(min=0))
@@ -103,6 +114,22 @@ class Prefill(ProgramMethod):
 
     def forward(self, tokens: Tensor, n: Tensor) -> Outputs:
         return self.state.tapped(*self.state.extend(tokens, n))
+
+
+class PrefillEmbeddings(ProgramMethod):
+    """embeddings [1, C, H], n [1] -> logits [1, 1, V] of row n; commits the first n rows, such as those of a picture."""
+
+    def forward(self, embeddings: Tensor, n: Tensor) -> Outputs:
+        return self.state.tapped(*self.state.extend(embeddings, n))
+
+
+class EncodePicture(ProgramMethod):
+    """pixels [N, P], rows [N, R], columns [N, R], n [1] -> embeddings [1, N / merge², H]; touches no state."""
+
+    def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, n: Tensor) -> Tensor:
+        assert self.state.vision is not None
+        embeddings: Tensor = self.state.vision(pixels, rows, columns, n)
+        return embeddings
 
 
 class Decode(ProgramMethod):
@@ -191,7 +218,9 @@ class DraftPrefill(DrafterMethod):
         return self.drafter.read(self.state.target, hidden, tokens, n)
 
 
-def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
+def build_methods(
+    state: State, shorter_verify_lens: Sequence[int] = (), pictures: PictureDescription | None = None
+) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
     """Return each method of the artifact with example inputs of its fixed shapes; slots only if the cache has any."""
     sizes = state.cache.sizes
     one = torch.ones(1, dtype=torch.long)
@@ -208,7 +237,31 @@ def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapp
         methods |= {"snapshot": (SnapshotSlot(state), (one,)), "restore": (RestoreSlot(state), (one,))}
     if state.drafter is not None:
         methods |= draft_methods(state, state.drafter)
+    if pictures is not None:
+        methods |= picture_methods(state, pictures)
     return methods
+
+
+def picture_methods(state: State, pictures: PictureDescription) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
+    """Return the methods for pictures, with example inputs."""
+
+    def patches(tokens: int) -> tuple[Tensor, ...]:
+        count = tokens * pictures.merge**2
+        pixels = torch.zeros(count, 3 * pictures.patch_size**2, dtype=torch.uint8)
+        weights = torch.full((count, pictures.position_side), 1 / pictures.position_side)
+        return pixels, weights, weights.clone(), torch.full((1,), count, dtype=torch.long)
+
+    embeddings = torch.zeros(1, state.cache.sizes.prefill_chunk, state.model.width)
+    encoding = {name: (EncodePicture(state), patches(tokens)) for name, tokens in pictures.methods.items()}
+    return {**encoding, "prefill_embeddings": (PrefillEmbeddings(state), (embeddings, torch.ones(1, dtype=torch.long)))}
+
+
+def build_encoder(loaded: LoadedModel, options: ExportOptions, warn: Callable[[str], None]) -> nn.Module:
+    """Return the encoder of pictures of a loaded model, with the artifact's weights. Raises CheckpointError."""
+    assert loaded.whole is not None, "only a multimodal model is described to take pictures"
+    family = VISION[loaded.whole.config.model_type]
+    quantize_encoder(loaded.whole, family.parts, options, warn)
+    return family.encoder(loaded.whole, read_processor(loaded.source.folder), KERNELS[options.kernels]())
 
 
 def draft_methods(state: State, drafter: ArtifactDrafter) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:

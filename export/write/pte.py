@@ -13,6 +13,7 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.lower.lower import calls, lower, outputs
+from hybridge.export.model.vision import describe_pictures
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
@@ -20,7 +21,7 @@ from hybridge.export.quantize.quantize import is_packed, packer, quantize, quant
 from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.write.manifest import WeightFigures, manifest_of, write_tokenizer
-from hybridge.export.write.methods import State, build_cache, build_methods
+from hybridge.export.write.methods import State, build_cache, build_encoder, build_methods
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
     MANIFEST,
@@ -31,8 +32,8 @@ from hybridge.runtime.artifacts.manifest import (
     TensorEntry,
     program_method,
 )
-from hybridge.runtime.artifacts.options import ExportOptions, drafter_constants
-from hybridge.runtime.artifacts.program_check import BOUNDED
+from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription, drafter_constants
+from hybridge.runtime.artifacts.program_check import BOUNDED, VISION
 
 
 class PteWriter:
@@ -61,11 +62,15 @@ class PteWriter:
         if drafter_weights is not None:
             quantize_drafter(drafter_weights, options)
         drafter = self.plan.build(drafter_weights, self.cache) if self.plan else None
-        weights = WeightFigures.of(model, *([drafter] if drafter else []))  # before the adaptation takes the model apart
+        pictures = describe_pictures(loaded.source.config, loaded.source.folder, options)
+        vision = build_encoder(loaded, options, steps.warn) if pictures else None
+        # Figures are taken before the adaptation takes the model apart.
+        weights = WeightFigures.of(model, *(each for each in (drafter, vision) if each is not None))
         calibration = calibrated.entry(model) if calibrated else None
-        methods = build_methods(State(model, self.cache, options.tap_layers, drafter), options.shorter_verify_lens)
+        state = State(model, self.cache, options.tap_layers, drafter, vision)
+        methods = build_methods(state, options.shorter_verify_lens, pictures)
         named = {program_method(name): method for name, method in methods.items()}
-        program = lower(named, options=options, constants=self._constants(loaded, drafter), step=steps.step)
+        program = lower(named, options=options, constants=self._constants(loaded, drafter, pictures), step=steps.step)
         with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
             program.write_to_file(file)
         manifest = manifest_of(
@@ -78,11 +83,14 @@ class PteWriter:
             methods={name: _method(name, inputs, program) for name, (_, inputs) in methods.items()},
             libraries=("torch", "executorch", "transformers"),
             drafter=drafter.description if drafter else None,
+            pictures=pictures,
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         return manifest
 
-    def _constants(self, loaded: LoadedModel, drafter: ArtifactDrafter | None) -> dict[str, Any]:
+    def _constants(
+        self, loaded: LoadedModel, drafter: ArtifactDrafter | None, pictures: PictureDescription | None
+    ) -> dict[str, Any]:
         """Return the program's constants: the stock runner's names, and ours for a harness that reads no manifest."""
         options, bounded = self.options, self.cache.bounded_buffers()
         return {
@@ -102,6 +110,7 @@ class PteWriter:
             "hybridge_taps": len(options.tap_layers),
             "hybridge_draft_len": drafter.description.blocks[-1] - 1 if drafter else 0,
             **(drafter_constants(drafter.description, options.tap_layers) if drafter else {}),
+            **({VISION: pictures.constants} if pictures else {}),
             BOUNDED: [place for place, (name, _) in enumerate(self.cache.named_buffers()) if name in bounded],
         }
 

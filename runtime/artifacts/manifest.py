@@ -15,7 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.chat_format import ChatFormatEntry
-from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions, check_drafter, check_limits
+from hybridge.runtime.artifacts.options import (
+    DrafterDescription,
+    ExportOptions,
+    PictureDescription,
+    check_drafter,
+    check_limits,
+    check_pictures,
+)
 from hybridge.runtime.files import read_regular
 
 FORMAT_VERSION = 3
@@ -150,6 +157,7 @@ class Manifest(Entry):
     calibration: CalibrationEntry | None = None
     source: Annotated[Name | None, Field(description="model and commit on the hub, ORG/NAME@COMMIT")] = None
     drafter: DrafterDescription | None = None
+    pictures: PictureDescription | None = None
     chat_format: ChatFormatEntry | None = None
     without_chat_format: Annotated[
         str | None, StringConstraints(max_length=1 << 12), Field(description="why there is no chat format")
@@ -162,6 +170,8 @@ class Manifest(Entry):
         check_limits(self.options)
         if self.drafter is not None:
             check_drafter(self.drafter, self.options.tap_layers, self.options.verify_len)
+        if self.pictures is not None:
+            check_pictures(self.pictures, self.vocab_size)
         return self
 
     def program_method(self, name: str) -> str:

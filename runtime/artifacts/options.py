@@ -33,8 +33,8 @@ def option(default: Any, text: str, *, least: int | None = None, flag: str | Non
 class ExportOptions:
     """Every choice of an export; goes into the manifest unchanged. Raises UsageError for a value of the wrong kind.
 
-    On the command line, verify_len with shorter_verify_lens, bits, tap_layers and draft_blocks are lists with commas, and
-    quantize is auto by default, which no manifest has.
+    On the command line, verify_len with shorter_verify_lens, bits, image_tokens, tap_layers and draft_blocks are lists with
+    commas, and quantize is auto by default, which no manifest has.
     """
 
     max_seq_len: int = option(2048, f"Tokens that the state can hold; {DEFAULT_MAX_SEQ_LEN} if left out.", least=1)
@@ -82,6 +82,14 @@ class ExportOptions:
     )
     shorter_verify_lens: tuple[int, ...] = option(
         (), "Further verify methods for shorter blocks, ascending and below verify_len.", command=False
+    )
+    images: bool = option(
+        True, "With the encoder of pictures, if the checkpoint has one that hybridge exports.", flag="--images/--no-images"
+    )
+    image_tokens: tuple[int, ...] = option(
+        (),
+        "Most tokens of one picture or tile, ascending: each number gives the encoder a method of its own, and a picture takes "
+        "the smallest that holds it. 64 and what the model was trained with, if left out.",
     )
     tap_layers: tuple[int, ...] = option(
         (), "Layers whose hidden states are put out too: 0 the embeddings, 3 after 3 layers, -1 after the last norm."
@@ -185,8 +193,8 @@ def check_limits(options: ExportOptions) -> None:
     for name, (lowest, highest) in LIMITS.items():
         if not lowest <= (value := getattr(options, name)) <= highest:
             raise ValueError(f"{name} is {value}, not {lowest} to {highest}")
-    if max(len(options.shorter_verify_lens), len(options.tap_layers)) > MOST_LENGTHS:
-        raise ValueError(f"shorter_verify_lens and tap_layers are lists of at most {MOST_LENGTHS}")
+    if max(len(options.shorter_verify_lens), len(options.tap_layers), len(options.image_tokens)) > MOST_LENGTHS:
+        raise ValueError(f"shorter_verify_lens, tap_layers and image_tokens are lists of at most {MOST_LENGTHS}")
     if len(options.bits) > MOST_PATTERNS or any(len(name) > 255 or bits not in (4, 5, 6, 8, 32) for name, bits in options.bits):
         raise ValueError(f"bits are at most {MOST_PATTERNS} patterns of names with 4, 5, 6, 8 or 32")
     if options.quantize == "auto":
@@ -224,6 +232,8 @@ class Description(Protocol):
     def options(self) -> ExportOptions: ...
     @property
     def drafter(self) -> DrafterDescription | None: ...
+    @property
+    def pictures(self) -> PictureDescription | None: ...
     @property
     def identity(self) -> str | None:
         """Return a hash that distinguishes this model from every other; None without one."""
@@ -286,3 +296,88 @@ def check_drafter(drafter: DrafterDescription, tap_layers: tuple[int, ...], veri
         raise ValueError(f"the drafter's blocks of {blocks[-1]} are longer than a verify takes")
     if not drafter.taps or not {*drafter.taps} <= {*tap_layers}:
         raise ValueError(f"the drafter reads hidden states that are not tapped: {list(drafter.taps)[:MOST_BLOCKS]}")
+
+
+MOST_IMAGE_TOKENS = 4096
+"""Most tokens of one picture or tile."""
+LARGEST_PATCH, LARGEST_MERGE, LARGEST_SIDE = 64, 8, 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureDescription:
+    """The encoder of pictures in an artifact, and how a picture is prepared for it.
+
+    Attributes:
+        model_type: of the whole model, which decides how pictures are cut and written into a text.
+        placeholder: the token that stands for a picture in the text of a chat template, and for each of its rows.
+        patch_size: pixels along a side of a patch.
+        merge: patches along a side of the square that becomes one token.
+        position_side: learned positions along a side; they are interpolated to the patches of a picture.
+        budgets: most tokens of each method of the encoder, ascending.
+        min_tokens, max_tokens: of a picture that is not cut into tiles, as the model was trained.
+        tile_size: pixels along a side of a tile.
+        min_tiles, max_tiles: of a large picture; 1 and 1 if none is cut into tiles.
+        tolerance: a picture is large if it has this many times the pixels of max_tokens.
+        thumbnail: a small copy of the whole picture follows its tiles.
+        marks: special tokens are around a picture and before each of its tiles.
+    """
+
+    model_type: Literal["lfm2_vl"]
+    placeholder: int
+    patch_size: int
+    merge: int
+    position_side: int
+    budgets: tuple[int, ...]
+    min_tokens: int
+    max_tokens: int
+    tile_size: int
+    min_tiles: int
+    max_tiles: int
+    tolerance: float
+    thumbnail: bool
+    marks: bool
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    @property
+    def unit(self) -> int:
+        """Return the pixels along a side of the square that becomes one token."""
+        return self.patch_size * self.merge
+
+    @property
+    def methods(self) -> dict[str, int]:
+        """Return the methods of the encoder, with the most tokens of each."""
+        *shorter, longest = self.budgets
+        return {"vision_encoder": longest} | {f"vision_encoder_{tokens}": tokens for tokens in shorter}
+
+    @property
+    def constants(self) -> list[int]:
+        """Return the numbers of ``hybridge_vision``, by which the core prepares pictures."""
+        return [self.patch_size, self.merge, self.position_side, self.placeholder, *self.budgets]
+
+
+def check_pictures(pictures: PictureDescription, vocab_size: int) -> None:
+    """Raise ValueError for numbers that no encoder has, before anything is allocated by them."""
+    limits = {
+        "patch_size": (1, LARGEST_PATCH),
+        "merge": (1, LARGEST_MERGE),
+        "position_side": (1, LARGEST_SIDE),
+        "placeholder": (0, vocab_size - 1),
+        "min_tokens": (1, MOST_IMAGE_TOKENS),
+        "max_tokens": (pictures.min_tokens, MOST_IMAGE_TOKENS),
+        "tile_size": (1, 4096),
+        "min_tiles": (1, 256),
+        "max_tiles": (pictures.min_tiles, 256),
+        "tolerance": (0.1, 100),
+    }
+    for name, (lowest, highest) in limits.items():
+        if not lowest <= (value := getattr(pictures, name)) <= highest:
+            raise ValueError(f"the pictures' {name} is {value}, not {lowest} to {highest}")
+    budgets = pictures.budgets
+    if not 1 <= len(budgets) <= MOST_LENGTHS or list(budgets) != sorted(set(budgets)):
+        raise ValueError("the pictures' budgets are not different numbers in order")
+    if not 1 <= budgets[0] <= budgets[-1] <= MOST_IMAGE_TOKENS:
+        raise ValueError(f"the pictures' budgets are {list(budgets)}, not 1 to {MOST_IMAGE_TOKENS} tokens")
+    tiles = (pictures.tile_size // pictures.unit) ** 2
+    if pictures.max_tiles > 1 and (pictures.tile_size % pictures.unit or not tiles or tiles > budgets[-1]):
+        raise ValueError(f"a tile of {pictures.tile_size} pixels is none that the encoder takes")

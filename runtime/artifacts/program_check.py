@@ -36,6 +36,9 @@ OWN_BUFFERS = ("length", "staged", "slot_length", "operations")
 BOUNDED = "hybridge_bounded"
 """The constant method that lists the places of the bounded buffers in the state."""
 
+VISION = "hybridge_vision"
+"""The constant method that describes the encoder of pictures."""
+
 Signature = list[tuple[str, list[int]]]
 """Dtype and shape of each tensor."""
 
@@ -56,6 +59,8 @@ def check_methods(manifest: Manifest) -> None:
         elif (draft_len := proposing(manifest).get(name)) is not None:
             _same(f"{name} gives", _entries(method.outputs[:2]), [("int64", [1, draft_len]), ("float32", [1, draft_len])])
             _check_scores(name, manifest, method, draft_len)
+        elif (tokens := _encoding(manifest).get(name)) is not None:
+            _same(f"{name} gives", _entries(method.outputs), [("float32", [1, tokens, _embedding_width(manifest)])])
         else:
             _same(f"{name} gives", _entries(method.outputs), [NUMBER])
 
@@ -84,7 +89,34 @@ def expected_inputs(manifest: Manifest) -> dict[str, Signature]:
     inputs = {name: [("int64", [1, count])] for name, count in tokens.items()}
     moves = ("commit", *(SLOT_METHODS if options.snapshot_slots else ()))
     inputs |= {name: [*inputs.get(name, []), NUMBER] for name in ("prefill", "forward", *moves)}
-    return inputs | {"reset": []} | _drafting_inputs(manifest)
+    return inputs | {"reset": []} | _drafting_inputs(manifest) | _picture_inputs(manifest)
+
+
+def _encoding(manifest: Manifest) -> dict[str, int]:
+    """Return the methods of the artifact's encoder of pictures, with the most tokens of each."""
+    return manifest.pictures.methods if manifest.pictures is not None else {}
+
+
+def _embedding_width(manifest: Manifest) -> int:
+    found = manifest.methods.get("prefill_embeddings")
+    return found.inputs[0].shape[-1] if found and found.inputs and found.inputs[0].shape else 0
+
+
+def _picture_inputs(manifest: Manifest) -> dict[str, Signature]:
+    """Return the inputs of the methods for pictures: patches and their positions, and a prefill by embeddings."""
+    pictures = manifest.pictures
+    if pictures is None:
+        return {}
+    values, side = 3 * pictures.patch_size**2, pictures.position_side
+
+    def patches(tokens: int) -> Signature:
+        count = tokens * pictures.merge**2
+        return [("uint8", [count, values]), ("float32", [count, side]), ("float32", [count, side]), NUMBER]
+
+    width = _embedding_width(manifest)
+    return {name: patches(tokens) for name, tokens in pictures.methods.items()} | {
+        "prefill_embeddings": [("float32", [1, manifest.options.prefill_chunk, width]), NUMBER]
+    }
 
 
 def _drafting_inputs(manifest: Manifest) -> dict[str, Signature]:
@@ -108,7 +140,7 @@ def _drafting_inputs(manifest: Manifest) -> dict[str, Signature]:
 
 def expected_rows(options: ExportOptions) -> dict[str, int]:
     """Return the number of rows of logits of each method that gives logits."""
-    return {"prefill": 1, "decode": 1, "forward": 1} | _verifying(options)
+    return {"prefill": 1, "prefill_embeddings": 1, "decode": 1, "forward": 1} | _verifying(options)
 
 
 def _verifying(options: ExportOptions) -> dict[str, int]:
@@ -188,6 +220,7 @@ def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
         "hybridge_taps": [len(options.tap_layers)],
         "hybridge_draft_len": [max(proposing(manifest).values(), default=0)],
         **(drafter_constants(drafter, options.tap_layers) if drafter else {}),
+        **({VISION: manifest.pictures.constants} if manifest.pictures else {}),
     }
 
 

@@ -11,6 +11,7 @@ from hybridge.runtime.artifacts.options import DEFAULT_BYTES
 from hybridge.runtime.core.interface import CachedStruct, Handle, KeptStruct
 from hybridge.runtime.core.library import run
 from hybridge.runtime.core.model import Owned
+from hybridge.runtime.core.pictures import behind_picture
 
 if TYPE_CHECKING:
     from hybridge.runtime.core.drafters import Drafter
@@ -136,14 +137,16 @@ class PromptPrefill:
         session.keep_hidden(drafter is not None and drafter.needs_hidden)
         self.cached_tokens = session.length
         end = len(self.tokens)
-        self._marks = {*marks, *range(self.cached_tokens + EVERY, end, EVERY), end}
+        wanted = (*marks, *range(self.cached_tokens + EVERY, end, EVERY), end)
+        self._marks = {behind_picture(self.tokens, mark) for mark in wanted}
         self._enough = max(end - rest, *(mark for mark in self._marks if mark < end), 0)
 
     def steps(self) -> Iterator[None]:
         """Read a prefill chunk at each step. Raises what ``Session.prefill`` does; what was read before stays."""
         session = self.session
         while (at := session.length) < self._enough:
-            stop = min(at + session.prefill_chunk, *(mark for mark in self._marks if mark > at))
+            chunk = behind_picture(self.tokens, min(at + session.prefill_chunk, len(self.tokens)))
+            stop = min(chunk, *(mark for mark in self._marks if mark > at))
             session.prefill(self.tokens[at:stop])
             if stop in self._marks:
                 keep_checkpoint(session, self.cache)

@@ -38,6 +38,7 @@ from hybridge.runtime.core.interface import (
 )
 from hybridge.runtime.core.library import failure, load
 from hybridge.runtime.core.model import Model
+from hybridge.runtime.core.pictures import check_open
 from hybridge.runtime.core.sampling import Sampling, token_ids
 from hybridge.runtime.core.statistics import PHASES, GenerationStats, Phase
 
@@ -297,6 +298,8 @@ class Generation:
                 self._count()
             if error := self._calls.error or self._model.raised():
                 raise error
+            if status == Status.INVALID_ARGUMENT and call == "begin" and self.arguments.constraint is None:
+                check_open(arguments[0])
             if status:
                 raise self._model.reason(call, status)
             return self._room[: count.value]

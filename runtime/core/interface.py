@@ -154,7 +154,15 @@ class ProgramStruct(Structure):
         *((name, c_size_t) for name in ("name_count", "bounded_count", "row_axis")),
         *((name, c_int) for name in ("draft_samples", "fixed_shapes")),
         ("fingerprint", c_uint64),
+        ("vision", Tokens),
+        ("vision_count", c_size_t),
     ]
+
+
+class VisionStruct(Structure):
+    """``hybridge_vision``"""
+
+    _fields_: ClassVar = [(name, c_int64) for name in ("unit", "most_tokens", "placeholder")]
 
 
 class DraftedStruct(Structure):
@@ -312,6 +320,10 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "model_info": [Handle, POINTER(InfoStruct)],
     "model_eos_ids": [Handle, Tokens, c_size_t, Count],
     "model_verify_lens": [Handle, Tokens, c_size_t, Count],
+    "model_vision": [Handle, POINTER(VisionStruct)],
+    "picture_open": [Handle, c_char_p, c_size_t, c_size_t, POINTER(Handle)],
+    "picture_close": [Handle],
+    "picture_ids": [Handle, Tokens, c_size_t, Count, Count],
     "session_open": [Handle, POINTER(Handle)],
     "session_close": [Handle],
     "tokens": [Handle, Tokens, c_size_t, Count],

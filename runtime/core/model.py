@@ -13,7 +13,7 @@ from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.artifacts.plan_check import check_plans
 from hybridge.runtime.artifacts.program_check import check_methods, check_program, check_runtime, other_version
-from hybridge.runtime.core.interface import Handle, InfoStruct, OnSame, Status
+from hybridge.runtime.core.interface import Handle, InfoStruct, OnSame, Status, VisionStruct
 from hybridge.runtime.core.library import failure, load, load_operators, run
 from hybridge.runtime.core.programs import Program, ProgramFunctions
 from hybridge.runtime.native_log import without_native_log
@@ -68,6 +68,13 @@ class Model(Owned):
         self.snapshot_slots: int = info.snapshot_slots
         self.draft_len: int = info.draft_len
         """Most draft tokens of the drafter inside the model; 0 without one."""
+        vision = VisionStruct()
+        run("model_vision", handle, byref(vision))
+        self.picture_unit: int = vision.unit
+        """Pixels of which both sides of a picture are multiples; 0 for a model without pictures."""
+        self.most_picture_tokens: int = vision.most_tokens
+        self.placeholder: int = vision.placeholder
+        """The token that stands for a picture in the text of a chat template; -1 without one."""
         self.verify_lens = integers("model_verify_lens", handle)
         self.verify_len = self.verify_lens[-1]
         self.eos_ids = integers("model_eos_ids", handle)

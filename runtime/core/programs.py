@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hybridge.runtime.artifacts.options import Description, DrafterDescription, ExportOptions
+from hybridge.runtime.artifacts.options import Description, DrafterDescription, ExportOptions, PictureDescription
 from hybridge.runtime.core.interface import (
     MOST_DIMENSIONS,
     ArrayStruct,
@@ -126,6 +126,7 @@ def _described(program: Program, description: Description, call: Any, buffer: An
         "eos_id": description.eos_ids,
         "draft_block": drafter.blocks if drafter else (),
         "draft_tap": [options.tap_layers.index(tap) for tap in drafter.taps] if drafter else (),
+        "vision": description.pictures.constants if description.pictures else (),
     }
     names, bounded = list(program.names), list(program.bounded)
     table = ProgramStruct(
@@ -147,8 +148,7 @@ def _described(program: Program, description: Description, call: Any, buffer: An
         fingerprint=_fingerprint(description.identity),
     )
     for name, values in numbers.items():
-        plural = {"verify_len": "verify_lens", "eos_id": "eos_ids", "draft_block": "draft_blocks", "draft_tap": "draft_taps"}
-        setattr(table, plural[name], (c_int64 * len(values))(*values))
+        setattr(table, name if name == "vision" else f"{name}s", (c_int64 * len(values))(*values))
         setattr(table, f"{name}_count", len(values))
     return table
 
@@ -173,6 +173,7 @@ class ModelDescription:
     eos_ids: list[int] = field(default_factory=list)
     model_type: str = "text"
     drafter: DrafterDescription | None = None
+    pictures: PictureDescription | None = None
     identity: str | None = None
 
 

@@ -80,12 +80,15 @@ def token_id(token: Any) -> int:
     raise TokenError(f"{_shown(token)} is no token id; give whole numbers.")
 
 
-def fitting(tokens: Tokens, vocab_size: int, length: int, max_seq_len: int) -> list[int]:
-    """Return tokens that fit behind ``length`` others. Raises TokenError for none and unknown ones, CapacityError."""
+def fitting(tokens: Tokens, vocab_size: int, length: int, max_seq_len: int, *, pictures: bool = False) -> list[int]:
+    """Return tokens that fit behind ``length`` others. Raises TokenError for none and unknown ones, CapacityError.
+
+    pictures: ids below 0 may be there, the rows of pictures.
+    """
     ids = token_ids(tokens)
     if not ids:
         raise TokenError("got no tokens; give at least one.")
-    if wrong := [token for token in ids if not 0 <= token < vocab_size]:
+    if wrong := [token for token in ids if not 0 <= token < vocab_size and not (pictures and token < 0)]:
         raise TokenError(f"token id {wrong[0]} is outside the vocabulary, 0 to {vocab_size - 1}.")
     if length + len(ids) > max_seq_len:
         raise CapacityError(

@@ -22,6 +22,7 @@ from hybridge.runtime.core.generation import Constraint, Generation, GenerationA
 from hybridge.runtime.core.interface import ArrayStruct, Floats, Handle, Status
 from hybridge.runtime.core.library import failure, load, run
 from hybridge.runtime.core.model import Model, Owned, integers, not_loaded
+from hybridge.runtime.core.pictures import HasIds, check_open
 from hybridge.runtime.core.programs import Program, seen
 from hybridge.runtime.core.sampling import Sampling, Tokens, check_block, check_slot, fitting, token_ids
 from hybridge.runtime.core.statistics import GenerationStats
@@ -143,16 +144,24 @@ class Session(Owned):
         return as_array(first, shape).copy() if first and rows.value else np.empty(shape, np.float32)
 
     def prefill(self, tokens: Tokens) -> Logits:
-        """Commit one or more tokens; return the logits [V] after the last.
+        """Commit one or more tokens, and ids of whole pictures among them; return the logits [V] after the last.
 
         Raises:
             TokenError: a token is outside the vocabulary, or there is none.
             CapacityError: they do not fit into the context.
+            PictureError: an id is of a picture that is not open, or a part of one.
             NumericalError: logits are NaN or infinite.
         """
         ids, logits = self._ids(tokens), np.empty(self.vocab_size, np.float32)
         self._extend("prefill", ids, ids, len(ids), logits.ctypes.data_as(Floats))
         return logits
+
+    def prefill_image(self, picture: HasIds) -> Logits:
+        """Commit a picture, and the tokens around it if it has any; return the logits [V] after the last.
+
+        picture: pixels that ``Picture`` took in, or any picture that ``PictureProcessor`` prepared. Raises as ``prefill``.
+        """
+        return self.prefill(picture.ids)
 
     def decode(self, token: int) -> Logits:
         """Commit one token; return the logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
@@ -292,7 +301,7 @@ class Session(Owned):
         ids = self._ids(tokens)
         if not len(ids):
             raise TokenError("the prompt is empty; give at least one token.")
-        fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
+        fitting(list(ids), self.vocab_size, self.length, self.max_seq_len, pictures=self._takes_pictures)
         arguments = GenerationArguments(
             max_new_tokens=min(max_new_tokens, self.max_seq_len + 1),
             block_length=block_length,
@@ -405,6 +414,10 @@ class Session(Owned):
         ids = token_ids(tokens)
         return (c_int64 * len(ids))(*(token if -(2**63) <= token < 2**63 else -1 for token in ids))
 
+    @property
+    def _takes_pictures(self) -> bool:
+        return self.model.picture_unit > 0
+
     def _run(self, call: str, *arguments: object) -> None:
         """Call a function of the core on this session. Raises the error of a program in Python, or of the core."""
         if status := self._call(call, *arguments):
@@ -414,7 +427,9 @@ class Session(Owned):
         """Run tokens. If the core refuses them, raise the error of the check that failed."""
         status = self._call(call, *arguments)
         if status in TOKENS_REFUSED:
-            fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
+            pictures = self._takes_pictures and call == "prefill"
+            fitting(list(ids), self.vocab_size, self.length, self.max_seq_len, pictures=pictures)
+            check_open(list(ids))
         if status:
             raise self.model.reason(call, status)
 

@@ -17,8 +17,10 @@ FOR_PYTHON = {
     *("hybridge_chat_over", "hybridge_chat_render"),
     *(f"hybridge_artifact_{name}" for name in ("model", "tokenizer")),
     *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info")),
+    *("hybridge_model_vision", "hybridge_picture_open", "hybridge_picture_close", "hybridge_picture_ids"),
 }
-"""What apps do without: a generator's rounds, programs and drafters in another language, states and checkpoints in parts."""
+"""What apps do without: a generator's rounds, programs and drafters in another language, states and checkpoints in parts, and
+pictures, which Kotlin and Swift do not have yet."""
 
 
 def functions(header: str) -> list[str]:

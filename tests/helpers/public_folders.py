@@ -9,11 +9,13 @@ import torch
 from mtp_reference import published, random_mtp
 from safetensors.torch import load_file, save_file
 from tiny import lively
-from tokenizer_folders import SPECIAL, added_token, save_vocabulary, write_json
+from tokenizer_folders import SPECIAL, TEXT, added_token, save_vocabulary, write_json
+from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoConfig, AutoModelForImageTextToText
 from zoo import VARIANTS
 
 from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.runtime.artifacts.options import ExportOptions
 
 CHAT_TEMPLATES = Path(__file__).parent / "chat_templates"
 VISION: dict[str, Any] = {
@@ -54,3 +56,92 @@ def save_qwen3_5(folder: Path, seed: int = 0) -> None:
             "chat_template": (CHAT_TEMPLATES / "qwen3_5.jinja").read_text(),
         },
     )
+
+
+# LFM2-VL
+
+PICTURE = {"placeholder": "<image>", "begin": "<|image_start|>", "end": "<|image_end|>", "thumbnail": "<|img_thumbnail|>"}
+LFM2_VL_SPECIAL = [
+    *("<|pad|>", "<|startoftext|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    *PICTURE.values(),
+    *(f"<|img_row_{row}_col_{column}|>" for row in range(1, 5) for column in range(1, 5)),
+]
+LFM2_VL_TOKENS = 340
+LFM2_VL_VISION: dict[str, Any] = {
+    "model_type": "siglip2_vision_model",
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_channels": 3,
+    "num_patches": 25,
+    "patch_size": 4,
+    "hidden_act": "gelu_pytorch_tanh",
+    "vision_use_head": False,
+}
+LFM2_VL_PICTURES: dict[str, Any] = {
+    "do_convert_rgb": True,
+    "do_image_splitting": True,
+    "do_normalize": True,
+    "do_pad": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "downsample_factor": 2,
+    "encoder_patch_size": 4,
+    "image_mean": [0.5, 0.4, 0.6],
+    "image_processor_type": "Lfm2VlImageProcessorFast",
+    "image_std": [0.5, 0.3, 0.7],
+    "max_image_tokens": 16,
+    "max_num_patches": 64,
+    "max_pixels_tolerance": 2.0,
+    "max_tiles": 4,
+    "min_image_tokens": 4,
+    "min_tiles": 2,
+    "processor_class": "Lfm2VlProcessor",
+    "resample": 2,
+    "rescale_factor": 1 / 255,
+    "return_row_col_info": True,
+    "size": {"height": 32, "width": 32},
+    "tile_size": 32,
+    "use_thumbnail": True,
+}
+LFM2_VL_OPTIONS = ExportOptions(max_seq_len=160, prefill_chunk=16, verify_len=5, snapshot_slots=2, image_tokens=(6, 16))
+
+
+def save_lfm2_vl(folder: Path, seed: int = 0, **config_changes: Any) -> None:
+    """Write an LFM2-VL folder: text and pictures in one config, the processor's options, and tokens for pictures.
+
+    The tokenizer is a whole tokenizer.json, as LiquidAI's are; its ids are those of config.json.
+    """
+    text = {**VARIANTS["lfm2"][0], "vocab_size": LFM2_VL_TOKENS, "eos_token_id": LFM2_VL_SPECIAL.index("<|im_end|>")}
+    config = AutoConfig.for_model(
+        "lfm2_vl",
+        text_config={"model_type": "lfm2", **text},
+        vision_config=LFM2_VL_VISION,
+        image_token_id=LFM2_VL_SPECIAL.index("<image>"),
+        projector_hidden_size=56,
+        **config_changes,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    lively(model, seed).save_pretrained(folder)
+    write_json(folder / "preprocessor_config.json", LFM2_VL_PICTURES)
+    write_json(folder / "processor_config.json", {"processor_class": "Lfm2VlProcessor", "use_image_special_tokens": True})
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(TEXT, vocab_size=LFM2_VL_TOKENS, special_tokens=LFM2_VL_SPECIAL, show_progress=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": "<|startoftext|>",
+            "eos_token": "<|im_end|>",
+            "pad_token": "<|pad|>",
+            "image_token": "<image>",
+            "image_start_token": "<|image_start|>",
+            "image_end_token": "<|image_end|>",
+            "image_thumbnail": "<|img_thumbnail|>",
+        },
+    )
+    (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "lfm2_vl.jinja").read_text())

@@ -189,9 +189,10 @@ def test_a_stock_operator_takes_what_it_took(name: str) -> None:
 
 def test_every_scalar_type_has_its_size_and_number() -> None:
     kinds = program_format.ScalarType
-    names = {kinds.CHAR: "int8", kinds.LONG: "int64", kinds.HALF: "float16", kinds.FLOAT: "float32"}
+    names = {kinds.BYTE: "uint8", kinds.CHAR: "int8", kinds.LONG: "int64", kinds.HALF: "float16", kinds.FLOAT: "float32"}
     assert {int(kind): name for kind, name in names.items()} == pinned.SCALAR_TYPES, "scalar types are numbered anew"
     assert {name: parts.SIZES[kind] for kind, name in names.items()} == {
+        "uint8": 1,
         "int8": 1,
         "int64": 8,
         "float16": 2,

@@ -1,4 +1,4 @@
-// Models, checkpoints and sessions behind handles.
+// Models, checkpoints, pictures and sessions behind handles.
 #ifndef HYBRIDGE_NATIVE_C_API_OPEN_SESSION_H
 #define HYBRIDGE_NATIVE_C_API_OPEN_SESSION_H
 
@@ -44,6 +44,11 @@ struct OpenModel {
 struct OpenCheckpoint {
   std::shared_ptr<OpenModel> of;
   std::shared_ptr<const Checkpoint> kept;
+};
+
+struct OpenPicture {
+  std::shared_ptr<OpenModel> of;
+  std::shared_ptr<const Picture> picture;
 };
 
 // Checkpoints by their texts.

@@ -129,7 +129,9 @@ class TableModel final : public Model {
         .draft_samples = given.draft_samples != 0,
         .fixed_shapes = given.fixed_shapes != 0,
         .row_axis = given.row_axis,
+        .encoder = Encoder::of(numbers(given.vision, given.vision_count)),
     };
+    if (given.vision_count > 0 && !facts.encoder) return Error::InvalidArgument;
     if (!facts.are_sane() || given.call == nullptr || given.buffer == nullptr) return Error::InvalidArgument;
     if (!are_names(given.names, given.name_count) || !are_names(given.bounded, given.bounded_count)) return Error::InvalidArgument;
     return std::shared_ptr<const Model>(new TableModel(given, std::move(facts)));

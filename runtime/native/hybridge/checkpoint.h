@@ -223,7 +223,7 @@ class Checkpoints {
     if (!read_bytes(part, &added, sizeof(added)) || added > longest - known) return Error::InvalidExternalData;
     std::vector<int64_t> tokens(added);
     bool is_whole = read_bytes(part, tokens.data(), added * sizeof(int64_t));
-    for (const int64_t token : tokens) is_whole = is_whole && 0 <= token && token < facts.vocab_size;
+    for (const int64_t token : tokens) is_whole = is_whole && facts.is_id(token);
     const auto most = buffers_.filled(longest, longest);
     std::vector<size_t> counts;
     std::vector<std::vector<uint8_t>> rows;

@@ -48,11 +48,13 @@ class DraftModel final : public Drafter {
     }
     auto session = Session::create(std::move(draft));
     if (!session.ok()) return session.error();
-    return DraftModel(std::move(*session));
+    return DraftModel(std::move(*session), target.encoder ? target.encoder->placeholder : 0);
   }
 
   // `limit` tokens, fewer only if the draft's whole context is smaller, or where it fails: the text does not need them.
   Proposal propose(Tokens text, size_t limit, Sampler& sampler) override {
+    const Numbers tokens = as_tokens(text, placeholder_);  // it reads no pictures
+    text = tokens;
     limit = std::min(limit, max_seq_len() - reach_);
     Proposal proposal;
     if (limit == 0 || follow(text, limit) != Error::Ok) return restart(0), proposal;
@@ -78,7 +80,7 @@ class DraftModel final : public Drafter {
 
   static constexpr int64_t SLOT = 0;  // its state at the end of the text, before it proposes
 
-  explicit DraftModel(std::unique_ptr<Session> session) : session_(std::move(session)) {
+  DraftModel(std::unique_ptr<Session> session, int64_t placeholder) : session_(std::move(session)), placeholder_(placeholder) {
     reach_ = std::min(static_cast<size_t>(session_->facts().prefill_chunk), max_seq_len() / 2);
   }
 
@@ -124,6 +126,7 @@ class DraftModel final : public Drafter {
   }
 
   std::unique_ptr<Session> session_;
+  int64_t placeholder_;  // of a row of a picture
   size_t reach_ = 0;
   size_t start_ = 0, kept_ = 0;    // the text's position that the draft's own text starts at; tokens that the slot keeps
   std::vector<int64_t> ahead_;     // draft tokens that the session committed beyond them

@@ -35,11 +35,12 @@ typedef uint64_t hybridge_model;
 typedef uint64_t hybridge_session;
 typedef uint64_t hybridge_checkpoint;
 typedef uint64_t hybridge_cache;
+typedef uint64_t hybridge_picture;
 
 typedef enum hybridge_status {
   HYBRIDGE_OK = 0,
   HYBRIDGE_INVALID_ARGUMENT = 1,  // null; a token outside the vocabulary, none or too many; a count or slot out of range; a
-                                  // drafter or checkpoint that does not fit
+                                  // drafter or checkpoint that does not fit; a picture that is not open or has other sides
   HYBRIDGE_INVALID_HANDLE = 2,    // closed, of the other kind, or never given out
   HYBRIDGE_BUSY = 3,              // the session is in a call of another thread, or of its own callback
   HYBRIDGE_NO_ROOM = 4,           // the tokens do not fit into what is left of max_seq_len
@@ -227,7 +228,8 @@ typedef struct hybridge_array {
 // verify_lens ascend; draft_blocks are the lengths that its drafter proposes in, the text's last token included, and draft_taps the
 // places of the hidden states that it reads, among `taps` that are put out. names are those of all buffers, bounded of those without
 // which a longer text cannot be cut back. fixed_shapes: methods take blocks of these lengths alone, padded; row_axis: of buffers
-// with a row for each position.
+// with a row for each position. vision: of an encoder of pictures, pixels along a side of a patch, patches along a side of a token's
+// square, learned positions along a side, the placeholder, and the most tokens of each of its methods, ascending; none without one.
 typedef struct hybridge_program {
   void* self;
   int (*call)(void* self, const char* method, const hybridge_array* inputs, size_t count, hybridge_array* outputs, size_t capacity);
@@ -241,10 +243,32 @@ typedef struct hybridge_program {
   size_t name_count, bounded_count, row_axis;
   int draft_samples, fixed_shapes;
   uint64_t fingerprint;
+  const int64_t* vision;
+  size_t vision_count;
 } hybridge_program;
 
 // Opens it for one session: it has one state. A second session is HYBRIDGE_BUSY. Numbers and names are copied.
 hybridge_status hybridge_program_open(const hybridge_program* program, hybridge_model* model);
+
+// The pictures that a model takes. unit: pixels of which both sides of a picture are multiples, and along a side of the square that
+// becomes one token; 0 for a model without pictures. most_tokens: of one picture. placeholder: the token that stands for a picture
+// in the text of a chat template, -1 without.
+typedef struct hybridge_vision {
+  int64_t unit, most_tokens, placeholder;
+} hybridge_vision;
+
+hybridge_status hybridge_model_vision(hybridge_model model, hybridge_vision* vision);
+
+// A picture for the texts of all sessions of a model. rgb: uint8 [height, width, 3], which is copied. In a text it is a run of ids
+// below 0, one for each token that it takes, made of the SHA-256 of its pixels: functions that read a prompt take them among
+// tokens, all of a picture's together, and encode it once as long as it is open. hybridge_tokens returns them too. A text that was
+// read, its checkpoints and its saved states need the picture no more; to read it again, the picture must be open.
+hybridge_status hybridge_picture_open(
+    hybridge_model model, const uint8_t* rgb, size_t width, size_t height, hybridge_picture* picture);
+hybridge_status hybridge_picture_close(hybridge_picture picture);
+
+// Its ids, as hybridge_tokens copies them. encodings, null or how often it was encoded.
+hybridge_status hybridge_picture_ids(hybridge_picture picture, int64_t* ids, size_t capacity, size_t* count, size_t* encodings);
 
 hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* session);
 hybridge_status hybridge_session_close(hybridge_session session);

@@ -105,7 +105,8 @@ inline void keep_checkpoint(Session& session, PrefixCache& cache) {
 inline Result<int64_t> bring_to(Session& session, Tokens text, PrefixCache& cache, const std::atomic<bool>* cancelled = nullptr) {
   const int64_t cached = ET_UNWRAP(resume_prefix(session, text, cache));
   for (auto at = static_cast<size_t>(cached); at < text.size(); at = static_cast<size_t>(session.length())) {
-    ET_UNWRAP(session.prefill(text.subspan(at, std::min(CHECKPOINT_EVERY, text.size() - at)), cancelled));
+    const size_t end = behind_picture(text, std::min(at + CHECKPOINT_EVERY, text.size()));
+    ET_UNWRAP(session.prefill(text.subspan(at, end - at), cancelled));
     cache.add(session.checkpoint());
   }
   return cached;

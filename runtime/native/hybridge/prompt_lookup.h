@@ -69,15 +69,17 @@ class PromptLookup final : public Drafter {
       if (size >= text.size()) continue;
       const auto place = after_.find(hash(text.last(size)));
       if (place == after_.end()) continue;
-      return Match{continued(text.subspan(place->second), limit), match_length(place->second, size), text.size()};
+      auto tokens = continued(text.subspan(place->second), limit);
+      if (tokens.empty()) continue;
+      return Match{std::move(tokens), match_length(place->second, size), text.size()};
     }
     return std::nullopt;
   }
 
-  // If the text ends before `limit` tokens, it repeats itself, and so does the proposal.
+  // If the text ends before `limit` tokens, it repeats itself, and so does the proposal. It ends before a row of a picture.
   static std::vector<int64_t> continued(std::span<const int64_t> found, size_t limit) {
     std::vector<int64_t> proposed;
-    while (proposed.size() < limit) proposed.push_back(found[proposed.size() % found.size()]);
+    while (proposed.size() < limit && found[proposed.size() % found.size()] >= 0) proposed.push_back(found[proposed.size() % found.size()]);
     return proposed;
   }
 

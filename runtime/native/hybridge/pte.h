@@ -260,6 +260,10 @@ class PteModel final : public Model {
         .draft_taps = ET_UNWRAP(constants_if_any(file, "hybridge_draft_taps")),
     };
     if (facts.eos_ids.front() < 0) facts.eos_ids.clear();  // -1: the model has none
+    if (file.method_meta("hybridge_vision").ok()) {
+      facts.encoder = Encoder::of(ET_UNWRAP(constants(file, "hybridge_vision")));
+      if (!facts.encoder) return Error::InvalidProgram;
+    }
     const auto drafting = file.method_meta("hybridge_draft");
     facts.draft_samples = drafting.ok() && drafting->num_inputs() > 3;
     if (!facts.are_sane()) return Error::InvalidProgram;

@@ -124,6 +124,7 @@ class Sampler {
     if (penalty == 1) return;
     seen_.assign(scores_.size(), false);
     for (const int64_t token : text) {
+      if (token < 0) continue;  // a row of a picture
       const auto at = static_cast<size_t>(token);
       if (seen_[at]) continue;
       seen_[at] = true;

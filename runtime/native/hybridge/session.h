@@ -7,6 +7,7 @@
 //   auto checked = session.verify(proposed);                    // logits (*checked)[i] after each, nothing is committed
 //   session.commit(2);                                          // accepts the first two
 //   session.snapshot(0), session.decode(token), session.restore(0);  // keep a state, go on, come back
+//   session.prefill((*model->picture(rgb, 512, 512))->ids());   // a picture is ids, too: hybridge/picture.h
 //   auto kept = session.checkpoint();                           // the same in memory, any number: hybridge/checkpoint.h
 //   session.resume(**kept);
 //   session.save("talk.state"), session.load("talk.state");     // in another process, too
@@ -16,7 +17,8 @@
 //
 // Nothing throws: a call answers with a value, or with an Error and leaves the state as it was, but for NotSupported (below).
 //
-//   InvalidArgument   a token outside the vocabulary, none or too many of them; a count or slot out of range
+//   InvalidArgument   a token outside the vocabulary, none or too many of them; a count or slot out of range; rows of a picture that
+//                     is not open, or not all of its rows
 //   OutOfResources    the tokens do not fit into what is left of max_seq_len
 //   InvalidState      no verified block to commit; a slot that was never filled or has been overwritten since; a prefill that
 //                     was cancelled
@@ -53,7 +55,6 @@
 
 namespace hybridge {
 
-using Tokens = std::span<const int64_t>;
 using OnRead = std::function<void(size_t)>;
 
 class Session {
@@ -78,14 +79,15 @@ class Session {
   int64_t length() const { return static_cast<int64_t>(text_.size()); }
   int64_t room() const { return facts().max_seq_len - length(); }
 
-  // Commits any number of tokens, at least one; logits [1, V] after the last.
+  // Commits any number of tokens, at least one, and rows of whole pictures among them; logits [1, V] after the last.
   // cancelled: another thread may set it, and none of the tokens is committed then; looked at before each chunk. on_read: called
   // between two chunks, with the number of tokens that are read.
   Result<Logits> prefill(Tokens tokens, const std::atomic<bool>* cancelled = nullptr, const OnRead& on_read = nullptr) {
-    ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
+    const std::vector<Piece> parts = ET_UNWRAP(parts_of(tokens));
     if (cancelled != nullptr && *cancelled) return Error::InvalidState;
-    const std::vector<Tokens> pieces = chunks(tokens);
-    if (pieces.size() == 1) return extend_or_reset(tokens);
+    for (const Piece& part : parts) ET_CHECK_OK_OR_RETURN_ERROR(encode(part));
+    const std::vector<Piece> pieces = chunks(parts);
+    if (pieces.size() == 1) return extend_or_reset(pieces.front());
     const auto kept = copy_bounded();
     auto logits = extend_in_order(pieces, cancelled, on_read);
     if (!logits.ok()) roll_back(kept);
@@ -95,7 +97,7 @@ class Session {
   // Commits one token; logits [1, V] after it.
   Result<Logits> decode(int64_t token) {
     ET_CHECK_OK_OR_RETURN_ERROR(check({&token, 1}));
-    return extend_or_reset({&token, 1});
+    return extend_or_reset({{&token, 1}});
   }
 
   // Logits [n, V] after each of n tokens, 1 ≤ n ≤ verify_len, of which none is committed. What runs or moves the state next,
@@ -134,7 +136,7 @@ class Session {
     const size_t pairs = hidden_.count();
     if (pairs == 0) return facts().has_drafter() && limit > 0 && known(next) ? Result<Drafted>(Drafted()) : Error::InvalidArgument;
     std::vector<int64_t> following(text_.end() - static_cast<ptrdiff_t>(pairs) + 1, text_.end());
-    following.push_back(next);
+    following.push_back(next);  // rows of pictures become placeholders below
     const Floats rows(hidden_.unread().begin(), hidden_.unread().end());
     hidden_.clear();
     return draft(rows, following, limit, draws);
@@ -142,7 +144,8 @@ class Session {
 
   // The same, of hidden states [n, F] of committed tokens and the token after each, n ≥ 1.
   Result<Drafted> draft(std::span<const float> rows, Tokens following, size_t limit, const std::optional<Draws>& draws = std::nullopt) {
-    const bool are_known = std::all_of(following.begin(), following.end(), [this](int64_t token) { return known(token); });
+    const Numbers tokens = facts().encoder ? as_tokens(following, facts().encoder->placeholder) : Numbers(following.begin(), following.end());
+    const bool are_known = std::all_of(tokens.begin(), tokens.end(), [this](int64_t token) { return known(token); });
     if (!facts().has_drafter() || limit == 0 || following.empty() || !are_known) return Error::InvalidArgument;
     const size_t width = rows.size() / following.size();
     const auto taps = static_cast<size_t>(facts().taps);
@@ -150,7 +153,7 @@ class Session {
     if (width == 0 || width % taps != 0 || rows.size() % following.size() != 0 || (is_seen && width != hidden_.width())) return Error::InvalidArgument;
     const Floats read = HiddenStates::at(rows, width, facts().draft_taps, taps);
     const auto call = [this](const std::string& name, std::initializer_list<Array> inputs) { return this->call(name, inputs); };
-    return hybridge::draft(facts(), call, read, following, limit, draws);
+    return hybridge::draft(facts(), call, read, tokens, limit, draws);
   }
 
   // Keeps the committed state; its length.
@@ -306,25 +309,69 @@ class Session {
     if (int64_t* staged = program_->number("staged")) *staged = 0;
   }
 
-  // Tokens in pieces that `extend` takes: prefill's, and at the end verify's if they are a quarter of one at most. A prefill
+  // Tokens, or rows of a picture from `begin` on.
+  struct Piece {
+    Tokens ids;
+    std::shared_ptr<const Picture> picture = nullptr;
+    size_t begin = 0;
+
+    Piece first(size_t count) const { return {ids.first(count), picture, begin}; }
+    Piece behind(size_t count) const { return {ids.subspan(count), picture, begin + count}; }
+  };
+
+  // A text as tokens and whole open pictures, in order. InvalidArgument for no text, an id that is none, and a picture of which not
+  // all rows are there.
+  Result<std::vector<Piece>> parts_of(Tokens text) const {
+    if (text.empty()) return Error::InvalidArgument;
+    if (static_cast<int64_t>(text.size()) > room()) {
+      const bool are_ids = std::ranges::all_of(text, [this](int64_t id) { return facts().is_id(id); });
+      return are_ids ? Error::OutOfResources : Error::InvalidArgument;
+    }
+    std::vector<Piece> parts;
+    for (size_t at = 0; at < text.size(); at += parts.back().ids.size()) {
+      const Tokens rest = text.subspan(at);
+      if (rest.front() < 0) {
+        auto picture = model_->picture(rest.front());
+        if (picture == nullptr || picture->ids().size() > rest.size()) return Error::InvalidArgument;
+        const Tokens rows = rest.first(picture->ids().size());
+        if (!std::ranges::equal(picture->ids(), rows)) return Error::InvalidArgument;
+        parts.push_back({rows, std::move(picture)});
+      } else {
+        const auto end = std::ranges::find_if_not(rest, [this](int64_t id) { return known(id); });
+        if (end == rest.begin()) return Error::InvalidArgument;
+        parts.push_back({Tokens(rest.begin(), end)});
+      }
+    }
+    return parts;
+  }
+
+  Error encode(const Piece& part) {
+    if (part.picture == nullptr) return Error::Ok;
+    return part.picture->encode([this](const std::string& name, std::initializer_list<Array> inputs) { return call(name, inputs); });
+  }
+
+  // Parts in pieces that `extend` takes: prefill's, and behind tokens verify's if they are a quarter of one at most. A prefill
   // takes at least half of its time, however few tokens it is given, and a verify that many in less.
-  std::vector<Tokens> chunks(Tokens tokens) const {
+  std::vector<Piece> chunks(const std::vector<Piece>& parts) const {
     const auto chunk = static_cast<size_t>(facts().prefill_chunk), block = static_cast<size_t>(facts().verify_len());
-    const size_t rest = tokens.size() % chunk;
-    const size_t last = facts().fixed_shapes && block > 1 && 4 * rest <= chunk ? block : chunk;
-    std::vector<Tokens> pieces;
-    while (!tokens.empty()) {
-      pieces.push_back(tokens.first(std::min(tokens.size(), tokens.size() >= chunk ? chunk : last)));
-      tokens = tokens.subspan(pieces.back().size());
+    std::vector<Piece> pieces;
+    for (Piece part : parts) {
+      const size_t rest = part.ids.size() % chunk;
+      const bool by_verify = part.picture == nullptr && facts().fixed_shapes && block > 1 && 4 * rest <= chunk;
+      const size_t last = by_verify ? block : chunk;
+      while (!part.ids.empty()) {
+        pieces.push_back(part.first(std::min(part.ids.size(), part.ids.size() >= chunk ? chunk : last)));
+        part = part.behind(pieces.back().ids.size());
+      }
     }
     return pieces;
   }
 
-  Result<Logits> extend_in_order(const std::vector<Tokens>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read) {
+  Result<Logits> extend_in_order(const std::vector<Piece>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read) {
     size_t read = 0;
     for (size_t i = 0; i + 1 < pieces.size(); ++i) {
       ET_UNWRAP(extend(pieces[i], i > 0));
-      read += pieces[i].size();
+      read += pieces[i].ids.size();
       if (on_read != nullptr) on_read(read);
       if (cancelled != nullptr && *cancelled) return Error::InvalidState;
     }
@@ -341,15 +388,13 @@ class Session {
 
   bool has(int64_t slot) const { return 0 <= slot && slot < facts().snapshot_slots; }
 
-  // Commits at most one chunk of checked tokens; goes_on: it is not the first of its call.
-  Result<Logits> extend(Tokens tokens, bool goes_on = false) {
+  // Commits at most one chunk of a checked part; goes_on: it is not the first of its call.
+  Result<Logits> extend(const Piece& part, bool goes_on = false) {
+    const Tokens tokens = part.ids;
     const auto count = static_cast<int64_t>(tokens.size());
     const bool is_few = count > 1 && count <= facts().verify_len() && facts().verify_len() < facts().prefill_chunk;
-    if (is_few && facts().fixed_shapes) return extend_by_verify(tokens, goes_on);
-    const int64_t size = count == 1 ? 1 : facts().prefill_chunk;
-    const Numbers row = padded(tokens, size);
-    auto logits = count == 1 ? run("decode", 1, tokens.size(), goes_on, {input(row, {1, size})})
-                             : run("prefill", 1, tokens.size(), goes_on, {input(row, {1, size}), number(count)});
+    if (is_few && facts().fixed_shapes && part.picture == nullptr) return extend_by_verify(tokens, goes_on);
+    auto logits = part.picture != nullptr ? run_rows(part, goes_on) : run_tokens(tokens, goes_on);
     if (logits.ok() || logits.error() == NOT_FINITE) text_.insert(text_.end(), tokens.begin(), tokens.end());
     if (logits.ok()) {
       hidden_.add_last(tokens.size());
@@ -359,10 +404,26 @@ class Session {
     return logits;
   }
 
+  Result<Logits> run_tokens(Tokens tokens, bool goes_on) {
+    const auto count = static_cast<int64_t>(tokens.size());
+    const int64_t size = count == 1 ? 1 : facts().prefill_chunk;
+    const Numbers row = padded(tokens, size);
+    if (count == 1) return run("decode", 1, tokens.size(), goes_on, {input(row, {1, size})});
+    return run("prefill", 1, tokens.size(), goes_on, {input(row, {1, size}), number(count)});
+  }
+
+  Result<Logits> run_rows(const Piece& part, bool goes_on) {
+    const auto count = static_cast<int64_t>(part.ids.size()), width = static_cast<int64_t>(part.picture->width());
+    const auto rows = part.picture->rows(part.begin, part.ids.size());
+    Floats row(rows.begin(), rows.end());
+    row.resize(static_cast<size_t>(facts().prefill_chunk * width), 0.0f);
+    return run("prefill_embeddings", 1, part.ids.size(), goes_on, {input(row, {1, facts().prefill_chunk, width}), number(count)});
+  }
+
   // The same; if nothing was committed before, rolling back NaN logits costs nothing.
-  Result<Logits> extend_or_reset(Tokens tokens) {
+  Result<Logits> extend_or_reset(const Piece& part) {
     const bool is_empty = text_.empty() && !has_slots_;
-    auto logits = extend(tokens);
+    auto logits = extend(part);
     if (is_empty && !logits.ok()) (void)reset();
     return logits;
   }

@@ -53,7 +53,7 @@ class StateLayout {
   // Returns whether a program could have left this state. Other numbers index nothing: wrong ones give wrong logits.
   bool allows(const SavedState& saved) const {
     const auto is_text = [&](const auto& text) {
-      const auto known = [&](int64_t token) { return 0 <= token && token < facts_.vocab_size; };
+      const auto known = [&](int64_t id) { return facts_.is_id(id); };
       return text.size() <= static_cast<size_t>(facts_.max_seq_len) && std::all_of(text.begin(), text.end(), known);
     };
     const std::vector<int64_t> operations = numbers<int64_t>(saved, OPERATIONS);

@@ -19,6 +19,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "array": interface.ArrayStruct,
     "program": interface.ProgramStruct,
     "drafted": interface.DraftedStruct,
+    "vision": interface.VisionStruct,
     "part": interface.PartStruct,
     "info": interface.InfoStruct,
     "sampling": interface.SamplingStruct,

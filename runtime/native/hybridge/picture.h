@@ -1,0 +1,218 @@
+// Pictures in a text: each of their rows, one for each token that they take, is an id below 0.
+//
+//   auto picture = model->picture(rgb, width, height);          // sides are multiples of the encoder's unit
+//   std::vector<int64_t> prompt = {1, 6};
+//   prompt.insert(prompt.end(), (*picture)->ids().begin(), (*picture)->ids().end());
+//   session.prefill(prompt);                                     // encodes it, once as long as it is open
+//
+// The ids are made of the SHA-256 of its pixels, so that a text with another picture is another text: for checkpoints, for saved
+// states and for whoever looks for a text's beginning. To read a picture's rows it must be open; a text that was read needs it no
+// more.
+#ifndef HYBRIDGE_NATIVE_PICTURE_H
+#define HYBRIDGE_NATIVE_PICTURE_H
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hybridge/facts.h>
+#include <hybridge/logits.h>
+#include <hybridge/sha256.h>
+
+namespace hybridge {
+
+using Tokens = std::span<const int64_t>;
+
+// float32 [size, side]: the weights of `side` learned positions at each of `size` places, by bilinear interpolation with
+// antialiasing, as PyTorch computes it without aligned corners.
+inline Floats interpolation(size_t size, size_t side) {
+  const double scale = static_cast<double>(side) / static_cast<double>(size), reach = std::max(scale, 1.0);
+  Floats weights(size * side, 0.0f);
+  for (size_t place = 0; place < size; ++place) {
+    const double center = (static_cast<double>(place) + 0.5) * scale;
+    const auto begin = static_cast<size_t>(std::max(center - reach + 0.5, 0.0));
+    const auto end = std::min(static_cast<size_t>(center + reach + 0.5), side);
+    double total = 0;
+    std::vector<double> found;
+    for (size_t i = begin; i < end; ++i) {
+      const double away = (static_cast<double>(i) - center + 0.5) / reach;
+      found.push_back(std::max(0.0, 1.0 - std::max(away, -away)));
+      total += found.back();
+    }
+    for (size_t i = begin; i < end; ++i) weights[place * side + i] = static_cast<float>(found[i - begin] / total);
+  }
+  return weights;
+}
+
+class Picture {
+ public:
+  // rgb: uint8 [height, width, 3]. InvalidArgument for sides that are no multiples of the encoder's unit or for more tokens than the
+  // encoder takes.
+  static Result<std::shared_ptr<const Picture>> create(
+      const Encoder& encoder, std::span<const uint8_t> rgb, size_t width, size_t height) {
+    const auto unit = static_cast<size_t>(encoder.unit()), most = static_cast<size_t>(encoder.budgets.back());
+    const bool fits = width > 0 && height > 0 && width % unit == 0 && height % unit == 0 && width / unit <= most && height / unit <= most &&
+                      width / unit * (height / unit) <= most && rgb.size() == width * height * 3;
+    if (!fits) return Error::InvalidArgument;
+    return std::shared_ptr<const Picture>(new Picture(encoder, rgb, width, height));
+  }
+
+  Picture(const Picture&) = delete;
+  Picture& operator=(const Picture&) = delete;
+
+  // The rows of the picture in a text.
+  Tokens ids() const { return ids_; }
+
+  // Returns how often it was encoded; once, unless the encoder failed.
+  size_t encodings() const { return encodings_; }
+
+  // Encodes the picture, unless that was done; call(name, inputs) runs a method. One thread at a time.
+  template <typename Call>
+  Error encode(Call call) const {
+    if (!embeddings_.empty()) return Error::Ok;
+    const auto tokens = static_cast<int64_t>(ids_.size());
+    const int64_t budget = *std::lower_bound(encoder_.budgets.begin(), encoder_.budgets.end(), tokens);
+    const int64_t square = encoder_.merge * encoder_.merge, patches = budget * square, values = 3 * encoder_.patch * encoder_.patch;
+    std::vector<uint8_t> pixels = in_squares();
+    pixels.resize(static_cast<size_t>(patches * values), 0);
+    const auto [rows, columns] = positions(static_cast<size_t>(patches));
+    const int64_t count = tokens * square;
+    ++encodings_;
+    const auto outputs = ET_UNWRAP(call(
+        encoding(encoder_, budget),
+        {Array{Type::Byte, {patches, values}, pixels.data()}, input(rows, {patches, encoder_.side}),
+         input(columns, {patches, encoder_.side}), number(count)}));
+    const float* first = outputs.empty() ? nullptr : outputs[0].real();
+    if (first == nullptr || outputs[0].count() % static_cast<size_t>(budget) != 0) return Error::InvalidProgram;
+    width_ = outputs[0].count() / static_cast<size_t>(budget);
+    const std::span<const float> found(first, ids_.size() * width_);
+    if (!are_finite(found)) return Error::NotSupported;
+    embeddings_.assign(found.begin(), found.end());
+    rgb_ = {};
+    return Error::Ok;
+  }
+
+  // Floats of a row's embedding; 0 before it was encoded.
+  size_t width() const { return width_; }
+
+  // The embeddings [count, width] of rows from `begin` on, once it was encoded.
+  std::span<const float> rows(size_t begin, size_t count) const { return std::span(embeddings_).subspan(begin * width_, count * width_); }
+
+  // The method that encodes pictures of at most this number of tokens, one of the encoder's.
+  static std::string encoding(const Encoder& encoder, int64_t tokens) {
+    return tokens == encoder.budgets.back() ? "vision_encoder" : "vision_encoder_" + std::to_string(tokens);
+  }
+
+ private:
+  Picture(const Encoder& encoder, std::span<const uint8_t> rgb, size_t width, size_t height)
+      : encoder_(encoder), columns_(width / static_cast<size_t>(encoder.patch)), rows_(height / static_cast<size_t>(encoder.patch)),
+        rgb_(rgb.begin(), rgb.end()) {
+    Sha256 hash;
+    const std::string size = std::to_string(width) + "x" + std::to_string(height) + " ";
+    hash.add({reinterpret_cast<const uint8_t*>(size.data()), size.size()});
+    hash.add(rgb);
+    const auto digest = hash.finish();
+    uint64_t words[4];
+    std::memcpy(words, digest.data(), sizeof(words));
+    const size_t square = static_cast<size_t>(encoder.merge * encoder.merge);
+    for (size_t row = 0; row < columns_ * rows_ / square; ++row) {
+      constexpr uint64_t STEP = 0x9e3779b97f4a7c15;
+      ids_.push_back(-1 - static_cast<int64_t>((words[row % 4] + row / 4 * STEP) >> 1));
+    }
+  }
+
+  // Calls each(row, column) of the patches, those of a token's square after each other.
+  template <typename Each>
+  void in_order(Each each) const {
+    const auto merge = static_cast<size_t>(encoder_.merge);
+    for (size_t top = 0; top < rows_; top += merge)
+      for (size_t left = 0; left < columns_; left += merge)
+        for (size_t row = top; row < top + merge; ++row)
+          for (size_t column = left; column < left + merge; ++column) each(row, column);
+  }
+
+  std::vector<uint8_t> in_squares() const {
+    const auto patch = static_cast<size_t>(encoder_.patch);
+    const size_t line = columns_ * patch * 3;
+    std::vector<uint8_t> pixels;
+    pixels.reserve(rgb_.size());
+    in_order([&](size_t row, size_t column) {
+      for (size_t y = 0; y < patch; ++y) {
+        const auto begin = rgb_.begin() + static_cast<ptrdiff_t>((row * patch + y) * line + column * patch * 3);
+        pixels.insert(pixels.end(), begin, begin + static_cast<ptrdiff_t>(patch * 3));
+      }
+    });
+    return pixels;
+  }
+
+  // The weights of learned rows and columns of positions, [patches, side] each; 0 behind the picture's own patches.
+  std::pair<Floats, Floats> positions(size_t patches) const {
+    const auto side = static_cast<size_t>(encoder_.side);
+    const Floats down = interpolation(rows_, side), across = interpolation(columns_, side);
+    std::pair<Floats, Floats> found;
+    const auto append = [side](Floats& to, const Floats& from, size_t place) {
+      to.insert(to.end(), from.begin() + static_cast<ptrdiff_t>(place * side), from.begin() + static_cast<ptrdiff_t>((place + 1) * side));
+    };
+    in_order([&](size_t row, size_t column) { append(found.first, down, row), append(found.second, across, column); });
+    found.first.resize(patches * side, 0.0f);
+    found.second.resize(patches * side, 0.0f);
+    return found;
+  }
+
+  const Encoder encoder_;
+  const size_t columns_, rows_;  // patches
+  std::vector<int64_t> ids_;
+  mutable std::vector<uint8_t> rgb_;  // until it is encoded
+  mutable Floats embeddings_;
+  mutable size_t width_ = 0, encodings_ = 0;
+};
+
+// The open pictures of a model, by their first ids. Any thread.
+class Pictures {
+ public:
+  // Returns the picture, or the one of the same pixels that is open already.
+  std::shared_ptr<const Picture> add(std::shared_ptr<const Picture> picture) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(open_, [](const auto& each) { return each.second.expired(); });
+    auto& known = open_[picture->ids().front()];
+    if (auto same = known.lock(); same != nullptr && std::ranges::equal(same->ids(), picture->ids())) return same;
+    known = picture;
+    return picture;
+  }
+
+  std::shared_ptr<const Picture> find(int64_t first) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = open_.find(first);
+    return found == open_.end() ? nullptr : found->second.lock();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int64_t, std::weak_ptr<const Picture>> open_;
+};
+
+// Returns the end of the picture's rows that a text has on both sides of `end`, or `end` itself between two tokens: a text is not
+// to be cut inside a picture.
+inline size_t behind_picture(Tokens text, size_t end) {
+  while (0 < end && end < text.size() && text[end - 1] < 0 && text[end] < 0) ++end;
+  return end;
+}
+
+// The ids with the placeholder in place of the rows of pictures, for drafters that know tokens alone.
+inline Numbers as_tokens(Tokens ids, int64_t placeholder) {
+  Numbers tokens(ids.begin(), ids.end());
+  std::ranges::replace_if(tokens, [](int64_t id) { return id < 0; }, placeholder);
+  return tokens;
+}
+
+}  // namespace hybridge
+
+#endif

@@ -1,0 +1,46 @@
+"""An artifact with pictures is compared with the whole eager model, and the comparison finds a wrong encoder."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from public_folders import LFM2_VL_OPTIONS
+from safetensors.torch import load_file, save_file
+from store import exported
+
+from hybridge.export.check.validate import ValidationReport, validate_session
+from hybridge.export.progress import ExportProgress
+from hybridge.export.source.checkpoint import resolve_checkpoint
+
+
+def report_of(artifact: Path, checkpoint: Path) -> ValidationReport:
+    return validate_session(artifact, resolve_checkpoint(checkpoint), ExportProgress(), programs=2, seed=1)
+
+
+def test_random_programs_with_pictures(pictures_artifact: Path, pictures_checkpoint: Path) -> None:
+    report = report_of(pictures_artifact, pictures_checkpoint)
+    report.check()
+    assert report.operations["picture"] > 4
+    assert report.worst_relative <= 2e-5
+    assert report.generation.rollbacks > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("changes", [{"kernels": "llm"}, {"kernels": "aten"}, {"quantize": "8da4w", "group_size": 8}])
+def test_other_kernels_and_fewer_bits(pictures_checkpoint: Path, changes: dict[str, object]) -> None:
+    artifact = exported(pictures_checkpoint, replace(LFM2_VL_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
+    report_of(artifact, pictures_checkpoint).check()
+
+
+@pytest.mark.slow
+def test_another_encoder_is_found(pictures_artifact: Path, pictures_checkpoint: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(pictures_checkpoint, tmp_path / "other"))
+    weights = load_file(other / "model.safetensors")
+    weights["model.vision_tower.encoder.layers.1.mlp.fc1.bias"] += 0.1
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    report = report_of(pictures_artifact, other)
+    assert report.first_divergence is not None
+    assert report.first_divergence.error > 0
