@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.check.validate import validate_session
-from hybridge.export.drafters.drafter import DrafterPlan, DraftVocabulary
+from hybridge.export.drafters.drafter import DrafterPlan, VocabularyName
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.model.vision import describe_pictures
 from hybridge.export.pinned.transformers import Reader
@@ -35,7 +35,7 @@ def export_model(
     adapters: Sequence[str | Path] = (),
     tokenizer: str | Path | None = None,
     drafter: str | Path | None = None,
-    draft_vocab: DraftVocabulary | None = None,
+    draft_vocab: VocabularyName | None = None,
     force: bool = False,
     validate: bool = False,
     calibrate: str | Path | None = None,
@@ -60,7 +60,9 @@ def export_model(
         tokenizer: a folder whose tokenizer and chat template replace the checkpoint's.
         drafter: a folder or id with the checkpoint of this model's DFlash, DFlash 2, DSpark or EAGLE-3 drafter, or of its
             assistant, which becomes a part of the artifact.
-        draft_vocab: the tokens that the drafter may propose: a number of the first ones, or the file of a text with them.
+        draft_vocab: the tokens that a drafter may propose that shares this model's output layer: ``all``, a number of the first
+            ones, ``self`` for those that the model says most often, or a file of text, or of ids in JSON; ``self:N`` and
+            ``FILE:N`` are N tokens. If left out, all, or 32,000 by ``self`` of more than 65,536.
         force: replace an artifact that is in ``out``.
         validate: compare the artifact with the eager model before it appears.
         calibrate: a file of text to round the weights for, or "self" for texts that the model generates itself.

@@ -160,6 +160,31 @@ class PackedLinear(_Packed):
     def forward(self, x: Tensor) -> Tensor:
         return self.call("linear", (x,), (self.bias, self.out_features, self.integer))
 
+    def some_outputs(self, ids: Tensor) -> PanelLinear:
+        """Return a layer over the same weight with the outputs ``ids`` alone: whole panels, ascending."""
+        return PanelLinear(self, ids[::LANES] // LANES, len(ids))
+
+
+class PanelLinear(nn.Module):
+    """Some outputs of a packed linear layer, whose weight it shares: those in whole panels of 16 rows.
+
+    panels: int64 [P], their indices, ascending. outputs: 16 P, or less by the last outputs of the last panel.
+    """
+
+    def __init__(self, layer: PackedLinear, panels: Tensor, outputs: int) -> None:
+        super().__init__()
+        self.packed, self.bias, self.integer = layer.packed, layer.bias, layer.integer
+        self.scales, self.minima, self.superscales, self.table = layer.factors
+        self.panels, self.rows, self.out_features = constant(panels), layer.out_features, outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x float32 [..., K] to [..., outputs]."""
+        factors = (self.scales, self.minima, self.superscales, self.table)
+        out: Tensor = torch.ops.hybridge.panel_linear(
+            x, self.packed, *factors, self.bias, self.panels, self.rows, self.out_features, self.integer
+        )
+        return out
+
 
 class PackedExperts(_Packed):
     """One projection of all experts, of weights [E, N, K] and biases [E, N]; each row goes through one expert.

@@ -22,6 +22,7 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.operations.quantized_rows import quantize_rows
 from hybridge.export.check.random_program import Oracle
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
+from hybridge.export.drafters.vocabulary import DraftRows
 from hybridge.export.layers import Rounder
 from hybridge.export.model.vision import VISION, read_processor
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
@@ -177,10 +178,11 @@ class EagerProgram:
 
 @dataclass(frozen=True)
 class LoadedDrafter:
-    """A drafter of ``plan_drafter`` and the weights that its plan loaded."""
+    """A drafter of ``plan_drafter``, the weights that its plan loaded, and the tokens that were chosen for it, if not all."""
 
     plan: DrafterPlan
     weights: nn.Module
+    rows: DraftRows | None = None
 
 
 def eager_session(
@@ -208,4 +210,5 @@ def eager_session(
         drafter=plan.description if plan else None,
     )
     model, own = copy.deepcopy((model, own), weights)  # at once, because they may share a config
-    return Session.over(EagerProgram(model, cache, options, plan.build(own, cache) if plan else None), description)
+    built = plan.build(own, cache, model.get_output_embeddings(), drafter.rows) if plan and drafter else None
+    return Session.over(EagerProgram(model, cache, options, built), description)

@@ -46,9 +46,10 @@ DRAFTERS = {
         Annotated[
             str | None,
             typer.Option(
-                help="Tokens that it may propose, for a smaller output layer: a number of the first ones, or a file with a "
-                "text.",
-                metavar="FILE|N",
+                help="Tokens that a drafter may propose that shares the model's output layer: all, a number of the first "
+                "ones, self (those that the model says most often), or a file of text, or of ids in JSON, the most frequent "
+                "first; self:N and FILE:N are N tokens. Left out, all, or 32000 by self of more than 65536.",
+                metavar="all|N|self|FILE",
             ),
         ],
     ),
@@ -112,9 +113,6 @@ def export(
     from hybridge.export.api import export_model
     from hybridge.export.cli.progress import ConsoleProgress
 
-    vocabulary: int | Path | None = None
-    if choices.draft_vocab is not None:
-        vocabulary = int(choices.draft_vocab) if choices.draft_vocab.isdecimal() else Path(choices.draft_vocab)
     manifest = export_model(
         checkpoint,
         output,
@@ -122,7 +120,7 @@ def export(
         adapters=adapter or (),
         tokenizer=tokenizer,
         drafter=choices.drafter,
-        draft_vocab=vocabulary,
+        draft_vocab=choices.draft_vocab,
         force=force,
         validate=validate,
         calibrate=choices.calibrate,
@@ -182,10 +180,16 @@ def print_summary(output: Path, manifest: Manifest) -> None:
     kernels = "for onnxruntime" if manifest.onnx else f"kernels: {manifest.options.kernels}"
     err.print(
         f"[bold green]{name}[/] holds {len(manifest.methods)} methods in {size} "
-        f"({bits}weights {megabytes(manifest.weight_bytes)}, state {megabytes(state)}; {kernels}).\n"
+        f"({bits}weights {megabytes(manifest.weight_bytes)}, state {megabytes(state)}; {kernels}).\n{_drafter(manifest)}"
         f"Try: hybridge inspect {name}   hybridge run {name} --prompt '…' --stats",
         highlight=False,
     )
+
+
+def _drafter(manifest: Manifest) -> str:
+    """Return a line about a draft vocabulary, empty without one."""
+    few = manifest.drafter and manifest.drafter.vocabulary
+    return f"Its drafter proposes {few}; --draft-vocab chooses others.\n" if few else ""
 
 
 # ``optimum-cli export hybridge``, where the checkpoint is ``--model`` and the output comes last

@@ -34,9 +34,9 @@ from hybridge.export.drafters.drafter import (
     Answers,
     ArtifactDrafter,
     CheckpointPlan,
-    DraftVocabulary,
     TargetModel,
     TargetNeeds,
+    VocabularyName,
     fitted,
     refuse_vocabulary,
 )
@@ -51,6 +51,7 @@ from hybridge.export.drafters.layers import (
     load_rope,
     rotate,
 )
+from hybridge.export.drafters.vocabulary import DraftRows
 from hybridge.export.layers import constant
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
@@ -397,12 +398,12 @@ class AssistantPlan(CheckpointPlan):
     def load(self, checkpoint: LoadedModel) -> AssistantWeights:
         return load_assistant(self.folder, self.config)
 
-    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
+    def build(self, weights: Any, cache: HybridCache, head: Any, rows: DraftRows | None = None) -> ArtifactDrafter:
         return AssistantDrafter(weights, self.sources, cache, len(cache.layers) - 1, self.description)
 
 
 def plan_assistant(
-    folder: DrafterFolder, target: Any, options: ExportOptions, vocabulary: DraftVocabulary | None
+    folder: DrafterFolder, target: Any, options: ExportOptions, vocabulary: VocabularyName | None
 ) -> tuple[AssistantPlan, ExportOptions] | None:
     """Return the plan of an assistant for ``target``'s config, and the options with its taps; None for another folder."""
     config = read_assistant_config(folder.path, folder.config, target)
@@ -411,4 +412,5 @@ def plan_assistant(
     refuse_vocabulary(vocabulary, "assistants")
     needs = TargetNeeds(config.target_width, config.vocab_size, (target.num_hidden_layers,))
     taps, blocks, options = fitted(folder.place, needs, target, options)
-    return AssistantPlan(folder.place, taps, blocks, "gemma4_assistant", config, sources(folder.place, config, target)), options
+    places = sources(folder.place, config, target)
+    return AssistantPlan(folder.place, taps, blocks, "gemma4_assistant", None, config, places), options

@@ -9,17 +9,16 @@ Sources: z-lab/dflash ``dflash/model.py`` and its fixtures; mlx-vlm ``speculativ
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.errors import CheckpointError, UsageError
+from hybridge.cache.errors import CheckpointError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import (
     DrafterAttentionLayer,
@@ -44,13 +43,13 @@ from hybridge.export.drafters.drafter import (
     Answers,
     ArtifactDrafter,
     CheckpointPlan,
-    DraftVocabulary,
     TargetModel,
     TargetNeeds,
+    VocabularyName,
     fitted,
 )
 from hybridge.export.drafters.layers import DraftProposals, Rope, SamplingInputs, TokenSelector, decoder_fields, load_rope
-from hybridge.export.layers import constant
+from hybridge.export.drafters.vocabulary import DraftRows, vocabulary_of
 from hybridge.export.source.checkpoint import LoadedModel, logits_width
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
 
@@ -175,10 +174,7 @@ RENAMED = {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "
 
 
 class BlockWeights(nn.Module):
-    """The modules of a block drafter. rope: set once the weights are loaded.
-
-    head, ids: the output layer and int64 [n] of a draft vocabulary; None for the whole one.
-    """
+    """The modules of a block drafter. rope: set once the weights are loaded."""
 
     rope: Rope
 
@@ -186,24 +182,6 @@ class BlockWeights(nn.Module):
         super().__init__()
         self.config = config
         self.backbone, self.tail = Backbone(config), build_tail(config, vocab)
-        self.head: nn.Linear | None = None
-        self.ids: Tensor | None = None
-
-    def shorten(self, ids: Tensor, head: nn.Linear) -> None:
-        """Restrict proposals to the tokens ``ids`` int64 [n], with those rows of the target's ``head``."""
-        self.head, self.ids = rows_of(head, ids), constant(ids)
-        if isinstance(self.tail, MarkovTail):
-            self.tail.markov_head.markov_w2 = rows_of(self.tail.markov_head.markov_w2, ids)
-
-
-def rows_of(layer: nn.Linear, ids: Tensor) -> nn.Linear:
-    """Return a layer with the outputs ``ids`` of another alone."""
-    with torch.device("meta"):
-        part = nn.Linear(layer.in_features, len(ids), bias=layer.bias is not None)
-    part.weight = constant(layer.weight.detach()[ids].float())
-    if layer.bias is not None:
-        part.bias = constant(layer.bias.detach()[ids].float())
-    return part
 
 
 def load_block_weights(folder: Path, config: BlockDrafterConfig, vocab: int, copies: dict[str, Tensor]) -> BlockWeights:
@@ -270,6 +248,12 @@ class MaskedBlockDrafter(ArtifactDrafter):
         self.weights = weights
         self.width = len(weights.config.target_layer_ids) * weights.config.hidden_size
 
+    def restricted_to(self, rows: DraftRows | None, head: Any) -> Self:
+        tail = self.weights.tail
+        if rows is not None and isinstance(tail, MarkovTail):
+            tail.markov_head.markov_w2 = rows.head(tail.markov_head.markov_w2)  # type: ignore[assignment]  # packed layers too
+        return super().restricted_to(rows, head)
+
     def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
         block = self.length.extend(tokens.shape[1], count)
         self._read(hidden, block)
@@ -301,23 +285,22 @@ class MaskedBlockDrafter(ArtifactDrafter):
         x = target.embed(tokens) * weights.config.embedding_scale
         hidden = weights.backbone.run(self.cache, self.place + 1, x, block, weights.rope.angles(block.positions))
         hidden = hidden[:, block.length - draft_len :]
-        selector = TokenSelector(self.length.kernels, draws, weights.ids)
+        selector = TokenSelector(self.length.kernels, draws, self.ids)
         out: DraftProposals = weights.tail(hidden, self._logits(target, hidden), last, selector)
         return out
 
     def _logits(self, target: TargetModel, hidden: Tensor) -> Tensor:
-        config, own = self.weights.config, self.weights.head
-        logits: Tensor = (target.head if own is None else own)(hidden) * config.output_multiplier
+        config = self.weights.config
+        logits: Tensor = target.head(hidden) * config.output_multiplier
         return logits if config.softcap is None else (logits / config.softcap).tanh() * config.softcap
 
 
 @dataclass(frozen=True)
 class BlockPlan(CheckpointPlan):
-    """The block drafter in ``folder``. vocab: logits of the target; vocabulary: the tokens that it may propose."""
+    """The block drafter in ``folder``. vocab: logits of the target."""
 
     config: BlockDrafterConfig
     vocab: int
-    vocabulary: DraftVocabulary | None
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         heads, width = self.config.kv_heads, self.config.head_dim
@@ -334,17 +317,15 @@ class BlockPlan(CheckpointPlan):
         model = checkpoint.model
         own = (model.get_input_embeddings(), model.get_output_embeddings())
         copies = dict(zip(COPIES, (each.weight for each in own), strict=True))
-        weights = load_block_weights(self.folder, self.config, self.vocab, copies)
-        if self.vocabulary is not None:
-            weights.shorten(draft_ids(checkpoint, self.vocabulary), own[1])
-        return weights
+        return load_block_weights(self.folder, self.config, self.vocab, copies)
 
-    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
-        return MaskedBlockDrafter(weights, cache, len(cache.layers) - 1 - len(self.config.windows), self.description)
+    def build(self, weights: Any, cache: HybridCache, head: Any, rows: DraftRows | None = None) -> ArtifactDrafter:
+        drafter = MaskedBlockDrafter(weights, cache, len(cache.layers) - 1 - len(self.config.windows), self.description)
+        return drafter.restricted_to(rows, head)
 
 
 def plan_block(
-    folder: DrafterFolder, target: Any, options: ExportOptions, vocabulary: DraftVocabulary | None
+    folder: DrafterFolder, target: Any, options: ExportOptions, vocabulary: VocabularyName | None
 ) -> tuple[BlockPlan, ExportOptions] | None:
     """Return the plan of a block drafter for ``target``'s config, and the options with its taps; None for another folder."""
     config = read_block_config(folder.path, folder.config)
@@ -352,40 +333,5 @@ def plan_block(
         return None
     needs = TargetNeeds(config.hidden_size, config.vocab_size, config.taps, config.target_layers, config.mask_token)
     taps, blocks, options = fitted(folder.place, needs, target, options, config.block)
-    return BlockPlan(folder.place, taps, blocks, config.kind, config, logits_width(target), vocabulary), options
-
-
-# A draft vocabulary makes the target's output layer, the drafter's largest read, smaller: most of a large vocabulary is rare,
-# and other tokens are only never proposed. Source: FR-Spec, arXiv:2502.14856.
-
-LARGEST_TEXT = 64 << 20
-"""Most bytes to count tokens in; more text would only add rare ones."""
-
-
-def draft_ids(checkpoint: LoadedModel, asked: DraftVocabulary) -> Tensor:
-    """Return the ids int64 [n] of a vocabulary in order, with those of the tokens that end a text.
-
-    Raises UsageError if there are none or as many as the model has tokens, or if the text cannot be read.
-    """
-    ids = {*range(asked)} if isinstance(asked, int) else _of_text(checkpoint, asked)
-    if not 1 <= len(ids) < checkpoint.vocab_size:
-        raise UsageError(
-            f"--draft-vocab {asked} is {len(ids)} tokens, but should be some of the model's "
-            f"{checkpoint.vocab_size}; leave it out for all of them."
-        )
-    return torch.tensor(sorted({*ids, *checkpoint.eos_ids}))
-
-
-def _of_text(checkpoint: LoadedModel, path: Path) -> set[int]:
-    tokenizer = checkpoint.source.tokenizer.tokenizer
-    if tokenizer is None:
-        raise UsageError(f"--draft-vocab {path} needs the model's tokenizer, and it has none; give a number of tokens.")
-    try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST_TEXT).decode("utf-8", errors="ignore")
-    except OSError as error:
-        raise UsageError(
-            f"--draft-vocab {path} cannot be read ({error.strerror}); give a text, or a number of tokens."
-        ) from None
-    counts = Counter(token for line in text.splitlines(keepends=True) for token in tokenizer.encode(line).ids)
-    return {token for token in counts if token < checkpoint.vocab_size}
+    size = logits_width(target)
+    return BlockPlan(folder.place, taps, blocks, config.kind, vocabulary_of(vocabulary, size, options), config, size), options

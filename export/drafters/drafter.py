@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterLengthLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary
+from hybridge.export.layers import constant
 from hybridge.export.model.families.family import Unregistered
 from hybridge.export.source.checkpoint import LoadedModel, logits_width
 from hybridge.runtime.artifacts.options import DrafterDescription, DrafterKind, ExportOptions
@@ -28,8 +30,8 @@ Answers = tuple[Tensor, ...]
 """Draft tokens int64 [1, N], -1 if refused, and their probabilities float32 [1, N]; of a drafter that samples also the scores
 float32 [1, N, C] and, if C is not the whole vocabulary, the candidates int64 [1, N, C] that they are of."""
 
-DraftVocabulary = int | Path
-"""The tokens that a drafter may propose: that number of first ones, or those of a text."""
+VocabularyName = str | int | Path
+"""The tokens that a drafter may propose, as ``DraftVocabulary.named`` takes them."""
 
 
 class DrafterPlan(Protocol):
@@ -44,8 +46,12 @@ class DrafterPlan(Protocol):
         """Return the number of positions behind a window of the target that it attends to; 0 if it reads none of its keys."""
 
     @property
+    def vocabulary(self) -> DraftVocabulary | None:
+        """Return the tokens that it may propose, None for all."""
+
+    @property
     def description(self) -> DrafterDescription:
-        """Return the manifest's entry."""
+        """Return the manifest's entry, without its vocabulary."""
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         """Return its state: the layers of the cache behind the target's, its length first."""
@@ -53,8 +59,11 @@ class DrafterPlan(Protocol):
     def load(self, checkpoint: LoadedModel) -> nn.Module:
         """Read its weights, in float32, for the target in ``checkpoint``. Raises CheckpointError."""
 
-    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
-        """Return the drafter of the weights that ``load`` returned, over ``cache``, which ends with its layers."""
+    def build(self, weights: Any, cache: HybridCache, head: Any, rows: DraftRows | None = None) -> ArtifactDrafter:
+        """Return the drafter of the weights that ``load`` returned, over ``cache``, which ends with its layers.
+
+        head: the target's output layer, as the artifact has it; rows: the tokens that were chosen for ``vocabulary``.
+        """
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,8 @@ class TargetModel:
     """The parts of its target that a drafter shares.
 
     decoder: the text model. logits: the target's own, of hidden states after its final norm. embed: rows of its embedding for
-    tokens [1, T], without the factor that some families multiply them by. head: its output layer alone.
+    tokens [1, T], without the factor that some families multiply them by. head: its output layer alone. Logits and head are
+    those of a draft vocabulary, if the drafter has one.
     """
 
     decoder: Any
@@ -72,13 +82,25 @@ class TargetModel:
 
 
 class ArtifactDrafter(nn.Module):
-    """A drafter over ``cache``. place: of its length among the cache's layers; width: of the hidden states that it reads."""
+    """A drafter over ``cache``. place: of its length among the cache's layers; width: of the hidden states that it reads.
+
+    head, ids: the output layer of a draft vocabulary and its tokens int64 [C]; None for the target's own.
+    """
 
     width: int
 
     def __init__(self, cache: HybridCache, place: int, description: DrafterDescription) -> None:
         super().__init__()
         self._cache, self.place, self.description = Unregistered(cache), place, description
+        self.head: nn.Module | None = None
+        self.ids: nn.Parameter | None = None
+
+    def restricted_to(self, rows: DraftRows | None, head: Any) -> Self:
+        """Propose the tokens of ``rows`` alone, by those rows of the target's ``head``."""
+        if rows is not None:
+            self.head, self.ids = rows.head(head), constant(rows.ids)
+            self.description = replace(self.description, vocabulary=rows.description)
+        return self
 
     @property
     def cache(self) -> HybridCache:
@@ -127,6 +149,7 @@ class CheckpointPlan:
     taps: tuple[int, ...]
     blocks: tuple[int, ...]
     kind: DrafterKind
+    vocabulary: DraftVocabulary | None
     reads_target: ClassVar[bool] = True
     behind_window: ClassVar[int] = 0
 
@@ -208,7 +231,7 @@ def _blocks(longest: int, options: ExportOptions) -> tuple[int, ...]:
     return blocks
 
 
-def refuse_vocabulary(vocabulary: DraftVocabulary | None, others: str) -> None:
+def refuse_vocabulary(vocabulary: VocabularyName | None, others: str) -> None:
     """Raise UsageError if a draft vocabulary is asked for with a drafter that has its own output layer."""
     if vocabulary is not None:
         raise UsageError(f"--draft-vocab is for drafters that share their target's output layer; {others} have their own.")

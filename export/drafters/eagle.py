@@ -26,9 +26,9 @@ from hybridge.export.drafters.drafter import (
     Answers,
     ArtifactDrafter,
     CheckpointPlan,
-    DraftVocabulary,
     TargetModel,
     TargetNeeds,
+    VocabularyName,
     fitted,
     refuse_vocabulary,
 )
@@ -44,6 +44,7 @@ from hybridge.export.drafters.layers import (
     decoder_fields,
     load_rope,
 )
+from hybridge.export.drafters.vocabulary import DraftRows
 from hybridge.export.layers import constant
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
@@ -237,12 +238,12 @@ class EaglePlan(CheckpointPlan):
     def load(self, checkpoint: LoadedModel) -> EagleWeights:
         return load_eagle(self.folder, self.config, len(self.taps), checkpoint.model.get_input_embeddings().weight)
 
-    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
+    def build(self, weights: Any, cache: HybridCache, head: Any, rows: DraftRows | None = None) -> ArtifactDrafter:
         return EagleDrafter(weights, cache, len(cache.layers) - 2, self.description)
 
 
 def plan_eagle(
-    folder: DrafterFolder, target: Any, options: ExportOptions, vocabulary: DraftVocabulary | None
+    folder: DrafterFolder, target: Any, options: ExportOptions, vocabulary: VocabularyName | None
 ) -> tuple[EaglePlan, ExportOptions] | None:
     """Return the plan of an EAGLE-3 drafter for ``target``'s config, and the options with its taps; None for another folder."""
     config = read_eagle_config(folder.path, folder.config)
@@ -252,4 +253,4 @@ def plan_eagle(
     layers = target.num_hidden_layers
     needs = TargetNeeds(config.target_width, config.vocab_size, config.taps or (2, layers // 2, layers - 3))
     taps, blocks, options = fitted(folder.place, needs, target, options)
-    return EaglePlan(folder.place, taps, blocks, "eagle3", config), options
+    return EaglePlan(folder.place, taps, blocks, "eagle3", None, config), options

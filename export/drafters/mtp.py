@@ -27,7 +27,9 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.drafters.checkpoint import MOST_LAYERS, fill, read_tensors
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, TargetModel
+from hybridge.export.drafters.layers import DraftProposals, TokenSelector
 from hybridge.export.drafters.mtp_families import LAYER, MtpFamily, mtp_config, mtp_family
+from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary
 from hybridge.export.model.adapt import adapt_layer
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.source.text_model import decoder_of
@@ -150,18 +152,18 @@ class MtpDrafter(ArtifactDrafter):
         self, target: TargetModel, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor
     ) -> Answers:
         block = self.length.extend(tokens.shape[1], count, draft_len)
-        h, g, found, probabilities = known(hidden, block), hidden, list[Tensor](), list[Tensor]()
+        selector = TokenSelector(self.length.kernels, None, self.ids)
+        h, g, steps = known(hidden, block), hidden, list[DraftProposals]()
         for i in range(draft_len):
             if i < self.count:
-                out = self._run(target, i, h, following(tokens, found, block), block, drafts=True)
+                out = self._run(target, i, h, following(tokens, [each.tokens for each in steps], block), block, drafts=True)
                 h, g = self._carried(i, out, block), at(out, block.count + i - 1)
             else:
-                g = self._go_on(target, g, found[-1], block, i)
-            probability, token = target.logits(g).softmax(-1).max(-1)
-            found.append(token)
-            probabilities.append(probability)
+                g = self._go_on(target, g, steps[-1].tokens, block, i)
+            steps.append(selector.choose(target.logits(g), i))
         fits = self.close(block) >= 0
-        return torch.where(fits, torch.cat(found, dim=1), -1), torch.cat(probabilities, dim=1)
+        found, probabilities = (torch.cat([getattr(each, name) for each in steps], 1) for name in ("tokens", "probabilities"))
+        return torch.where(fits, found, -1), probabilities
 
     def _weights_of(self, index: int) -> MtpLayer:
         return self.weights.layers[index]  # type: ignore[return-value]  # a ModuleList forgets what it holds
@@ -272,6 +274,7 @@ class MtpPlan:
 
     config: Any
     draft_len: int
+    vocabulary: DraftVocabulary | None = None
     reads_target: bool = False
     behind_window: int = 0
 
@@ -297,5 +300,6 @@ class MtpPlan:
     def load(self, checkpoint: LoadedModel) -> MtpWeights:
         return load_mtp(checkpoint, self.count)
 
-    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
-        return MtpDrafter(weights, cache, len(cache.layers) - 1 - self.count, self.description)
+    def build(self, weights: Any, cache: HybridCache, head: Any, rows: DraftRows | None = None) -> ArtifactDrafter:
+        drafter = MtpDrafter(weights, cache, len(cache.layers) - 1 - self.count, self.description)
+        return drafter.restricted_to(rows, head)

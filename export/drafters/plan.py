@@ -10,9 +10,11 @@ from hybridge.cache.families import text_config
 from hybridge.export.drafters.assistant import plan_assistant
 from hybridge.export.drafters.block import plan_block
 from hybridge.export.drafters.checkpoint import open_drafter
-from hybridge.export.drafters.drafter import DrafterPlan, DraftVocabulary
+from hybridge.export.drafters.drafter import DrafterPlan, VocabularyName
 from hybridge.export.drafters.eagle import plan_eagle
 from hybridge.export.drafters.mtp import MtpPlan, check_mtp
+from hybridge.export.drafters.vocabulary import vocabulary_of
+from hybridge.export.source.checkpoint import logits_width
 from hybridge.runtime.artifacts.options import ExportOptions
 
 KINDS = {"DFlash, DFlash 2, DSpark": plan_block, "EAGLE-3": plan_eagle, "Gemma 4's assistants": plan_assistant}
@@ -23,7 +25,7 @@ def plan_drafter(
     config: Any,
     options: ExportOptions,
     folder: str | Path | None = None,
-    vocabulary: DraftVocabulary | None = None,
+    vocabulary: VocabularyName | None = None,
 ) -> tuple[DrafterPlan | None, ExportOptions]:
     """Return the plan of the drafter that is asked for, if any, and the options with the hidden states that it reads.
 
@@ -31,7 +33,7 @@ def plan_drafter(
         config: the target's, or its text model's.
         options: of the export.
         folder: the drafter's own checkpoint, if it has one.
-        vocabulary: the tokens that it may propose, all if it is left out.
+        vocabulary: the tokens that it may propose; if left out, all, or some of a large vocabulary.
 
     Raises:
         UsageError: the options do not go together.
@@ -41,18 +43,18 @@ def plan_drafter(
     config = text_config(config)
     if folder is not None:
         return _plan_folder(config, options, folder, vocabulary)
-    if vocabulary is not None:
-        raise UsageError("--draft-vocab is for a drafter's own folder: give --drafter FOLDER, or leave it out.")
     if options.draft_blocks:
         raise UsageError("--draft-block is for a drafter's own folder: give --drafter FOLDER, or --draft-len with --mtp.")
     if not options.mtp:
+        if vocabulary is not None:
+            raise UsageError("--draft-vocab is for a drafter in the artifact: give --mtp or --drafter FOLDER, or leave it out.")
         return None, options
     check_mtp(config, options)
-    return MtpPlan(config, options.draft_len), options
+    return MtpPlan(config, options.draft_len, vocabulary_of(vocabulary, logits_width(config), options)), options
 
 
 def _plan_folder(
-    config: Any, options: ExportOptions, named: str | Path, vocabulary: DraftVocabulary | None
+    config: Any, options: ExportOptions, named: str | Path, vocabulary: VocabularyName | None
 ) -> tuple[DrafterPlan, ExportOptions]:
     if options.mtp:
         raise UsageError("--mtp and --drafter are two drafters; an artifact has one. Give one of them.")

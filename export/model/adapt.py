@@ -56,9 +56,14 @@ class AdaptedModel(nn.Module):
         hidden: Tensor = self.decoder(**given, use_cache=False, **positions).last_hidden_state
         return hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return float32 logits [1, T, V] of hidden states [1, T, hidden]."""
-        logits: Tensor = self.head(inputs_embeds=hidden, use_cache=False).logits
+    def logits(self, hidden: Tensor, layer: nn.Module | None = None) -> Tensor:
+        """Return float32 logits [1, T, V] of hidden states [1, T, hidden]; ``layer`` takes the output layer's place."""
+        own = self.head.get_output_embeddings()
+        self.head.set_output_embeddings(own if layer is None else layer)
+        try:
+            logits: Tensor = self.head(inputs_embeds=hidden, use_cache=False).logits
+        finally:
+            self.head.set_output_embeddings(own)
         return logits.float()
 
 

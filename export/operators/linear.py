@@ -1,7 +1,7 @@
 """Define linear layers, embeddings and experts: over weights as in a checkpoint, and over weights in panels (``panels.h``).
 
 ``packed_*`` are for weights with one float16 scale a group, or with none, as all were in earlier artifacts; ``block_*`` take
-whatever ``panels.h`` draws, such as the blocks of a GGUF file.
+whatever ``panels.h`` draws, such as the blocks of a GGUF file. ``panel_linear`` computes some outputs of either.
 
 Axes: T tokens, N rows (outputs), K columns (inputs); of experts, E experts and M rows (tokens × choices).
 """
@@ -67,6 +67,31 @@ def block_embedding(
     return F.embedding(tokens, weights(packed, Factors(scales, minima, superscales, table), rows))
 
 
+def panel_linear(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor | None,
+    minima: Tensor | None,
+    superscales: Tensor | None,
+    table: Tensor | None,
+    bias: Tensor | None,
+    panels: Tensor,
+    rows: int,
+    chosen_rows: int,
+    integer: bool,
+) -> Tensor:
+    """Map x float32 [..., K] to [..., C]: the outputs in the panels of the weight with these indices, and no others.
+
+    Args:
+        panels: int64 [P], ascending.
+        rows: N, of the whole weight.
+        chosen_rows: C, at most 16 P; what is missing to that are the last panel's last outputs.
+    """
+    factors = Factors(scales, minima, superscales, table).mapped(lambda part: part[panels])
+    wide = None if bias is None else F.pad(bias, (0, -rows % LANES)).view(-1, LANES)[panels].flatten()[:chosen_rows]
+    return product(x, packed[panels], factors, wide, chosen_rows, integer)
+
+
 def product(x: Tensor, packed: Tensor, factors: Factors, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
     """Map x float32 [..., K] to [..., N] by a weight in panels."""
     rounded = round_activations(x, factors.scales.shape[1]) if integer and factors.scales is not None else x
@@ -99,6 +124,15 @@ define(
     f"Tensor x, Tensor packed, {FACTORS}, Tensor? bias, int rows, bool integer",
     block_linear,
     lambda x, packed, scales, minima, superscales, table, bias, rows, integer: x.new_empty(*x.shape[:-1], rows),
+)
+define(
+    "panel_linear",
+    "Tensor x, Tensor packed, Tensor? scales, Tensor? minima, Tensor? superscales, Tensor? table, Tensor? bias, Tensor panels, "
+    "int rows, int chosen_rows, bool integer",
+    panel_linear,
+    lambda x, packed, scales, minima, superscales, table, bias, panels, rows, chosen_rows, integer: x.new_empty(
+        *x.shape[:-1], chosen_rows
+    ),
 )
 define(
     "block_embedding",

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.layers import RoundedWeight, Rounder, WithoutWeight, constant, has_experts
+from hybridge.export.operators.linear import Factors
 from hybridge.export.pinned.stock_operators import quantized as ops
 from hybridge.export.quantize.bits import (
     bits_of,
@@ -131,6 +132,11 @@ class StockLinear(WithoutWeight):
         x = ops.dequantize_per_token(ops.quantize_per_token(x, scale, zero, *INT8), scale, zero, *INT8, torch.float32)
         weight = ops.dequantize_per_channel_group(self.quanta, self.scales, self.zeros, *INT4, self.group, torch.float32)
         return F.linear(x, weight, self.bias)
+
+    def some_outputs(self, ids: Tensor) -> StockLinear:
+        """Return a layer with the outputs ``ids`` alone, whose rows are copies: XNNPACK shares none."""
+        weight = RoundedWeight(quanta=self.quanta[ids], factors=Factors(self.scales[ids]), bits=self.bits)
+        return StockLinear(StockWeight(weight), None if self.bias is None else self.bias[ids])
 
     def stored_bytes(self, parameter: Tensor) -> int:
         """Return the bytes of a parameter in a program: two weights in a byte, scales in bfloat16, no zero points."""

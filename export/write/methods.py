@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,9 @@ class State(nn.Module):
         """Return the parts of the model that the drafter shares."""
         shared = self._shared
         assert shared is not None
-        return TargetModel(decoder=self.model.decoder, logits=self.model.logits, embed=shared.embed, head=shared.head)
+        few = self.drafter.head if self.drafter is not None else None
+        logits = partial(self.model.logits, layer=few)
+        return TargetModel(decoder=self.model.decoder, logits=logits, embed=shared.embed, head=few or shared.head)
 
     def tapped(self, logits: Tensor, hidden: Tensor) -> Outputs:
         """Return logits, with the tapped hidden states of the run that ended with ``hidden`` if there are taps."""

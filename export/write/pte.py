@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 from executorch.exir import ExecutorchProgramManager
 from torch import Tensor
 
+from hybridge.cache.errors import ExportFailedError
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
+from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary, choose_rows, sampled_scores, steps_of
+from hybridge.export.layers import PackedLinear
 from hybridge.export.lower.lower import calls, lower, outputs
 from hybridge.export.model.vision import describe_pictures
+from hybridge.export.pinned.executorch import HEAD_BYTES, SEGMENT_ALIGNMENT, constant_offsets, read_header, read_program
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
@@ -22,6 +27,7 @@ from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.write.manifest import WeightFigures, manifest_of, write_tokenizer
 from hybridge.export.write.methods import State, build_cache, build_encoder, build_methods
+from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
     MANIFEST,
@@ -34,6 +40,7 @@ from hybridge.runtime.artifacts.manifest import (
 )
 from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription, drafter_constants
 from hybridge.runtime.artifacts.program_check import BOUNDED, VISION
+from hybridge.runtime.core.session import Session
 
 
 class PteWriter:
@@ -61,7 +68,11 @@ class PteWriter:
                 steps.warn(note)
         if drafter_weights is not None:
             quantize_drafter(drafter_weights, options)
-        drafter = self.plan.build(drafter_weights, self.cache) if self.plan else None
+        head, vocabulary = model.get_output_embeddings(), self.plan.vocabulary if self.plan else None
+        if vocabulary and vocabulary.source == "self" and not isinstance(head, PackedLinear):
+            vocabulary = replace(vocabulary, source="first")  # its rows are copied, and cannot be chosen later
+        rows = choose_rows(loaded, vocabulary) if vocabulary else None
+        drafter = self.plan.build(drafter_weights, self.cache, head, rows) if self.plan else None
         pictures = describe_pictures(loaded.source.config, loaded.source.folder, options)
         vision = build_encoder(loaded, options, steps.warn) if pictures else None
         # Figures are taken before the adaptation takes the model apart.
@@ -85,6 +96,33 @@ class PteWriter:
             drafter=drafter.description if drafter else None,
             pictures=pictures,
         )
+        (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        if vocabulary and rows and vocabulary.source == "self":
+            manifest = self._with_spoken(vocabulary, rows, manifest, loaded, folder, steps)
+        return manifest
+
+    def _with_spoken(
+        self,
+        vocabulary: DraftVocabulary,
+        provisional: DraftRows,
+        manifest: Manifest,
+        loaded: LoadedModel,
+        folder: Path,
+        steps: ExportProgress,
+    ) -> Manifest:
+        """Let the written program sample texts, and put the tokens that they choose into it and its manifest."""
+        with Session.load(folder) as session, steps.counted("Sampling texts for the draft vocabulary") as progress:
+            many = steps_of(manifest.parameters or 0)
+            sampled = sampled_scores(session, loaded.source.tokenizer.core, many, progress)
+        rows = choose_rows(loaded, vocabulary, sampled)
+        changes = ((provisional.ids, rows.ids), (provisional.panels, rows.panels))
+        replace_constants(folder / PROGRAM, {_bytes(old): _bytes(new) for old, new in changes})
+        assert manifest.drafter is not None
+        update = {
+            "drafter": replace(manifest.drafter, vocabulary=rows.description),
+            "files": manifest.files | {PROGRAM: file_entry(folder / PROGRAM)},
+        }
+        manifest = manifest.model_copy(update=update)
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         return manifest
 
@@ -113,6 +151,31 @@ class PteWriter:
             **({VISION: pictures.constants} if pictures else {}),
             BOUNDED: [place for place, (name, _) in enumerate(self.cache.named_buffers()) if name in bounded],
         }
+
+
+def _bytes(values: Tensor) -> bytes:
+    return values.contiguous().numpy().tobytes()
+
+
+def replace_constants(path: Path, changes: Mapping[bytes, bytes]) -> None:
+    """Replace constants of a program by others of their sizes, wherever it has them. Raises ExportFailedError without one."""
+    with path.open("r+b") as file:
+        header = read_header(file.read(HEAD_BYTES))
+        assert header is not None
+        file.seek(0)
+        missing = {*changes}
+        for start, room in constant_offsets(read_program(file.read(header.program_size)), header):
+            for old, new in changes.items():
+                assert len(old) == len(new), "a constant keeps its size"
+                if not len(old) <= room < len(old) + SEGMENT_ALIGNMENT:
+                    continue
+                file.seek(start)
+                if file.read(len(old)) == old:
+                    file.seek(start)
+                    file.write(new)
+                    missing.discard(old)
+    if missing:
+        raise ExportFailedError(f"{len(missing)} of the tables of the draft vocabulary are not in the program; give a number.")
 
 
 def _layer(layer: CacheLayer) -> LayerEntry:

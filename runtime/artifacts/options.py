@@ -240,8 +240,33 @@ class Description(Protocol):
 
 
 DrafterKind = Literal["mtp", "dflash", "dflash2", "dspark", "eagle3", "gemma4_assistant"]
+VocabularySource = Literal["first", "self", "text"]
 MOST_BLOCKS = 64
 LONGEST_BLOCK = 513
+MOST_TOKENS = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyDescription:
+    """The tokens that a drafter may propose, if they are not all.
+
+    Attributes:
+        tokens: their number.
+        source: the first tokens, those of texts that the model sampled, or those of a file.
+        coverage: share of the tokens of held-out texts that are among them; None if there were none.
+    """
+
+    tokens: int
+    source: VocabularySource
+    coverage: float | None = None
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    def __str__(self) -> str:
+        """Return a description that continues "it proposes"."""
+        chosen = {"first": "the first ones", "self": "those that the model says", "text": "those of a text"}[self.source]
+        share = "" if self.coverage is None else f", {self.coverage:.1%} of texts that they were not chosen by"
+        return f"{self.tokens} tokens ({chosen}{share})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,12 +279,14 @@ class DrafterDescription:
         blocks: lengths of the blocks that it proposes, ascending. A block includes the text's last token, so it has one draft
             token less.
         samples: it can draw its draft tokens, and says from which distribution.
+        vocabulary: the tokens that it may propose; None for all, or for those of an output layer of its own.
     """
 
     kind: DrafterKind
     taps: tuple[int, ...]
     blocks: tuple[int, ...]
     samples: bool = False
+    vocabulary: VocabularyDescription | None = None
 
     __pydantic_config__: ClassVar[Any] = STRICT
 
@@ -296,6 +323,8 @@ def check_drafter(drafter: DrafterDescription, tap_layers: tuple[int, ...], veri
         raise ValueError(f"the drafter's blocks of {blocks[-1]} are longer than a verify takes")
     if not drafter.taps or not {*drafter.taps} <= {*tap_layers}:
         raise ValueError(f"the drafter reads hidden states that are not tapped: {list(drafter.taps)[:MOST_BLOCKS]}")
+    if (few := drafter.vocabulary) and not (1 <= few.tokens <= MOST_TOKENS and 0.0 <= (few.coverage or 0.0) <= 1.0):
+        raise ValueError(f"the drafter's vocabulary of {few.tokens} tokens covers {few.coverage} of a text")
 
 
 MOST_IMAGE_TOKENS = 4096

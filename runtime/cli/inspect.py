@@ -97,10 +97,11 @@ def _options(manifest: Manifest) -> dict[str, object]:
 
 
 def _drafter(drafter: DrafterDescription) -> str:
-    """Return the drafter's kind, blocks and taps."""
+    """Return the drafter's kind, blocks, taps and draft vocabulary."""
     blocks, taps = ("/".join(map(str, each)) for each in (drafter.blocks, drafter.taps))
     drawn = "best or drawn" if drafter.samples else "best"
-    return f"{drafter.kind}: {drawn} tokens in blocks of {blocks}, from the hidden states {taps}"
+    among = "" if drafter.vocabulary is None else f", among {drafter.vocabulary}"
+    return f"{drafter.kind}: {drawn} tokens in blocks of {blocks}, from the hidden states {taps}{among}"
 
 
 def _chats(manifest: Manifest) -> str:

@@ -1,4 +1,4 @@
-// Linear layers and embeddings over weights in panels (panels.h).
+// Linear layers, some outputs of one, and embeddings over weights in panels (panels.h).
 #include "checks.h"
 #include "kernel.h"
 #include "packed_product.h"
@@ -12,6 +12,13 @@ bool round_activations(KernelRuntimeContext& context, Product& p) {
   return true;
 }
 
+// The products of the panels at all places.
+void multiply(const Product& p, int64_t places) {
+  parallel(places, panel_cost(p), [&](int64_t begin, int64_t end) {
+    for (int64_t place = begin; place < end; ++place) panel_product(p, place);
+  });
+}
+
 Tensor& linear(KernelRuntimeContext& context, const Tensor& x, const Stored& stored, const std::optional<Tensor>& bias, int64_t N,
     bool integer, Tensor& out) {
   Size T, K;
@@ -22,9 +29,34 @@ Tensor& linear(KernelRuntimeContext& context, const Tensor& x, const Stored& sto
   REQUIRE(p.weight.K > 0);
   REQUIRE(!integer || p.weight.code < 16);
   ET_KERNEL_CHECK(context, !integer || round_activations(context, p), MemoryAllocationFailed, out);
-  parallel(p.weight.count(), panel_cost(p), [&](int64_t begin, int64_t end) {
-    for (int64_t panel = begin; panel < end; ++panel) panel_product(p, panel);
-  });
+  multiply(p, p.weight.count());
+  return out;
+}
+
+// Whether the chosen panels are in ascending order, and a weight of N rows has in them `rows` rows, or more in the last.
+bool has_rows(const int64_t* chosen, int64_t count, int64_t rows, int64_t N) {
+  const int64_t whole = (count - 1) * LANES;
+  if (chosen[0] < 0 || rows <= whole || rows > whole + LANES) return false;
+  for (int64_t i = 1; i < count; ++i)
+    if (chosen[i] <= chosen[i - 1]) return false;
+  return chosen[count - 1] <= (N - 1) / LANES && chosen[count - 1] * LANES + rows - whole <= N;
+}
+
+Tensor& panel_linear_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& packed, const std::optional<Tensor>& scales,
+    const std::optional<Tensor>& minima, const std::optional<Tensor>& superscales, const std::optional<Tensor>& table,
+    const std::optional<Tensor>& bias, const Tensor& chosen, int64_t N, int64_t rows, bool integer, Tensor& out) {
+  Size T, K, count;
+  REQUIRE(is_rows<float>(x, T, K));
+  REQUIRE(is_rows<float>(out, T, rows));
+  REQUIRE(holds<float>(bias, N));
+  REQUIRE(holds<int64_t>(chosen, count));
+  Product p{panels({packed, scales, minima, superscales, table}, N, K), data<float>(x), bias ? data<float>(*bias) : nullptr,
+      data<float>(out), T, data<int64_t>(chosen), rows};
+  REQUIRE(p.weight.K > 0);
+  REQUIRE(has_rows(p.chosen, count, rows, N));
+  REQUIRE(!integer || p.weight.code < 16);
+  ET_KERNEL_CHECK(context, !integer || round_activations(context, p), MemoryAllocationFailed, out);
+  multiply(p, count);
   return out;
 }
 
@@ -67,6 +99,7 @@ Tensor& block_embedding_out(KernelRuntimeContext& context, const Tensor& tokens,
 HYBRIDGE_KERNEL("packed_linear.out", packed_linear_out);
 HYBRIDGE_KERNEL("packed_embedding.out", packed_embedding_out);
 HYBRIDGE_KERNEL("block_linear.out", block_linear_out);
+HYBRIDGE_KERNEL("panel_linear.out", panel_linear_out);
 HYBRIDGE_KERNEL("block_embedding.out", block_embedding_out);
 
 }  // namespace

@@ -16,12 +16,18 @@ struct Product {
   const float* bias;
   float* out;
   int64_t T;
+  // Panels of the weight to multiply with alone, each by its index, and the rows that they have; or null for all of them.
+  const int64_t* chosen = nullptr;
+  int64_t chosen_rows = 0;
   // x in 8 bits, and by group its scales, its sums, and what the bytes' offset makes of those; or null. A tile of t tokens has them
   // side by side: quanta [K / group][group * t], see at(), steps, offsets and sums [K / group, t], the tiles behind each other.
   int8_t* quanta = nullptr;
   float* steps = nullptr;
   int32_t* offsets = nullptr;
   float* sums = nullptr;  // for weights with minima
+
+  int64_t stored(int64_t place) const { return chosen ? chosen[place] : place; }  // the panel whose product is the place-th of out
+  int64_t width() const { return chosen ? chosen_rows : weight.N; }
 };
 
 constexpr int64_t SUMMED = 128;
@@ -83,11 +89,11 @@ inline void quantize_tokens(const Product& p, int64_t begin, int64_t end) {
   }
 }
 
-// The rows of a panel times T tokens from t0 on in whole numbers: to out [T, 16].
+// The rows of the panel at a place times T tokens from t0 on in whole numbers: to out [T, 16].
 template <int Code, int T>
-void integer_tile(const Product& p, int64_t panel, int64_t t0, float* out) {
+void integer_tile(const Product& p, int64_t place, int64_t t0, float* out) {
   const int64_t group = p.weight.group, groups = p.weight.groups();
-  const Panels weight = p.weight.from(panel);
+  const Panels weight = p.weight.from(p.stored(place));
   for (int row = 0; row < LANES; row += IntegerTile<Code, T>::ROWS) {
     IntegerTile<Code, T> tile;
     const uint8_t* w = weight.packed + 4 * row;
@@ -148,9 +154,9 @@ INLINE void group_sums(f32x16 (&acc)[T], const uint8_t* w, const float* x, int64
 
 // The same over x as it is.
 template <int Code, int T>
-void float_tile(const Product& p, int64_t panel, int64_t t0, float* out) {
+void float_tile(const Product& p, int64_t place, int64_t t0, float* out) {
   const int64_t K = p.weight.K, group = p.weight.group;
-  const Panels weight = p.weight.from(panel);
+  const Panels weight = p.weight.from(p.stored(place));
   const uint8_t* w = weight.packed;
   const float* x = p.x + t0 * K;
   f32x16 total[T] = {};
@@ -177,14 +183,15 @@ void float_tile(const Product& p, int64_t panel, int64_t t0, float* out) {
   UNROLLED for (int t = 0; t < T; ++t) store(out + t * LANES, total[t]);
 }
 
-inline void put(const Product& p, int64_t panel, int64_t t0, int64_t T, const float* sums) {
-  const int64_t n = panel * LANES, count = std::min<int64_t>(LANES, p.weight.N - n);
+inline void put(const Product& p, int64_t place, int64_t t0, int64_t T, const float* sums) {
+  const int64_t width = p.width(), n = place * LANES, count = std::min<int64_t>(LANES, width - n);
+  const float* bias = p.bias ? p.bias + p.stored(place) * LANES : nullptr;
   for (int64_t t = 0; t < T; ++t, sums += LANES) {
-    float* out = p.out + (t0 + t) * p.weight.N + n;
+    float* out = p.out + (t0 + t) * width + n;
     if (count == LANES) {
-      store(out, p.bias ? load<f32x16>(sums) + load<f32x16>(p.bias + n) : load<f32x16>(sums));
+      store(out, bias ? load<f32x16>(sums) + load<f32x16>(bias) : load<f32x16>(sums));
     } else {
-      for (int64_t lane = 0; lane < count; ++lane) out[lane] = sums[lane] + (p.bias ? p.bias[n + lane] : 0.0f);
+      for (int64_t lane = 0; lane < count; ++lane) out[lane] = sums[lane] + (bias ? bias[lane] : 0.0f);
     }
   }
 }
@@ -199,35 +206,36 @@ void as_constant(int64_t count, const F& f) {
 
 // A panel times all tokens, by tiles of which `Size` says how many tokens they have.
 template <auto Size, typename F>
-void in_tiles_of(const Product& p, int64_t panel, const F& f) {
+void in_tiles_of(const Product& p, int64_t place, const F& f) {
   constexpr int MOST = Size(1 << 20);
   alignas(64) float sums[MOST * LANES];
   for (int64_t t = 0, count; t < p.T; t += count) {
     count = Size(p.T - t);
     as_constant<Size, MOST>(count, [&](auto T) { f(T, t, sums); });
-    put(p, panel, t, count, sums);
+    put(p, place, t, count, sums);
   }
 }
 
 template <int Code>
-void panel_product_of(const Product& p, int64_t panel) {
+void panel_product_of(const Product& p, int64_t place) {
   if (Code < 16 && p.quanta) {
-    if constexpr (Code < 16) in_tiles_of<tile_size>(p, panel, [&](auto T, int64_t t, float* out) { integer_tile<Code, T()>(p, panel, t, out); });
+    if constexpr (Code < 16) in_tiles_of<tile_size>(p, place, [&](auto T, int64_t t, float* out) { integer_tile<Code, T()>(p, place, t, out); });
   } else {
-    in_tiles_of<float_tile_size>(p, panel, [&](auto T, int64_t t, float* out) { float_tile<Code, T()>(p, panel, t, out); });
+    in_tiles_of<float_tile_size>(p, place, [&](auto T, int64_t t, float* out) { float_tile<Code, T()>(p, place, t, out); });
   }
 }
 
-inline void panel_product(const Product& p, int64_t panel) {
+// The panel at a place times all tokens.
+inline void panel_product(const Product& p, int64_t place) {
   switch (p.weight.code) {
-    case TABLE: return panel_product_of<TABLE>(p, panel);
-    case 4: return panel_product_of<4>(p, panel);
-    case 5: return panel_product_of<5>(p, panel);
-    case 6: return panel_product_of<6>(p, panel);
-    case 8: return panel_product_of<8>(p, panel);
-    case HALF: return panel_product_of<HALF>(p, panel);
-    case BFLOAT: return panel_product_of<BFLOAT>(p, panel);
-    default: return panel_product_of<FLOAT>(p, panel);
+    case TABLE: return panel_product_of<TABLE>(p, place);
+    case 4: return panel_product_of<4>(p, place);
+    case 5: return panel_product_of<5>(p, place);
+    case 6: return panel_product_of<6>(p, place);
+    case 8: return panel_product_of<8>(p, place);
+    case HALF: return panel_product_of<HALF>(p, place);
+    case BFLOAT: return panel_product_of<BFLOAT>(p, place);
+    default: return panel_product_of<FLOAT>(p, place);
   }
 }
 

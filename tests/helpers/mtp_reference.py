@@ -70,7 +70,9 @@ def has_plain_norms(layer: nn.Module) -> bool:
 
 
 class MtpReference:
-    """Everything from the start, each time."""
+    """Everything from the start, each time. allowed: the tokens of a draft vocabulary, None for all."""
+
+    allowed: Tensor | None = None
 
     def __init__(self, model: Any, weights: MtpWeights) -> None:
         self.model, own = copy.deepcopy(model), copy.deepcopy(model)
@@ -99,12 +101,13 @@ class MtpReference:
         for i in range(length):
             layer = min(i, layers - 1)
             hidden = self.drafter.forward_layer(layer, hidden, positions, cache, input_ids=ids)
-            guesses.append(int(self.drafter._project_to_logits(hidden[:, -1]).argmax()))
+            logits = self.drafter._project_to_logits(hidden[:, -1])[0]
+            guesses.append(int(logits.argmax() if self.allowed is None else self.allowed[logits[self.allowed].argmax()]))
             ids = torch.cat([ids[:, 1:], torch.tensor([guesses[-1:]])], dim=1)
             positions = positions + 1
             if i >= layers - 1:
                 hidden, ids, positions = hidden[:, -1:], ids[:, -1:], positions[:, -1:]
-        assert guesses[:layers] == self._own(tokens)[:length]
+        assert self.allowed is not None or guesses[:layers] == self._own(tokens)[:length]
         return guesses
 
     def _own(self, tokens: list[int]) -> list[int]:

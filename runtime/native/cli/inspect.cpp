@@ -33,10 +33,19 @@ std::string shown(const Json& value) {
   return number == std::floor(number) ? formatted("%.0f", number) : formatted("%g", number);
 }
 
+std::string vocabulary(const Json& entry) {
+  const std::string source = shown(entry["source"]);
+  const char* chosen = source == "first" ? "the first ones" : source == "self" ? "those that the model says" : "those of a text";
+  const std::string share =
+      entry["coverage"] ? formatted(", %.1f%% of texts that they were not chosen by", 100 * entry["coverage"].number()) : "";
+  return shown(entry["tokens"]) + " tokens (" + chosen + share + ")";
+}
+
 std::string drafter(const Json& entry) {
   const std::string drawn = entry["samples"].boolean_or(false) ? "best or drawn" : "best";
+  const std::string among = entry["vocabulary"] ? ", among " + vocabulary(entry["vocabulary"]) : "";
   return shown(entry["kind"]) + ": " + drawn + " tokens in blocks of " + shown(entry["blocks"]) + ", from the hidden states " +
-         shown(entry["taps"]);
+         shown(entry["taps"]) + among;
 }
 
 std::string file(const Json& entry) {

@@ -59,10 +59,11 @@ def _widths(target: Any) -> dict[str, int]:
 
 
 FEW = ("--draft-vocab", "32000")
+"""As many tokens as by default; random weights say none more often than others."""
 QWEN3_5_4B = "Qwen3.5-4B, GSM8K"
 DRAFTERS: Mapping[str, Mapping[str, DrafterShape]] = {
     "qwen3.5-0.8b": {
-        "mtp": DrafterShape(("--mtp", "--draft-len", "3", "--verify-len", "4"), (4,), None, {QWEN3_5_4B: 4.78}),
+        "mtp": DrafterShape(("--mtp", "--draft-len", "3", "--verify-len", "4", *FEW), (4,), None, {QWEN3_5_4B: 4.78}),
         "dflash": DrafterShape(
             ("--verify-len", "4,8,16", "--draft-block", "4,8,16", *FEW), (4, 8, 16), dflash, {QWEN3_5_4B: 4.99}
         ),

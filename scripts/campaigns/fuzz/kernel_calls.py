@@ -193,6 +193,17 @@ def _block_linear(rng: Rng) -> Call:
     return [floats(rng, 1, T, K), *weight, maybe(rng, floats(rng, N)), N, int(rng.integers(2)), out(1, T, N)]
 
 
+@call("panel_linear")
+def _panel_linear(rng: Rng) -> Call:
+    T, N = size(rng, 30), size(rng, 60)
+    every = -(-N // LANES)
+    K, weight = _blocks(rng, every)
+    chosen = np.sort(rng.choice(every, int(rng.integers(1, every + 1)), replace=False)).astype(np.int64)
+    outputs = len(chosen) * LANES - (-N % LANES if chosen[-1] == every - 1 else int(rng.integers(0, LANES)))
+    rest: Call = [maybe(rng, floats(rng, N)), Array(chosen), N, outputs, int(rng.integers(2)), out(1, T, outputs)]
+    return [floats(rng, 1, T, K), *weight, *rest]
+
+
 @call("block_embedding")
 def _block_embedding(rng: Rng) -> Call:
     T, N = size(rng), size(rng, 40)

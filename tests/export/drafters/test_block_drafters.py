@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from drafter_programs import compare_blocks, definition_of, distributions, hidden_states
 from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from torch import Tensor
 from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.plan import plan_drafter
+from hybridge.export.drafters.vocabulary import choose_rows
 from hybridge.runtime import ExportOptions, Sampling, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import DraftNoise
@@ -48,8 +48,9 @@ class Subject:
         self.twin = Twin(drafter, tensors, embedding.weight.detach(), head.weight.detach())
         plan, self.options = plan_drafter(config, OPTIONS, save_drafter(folder, drafter, tensors), vocabulary)
         assert plan is not None
-        loaded = LoadedDrafter(plan, plan.load(loaded_model(folder, copy.deepcopy(self.model))))
-        self.session = eager_session(self.model, self.options, loaded)
+        target = loaded_model(folder, copy.deepcopy(self.model))
+        self.rows = choose_rows(target, plan.vocabulary) if plan.vocabulary else None
+        self.session = eager_session(self.model, self.options, LoadedDrafter(plan, plan.load(target), self.rows))
 
     def definition(self, tokens: list[int], count: int) -> tuple[list[int], Tensor, Tensor]:
         """Guesses behind ``tokens``, of which the last is not committed."""
@@ -72,7 +73,9 @@ def test_proposals_are_those_of_the_definition(subject: Subject) -> None:
 @pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark"])
 def test_a_part_of_the_vocabulary_may_be_proposed(tmp_path: Path, kind: str) -> None:
     subject = Subject(tmp_path, FAMILIES[0], kind, vocabulary=70)
-    ids = torch.tensor([*range(70), *([subject.model.config.eos_token_id] if subject.model.config.eos_token_id else [])])
+    assert subject.rows is not None
+    ids = subject.rows.ids
+    assert {*range(70)} < {*ids.tolist()} < {*range(subject.session.vocab_size)}
     subject.twin.allowed = ids
     assert compare_blocks(subject.session, definition_of(subject.twin, subject.model), seed=0, operations=25) > 10
     session = subject.session

@@ -44,7 +44,7 @@ def program(model: Any, weights: MtpWeights) -> EagerProgram:
     for name, buffer in cache.named_buffers():
         if name != "operations":  # a count that the core goes by from the start
             buffer.fill_(float("nan") if buffer.is_floating_point() else -(2**40))
-    return EagerProgram(model, cache, OPTIONS, MtpPlan(model.config, OPTIONS.draft_len).build(weights, cache))
+    return EagerProgram(model, cache, OPTIONS, MtpPlan(model.config, OPTIONS.draft_len).build(weights, cache, model.lm_head))
 
 
 @pytest.fixture(scope="module", params=[*FAMILIES])

@@ -71,6 +71,53 @@ def test_kernel_is_its_twin(name: str, integer: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("integer", [True, False])
+@pytest.mark.parametrize("name", EVERY)
+def test_some_outputs_are_those_of_the_whole_layer(name: str, integer: bool) -> None:
+    """Bit for bit, with and without the last panel, which is half full."""
+    if integer and name in HALVES:
+        return
+    torch.manual_seed(3)
+    for threads, rows, tokens, panels in ((1, 131, 1, [0, 3, 8]), (2, 131, 6, [1, 2, 7]), (1, 37, 17, [2]), (2, 96, 3, [0, 5])):
+        set_threads(threads)
+        layer = PackedLinear(packed_blocks(name, rows, columns_of(name)), torch.randn(rows), integer=integer)
+        ids = torch.cat([torch.arange(16 * panel, min(rows, 16 * panel + 16)) for panel in panels])
+        x, few = torch.randn(1, tokens, columns_of(name)), layer.some_outputs(ids)
+        assert few.packed is layer.packed
+        whole = KernelProgram(layer, [x])(x)[0]
+        assert KernelProgram(few, [x])(x)[0].equal(whole[..., ids])
+        want = layer(x)[..., ids]
+        torch.testing.assert_close(few(x), want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+
+
+WRONG_PANELS = {
+    "a panel that there is not": ([0, 3], 32),
+    "a panel below the first": ([-1, 1], 32),
+    "a panel twice": ([1, 1], 32),
+    "panels out of order": ([1, 0], 32),
+    "more outputs than the last panel has": ([0, 2], 22),
+    "more outputs than panels": ([0, 1], 33),
+    "fewer outputs than panels": ([0, 1], 16),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WRONG_PANELS)
+def test_panels_that_a_weight_has_not_are_refused(what: str) -> None:
+    panels, outputs = WRONG_PANELS[what]
+    weight, x = packed_blocks("Q4_1", 37, columns_of("Q4_1")), torch.randn(1, 2, columns_of("Q4_1"))
+    layer = PackedLinear(weight, None, integer=True)
+
+    def call(x: Tensor, panels: Tensor) -> Tensor:
+        out: Tensor = torch.ops.hybridge.panel_linear(x, layer.packed, *layer.factors, None, panels, 37, outputs, True)
+        return out
+
+    program = KernelProgram(call, [x, torch.tensor([0, 1])])
+    with pytest.raises(RuntimeError):
+        program(x, torch.tensor(panels))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_embedding_kernel_finds_rows(name: str) -> None:
     weight, tokens = packed_blocks(name, 35, columns_of(name)), torch.tensor([[0, 34, 16, 15]])

@@ -86,6 +86,18 @@ def test_blocks(kernels: CrossCompiled, name: str, integer: bool) -> None:
 
 
 @pytest.mark.parametrize("name", [*KINDS, *HALVES])
+def test_some_outputs_of_blocks(kernels: CrossCompiled, name: str) -> None:
+    columns = 2 * KINDS[name].columns if name in KINDS else 37
+    layer = PackedLinear(packed_blocks(name, 39, columns), torch.randn(39), integer=name not in HALVES)
+    x, ids = torch.randn(1, 5, columns), torch.tensor([*range(16), *range(32, 39)])
+    given = [None if part is None else part.data for part in (layer.packed, *layer.factors, layer.bias)]
+    out, panels = torch.full((1, 5, len(ids)), float("nan")), torch.tensor([0, 2])
+    got = kernels("panel_linear.out", x, *given, panels, 39, len(ids), layer.integer, out)[-1]
+    want = layer(x)[..., ids]
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("name", [*KINDS, *HALVES])
 def test_rows_of_blocks(kernels: CrossCompiled, name: str) -> None:
     columns = 2 * KINDS[name].columns if name in KINDS else 37
     weight, tokens, out = (
