@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from hybridge.cache.errors import UsageError
 from hybridge.export.check.validate import validate_session
 from hybridge.export.drafters.drafter import DrafterPlan, VocabularyName
-from hybridge.export.drafters.plan import plan_drafter
+from hybridge.export.drafters.plan import plan_drafter, plan_own_drafter
 from hybridge.export.model.vision import describe_pictures
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.progress import ExportProgress
@@ -55,7 +55,7 @@ def export_model(
 
     Args:
         checkpoint: a folder with config.json and *.safetensors, a GGUF file, or the id of a model on the hub.
-        options: the command's defaults if left out, with bits as one would ship them.
+        options: the command's defaults if left out, with bits as one would ship them and the checkpoint's own drafter.
         adapters: folders of LoRA adapters to merge into the checkpoint, in this order.
         tokenizer: a folder whose tokenizer and chat template replace the checkpoint's.
         drafter: a folder or id with the checkpoint of this model's DFlash, DFlash 2, DSpark or EAGLE-3 drafter, or of its
@@ -75,14 +75,17 @@ def export_model(
         ValidationError: the artifact computes something else than the checkpoint.
         OutputError: ``out`` cannot be written.
     """
-    options, steps = options or ExportOptions(quantize="auto"), progress or ExportProgress()
+    options, steps = options or ExportOptions(quantize="auto", mtp="auto"), progress or ExportProgress()
     source = resolve_checkpoint(checkpoint, adapters, tokenizer)
     options = resolve_quantization(options, source, steps.warn)
     if calibrate is not None:
         options = replace(options, calibrate="self" if calibrate == "self" else "text")
         check_calibration(options)
     writer_class = writer_of(options)
-    plan, options = plan_drafter(source.config, options, drafter, draft_vocab)
+    if options.mtp == "auto" and drafter is None:
+        plan, options = plan_own_drafter(source, options, draft_vocab)
+    else:
+        plan, options = plan_drafter(source.config, options, drafter, draft_vocab)
     pictures = describe_pictures(source.config, source.folder, options)
     for text in source.warnings(pictures=pictures is not None):
         steps.warn(text)

@@ -28,8 +28,10 @@ EXAMPLES = (
 )
 TEXTS = {"verify_len": "8", "calibrate": None, "bits": "", "image_tokens": "", "tap_layers": "", "draft_blocks": ""}
 """Options that are texts on the command line, with their default values."""
-LEFT_OUT = {"max_seq_len": None, "backend": None, "kernels": None, "rounding": None, "quantize": "auto"}
+LEFT_OUT = {"max_seq_len": None, "backend": None, "kernels": None, "rounding": None, "quantize": "auto", "mtp": None}
 """Other default values than those of ``ExportOptions``; None where other options decide."""
+SWITCHES = ("mtp",)
+"""Options that are switches on the command line, with a third value if they are left out."""
 DRAFTERS = {
     "draft_len": (
         "drafter",
@@ -62,7 +64,7 @@ def _choices() -> type:
     hints, found = get_type_hints(ExportOptions), []
     for each in (each for each in fields(ExportOptions) if each.metadata["command"]):
         default = {**TEXTS, **LEFT_OUT}.get(each.name, each.default)
-        kind = str if each.name in TEXTS else hints[each.name]
+        kind = str if each.name in TEXTS else bool if each.name in SWITCHES else hints[each.name]
         flag, note = each.metadata["flag"] or f"--{each.name.replace('_', '-')}", each.metadata["help"]
         given = typer.Option(flag, help=note, min=each.metadata["min"], show_default=default not in (None, ""))
         found.append((each.name, Annotated[kind if default is not None else kind | None, given], field(default=default)))
@@ -156,20 +158,20 @@ def export_options(choices: ExportChoices) -> ExportOptions:
         "rounding": choices.rounding or ("blocks" if has_blocks else "search"),
         "bits": parse_bits(choices.bits),
         "image_tokens": tuple(numbers(images, "--image-tokens", "64,256", lowest=1)) if images else (),
-        "tap_layers": _taps(choices.tap_layers, choices.mtp),
+        "tap_layers": _taps(choices.tap_layers),
+        "mtp": "auto" if choices.mtp is None else choices.mtp,
         "draft_blocks": tuple(numbers(blocks, "--draft-block", "4,8", lowest=2)) if blocks else (),
     })  # fmt: skip
 
 
-def _taps(text: str, mtp: bool) -> tuple[int, ...]:
-    """Return the layers of ``text`` in its order, with the last hidden states if a drafter needs them."""
+def _taps(text: str) -> tuple[int, ...]:
+    """Return the layers of ``text`` in its order."""
     try:
-        layers = [int(part) for part in text.split(",")] if text else []
+        return tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
         raise typer.BadParameter(
             f"{text!r}: expected numbers of layers with commas between them, such as 2,-1.", param_hint="'--tap-layers'"
         ) from None
-    return tuple(layers if not mtp or -1 in layers else [*layers, -1])
 
 
 def print_summary(output: Path, manifest: Manifest) -> None:
@@ -187,9 +189,13 @@ def print_summary(output: Path, manifest: Manifest) -> None:
 
 
 def _drafter(manifest: Manifest) -> str:
-    """Return a line about a draft vocabulary, empty without one."""
-    few = manifest.drafter and manifest.drafter.vocabulary
-    return f"Its drafter proposes {few}; --draft-vocab chooses others.\n" if few else ""
+    """Return a line about the drafter, empty without one."""
+    if manifest.drafter is None:
+        return ""
+    kind, few = manifest.drafter.kind, manifest.drafter.vocabulary
+    among = f", which proposes {few}; --draft-vocab chooses others" if few else ""
+    without = "; --no-mtp leaves it out" if kind == "mtp" else ""
+    return f"With its drafter, {kind}{among}{without}.\n"
 
 
 # ``optimum-cli export hybridge``, where the checkpoint is ``--model`` and the output comes last

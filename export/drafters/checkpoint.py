@@ -130,6 +130,15 @@ def read_tensors(folder: Path, rename: Callable[[str], str | None]) -> dict[str,
     return found
 
 
+def tensor_names(path: Path) -> list[str]:
+    """Return the names of the tensors in a safetensors file. Raises CheckpointError if it cannot be read."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return list(file.keys())
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); the checkpoint is damaged.") from None
+
+
 def read_weights(folder: Path, rename: Callable[[str], str | None]) -> dict[str, Tensor]:
     """Do what ``read_tensors`` does for a drafter's own folder. Raises CheckpointError if there are no tensors, too."""
     found = read_tensors(folder, rename)

@@ -50,6 +50,10 @@ class DrafterPlan(Protocol):
         """Return the tokens that it may propose, None for all."""
 
     @property
+    def otherwise(self) -> ExportOptions | None:
+        """Return the options of the export without it, if it may be left out; None for a drafter that was asked for."""
+
+    @property
     def description(self) -> DrafterDescription:
         """Return the manifest's entry, without its vocabulary."""
 
@@ -150,6 +154,7 @@ class CheckpointPlan:
     blocks: tuple[int, ...]
     kind: DrafterKind
     vocabulary: DraftVocabulary | None
+    otherwise: ClassVar[ExportOptions | None] = None
     reads_target: ClassVar[bool] = True
     behind_window: ClassVar[int] = 0
 

@@ -12,7 +12,7 @@ Sources: transformers 5.23 ``MtpModel``; vLLM ``qwen3_5_mtp.py``, for the last l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,13 +25,13 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterLengthLayer, DrafterStateLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
-from hybridge.export.drafters.checkpoint import MOST_LAYERS, fill, read_tensors
+from hybridge.export.drafters.checkpoint import MOST_LAYERS, fill, read_tensors, tensor_names
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, TargetModel
 from hybridge.export.drafters.layers import DraftProposals, TokenSelector
-from hybridge.export.drafters.mtp_families import LAYER, MtpFamily, mtp_config, mtp_family
+from hybridge.export.drafters.mtp_families import FAMILIES, LAYER, MtpFamily, mtp_config, mtp_family
 from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary
 from hybridge.export.model.adapt import adapt_layer
-from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
 from hybridge.export.source.text_model import decoder_of
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
 
@@ -243,6 +243,33 @@ def following(tokens: Tensor, drafted: list[Tensor], block: Block) -> Tensor:
 # The plan
 
 
+def plan_mtp(
+    config: Any, options: ExportOptions, vocabulary: DraftVocabulary | None, otherwise: ExportOptions | None = None
+) -> tuple[MtpPlan, ExportOptions]:
+    """Return the plan of the drafter, and the options with the hidden states that it reads.
+
+    otherwise: as of ``MtpPlan``; then it has no more draft tokens than its layers allow. Raises what ``check_mtp`` raises.
+    """
+    family, layers = mtp_family(config), config.num_hidden_layers
+    if otherwise is not None and not family.continues:
+        options = replace(options, draft_len=min(options.draft_len, family.layers(config)))
+    check_mtp(config, options)
+    tap = next((tap for tap in options.tap_layers if tap % (layers + 1) == layers), None)
+    if tap is None:
+        tap, options = -1, replace(options, tap_layers=(*options.tap_layers, -1))
+    return MtpPlan(config, options.draft_len, vocabulary, tap, otherwise), options
+
+
+def has_mtp(source: CheckpointSource) -> bool:
+    """Return whether a checkpoint has such layers of a family that hybridge knows, by its config and its weights' names."""
+    config = source.text_config
+    family = FAMILIES.get(config.model_type)
+    if family is None or not 1 <= family.layers(config) <= MOST_LAYERS:
+        return False
+    names = (name for path in sorted(source.folder.glob("*.safetensors")) for name in tensor_names(path))
+    return any(family.inside(name, config) is not None for name in names)
+
+
 def check_mtp(config: Any, options: ExportOptions) -> None:
     """Raise what ``mtp_family`` raises, and UsageError for options that no drafter can have."""
     mtp_family(config)
@@ -250,10 +277,6 @@ def check_mtp(config: Any, options: ExportOptions) -> None:
     most = max(options.prefill_chunk, options.verify_len)
     if not 1 <= options.draft_len <= most:
         raise UsageError(f"draft_len is {options.draft_len}, but must lie between 1 and {most} (the longest block of tokens).")
-    if -1 not in options.tap_layers:
-        raise UsageError(
-            f"the mtp drafter reads the last hidden states, but tap_layers are {list(options.tap_layers)}: add -1 to them."
-        )
 
 
 def mtp_state(config: Any, sizes: CacheSizes, kernels: Kernels, count: int) -> list[DrafterStateLayer]:
@@ -270,11 +293,17 @@ def mtp_state(config: Any, sizes: CacheSizes, kernels: Kernels, count: int) -> l
 
 @dataclass(frozen=True)
 class MtpPlan:
-    """The drafter made of the layers of multi-token prediction in the target's own checkpoint."""
+    """The drafter made of the layers of multi-token prediction in the target's own checkpoint.
+
+    tap: the target's last hidden states among its taps. otherwise: the options of the export without this drafter, if it may
+    be left out.
+    """
 
     config: Any
     draft_len: int
     vocabulary: DraftVocabulary | None = None
+    tap: int = -1
+    otherwise: ExportOptions | None = None
     reads_target: bool = False
     behind_window: int = 0
 
@@ -286,7 +315,7 @@ class MtpPlan:
 
     @property
     def description(self) -> DrafterDescription:
-        return DrafterDescription(kind="mtp", taps=(-1,), blocks=(self.draft_len + 1,))
+        return DrafterDescription(kind="mtp", taps=(self.tap,), blocks=(self.draft_len + 1,))
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         layers = mtp_state(mtp_config(self.config), sizes, kernels, self.count)

@@ -29,6 +29,7 @@ class MtpFamily:
     behind: layers are numbered after the model's own. count: the number of layers, None for the config's ``num_mtp_layers``.
     fields: fields that the config lacks for ``get_mtp_config``, by the number of layers. restored: turns weights, by their
     names without the prefix, into those of transformers' modules. ignored: ends of names of copies of the target's weights.
+    continues: the last layer can go on with its own output.
     """
 
     prefix: str
@@ -38,6 +39,7 @@ class MtpFamily:
     fields: Callable[[int], Mapping[str, Any]] = lambda count: {}
     restored: Callable[[Weights], Weights] = dict
     ignored: tuple[str, ...] = ()
+    continues: bool = True
 
     def layers(self, config: Any) -> int:
         """Return the number of layers that the checkpoint should have."""
@@ -150,6 +152,7 @@ INKLING = MtpFamily(
         (".mlp.down_proj.", ".mlp.w2_md."),
     ),
     restored=split_gates,
+    continues=False,
 )
 FAMILIES: Mapping[str, MtpFamily] = {
     "bailing_hybrid": BAILING,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from hybridge.export.drafters.block import plan_block
 from hybridge.export.drafters.checkpoint import open_drafter
 from hybridge.export.drafters.drafter import DrafterPlan, VocabularyName
 from hybridge.export.drafters.eagle import plan_eagle
-from hybridge.export.drafters.mtp import MtpPlan, check_mtp
+from hybridge.export.drafters.mtp import has_mtp, plan_mtp
 from hybridge.export.drafters.vocabulary import vocabulary_of
-from hybridge.export.source.checkpoint import logits_width
+from hybridge.export.source.checkpoint import CheckpointSource, logits_width
 from hybridge.runtime.artifacts.options import ExportOptions
 
 KINDS = {"DFlash, DFlash 2, DSpark": plan_block, "EAGLE-3": plan_eagle, "Gemma 4's assistants": plan_assistant}
@@ -45,21 +46,34 @@ def plan_drafter(
         return _plan_folder(config, options, folder, vocabulary)
     if options.draft_blocks:
         raise UsageError("--draft-block is for a drafter's own folder: give --drafter FOLDER, or --draft-len with --mtp.")
-    if not options.mtp:
+    if options.mtp is not True:
         if vocabulary is not None:
             raise UsageError("--draft-vocab is for a drafter in the artifact: give --mtp or --drafter FOLDER, or leave it out.")
         return None, options
-    check_mtp(config, options)
-    return MtpPlan(config, options.draft_len, vocabulary_of(vocabulary, logits_width(config), options)), options
+    return plan_mtp(config, options, vocabulary_of(vocabulary, logits_width(config), options))
+
+
+def plan_own_drafter(
+    source: CheckpointSource, options: ExportOptions, vocabulary: VocabularyName | None
+) -> tuple[DrafterPlan | None, ExportOptions]:
+    """Do what ``plan_drafter`` does for the option mtp ``auto``: plan the drafter that a checkpoint has, if it may have one."""
+    otherwise = replace(options, mtp=False)
+    drafts = options.format == "pte" and options.verify_len > 1 and not options.draft_blocks
+    if not drafts or not has_mtp(source):
+        return plan_drafter(source.config, otherwise, vocabulary=vocabulary)
+    config = text_config(source.config)
+    few = vocabulary_of(vocabulary, logits_width(config), options)
+    return plan_mtp(config, replace(options, mtp=True), few, otherwise)
 
 
 def _plan_folder(
     config: Any, options: ExportOptions, named: str | Path, vocabulary: VocabularyName | None
 ) -> tuple[DrafterPlan, ExportOptions]:
-    if options.mtp:
+    if options.mtp is True:
         raise UsageError("--mtp and --drafter are two drafters; an artifact has one. Give one of them.")
     if options.format != "pte":
         raise UsageError("--drafter is for --format pte. Leave it out.")
+    options = replace(options, mtp=False)
     folder = open_drafter(named)
     for plan in KINDS.values():
         if (planned := plan(folder, config, options, vocabulary)) is not None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from executorch.exir import ExecutorchProgramManager
-from torch import Tensor
+from torch import Tensor, nn
 
-from hybridge.cache.errors import ExportFailedError
+from hybridge.cache.errors import CheckpointError, ExportFailedError
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
@@ -25,7 +25,7 @@ from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.quantize import is_packed, packer, quantize, quantize_drafter
 from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.export.write.manifest import WeightFigures, manifest_of, write_tokenizer
+from hybridge.export.write.manifest import WeightFigures, manifest_of, weight_bytes, write_tokenizer
 from hybridge.export.write.methods import State, build_cache, build_encoder, build_methods
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import (
@@ -42,13 +42,16 @@ from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription
 from hybridge.runtime.artifacts.program_check import BOUNDED, VISION
 from hybridge.runtime.core.session import Session
 
+LARGEST_OWN = 0.12
+"""Share of the model's bytes that a drafter may add which nobody asked for."""
+
 
 class PteWriter:
     """Writes ``model.pte``, the program with all methods over one state; see ``hybridge.export.api.Writer``."""
 
     def __init__(self, config: Any, options: ExportOptions, drafter: DrafterPlan | None = None) -> None:
         """Lay out the cache. drafter: as ``plan_drafter`` planned it with the same options; if left out, MTP if asked for."""
-        self.options = options
+        self.config, self.options = config, options
         self.plan = drafter or plan_drafter(config, options)[0]
         self.cache = build_cache(config, options, self.plan)
 
@@ -60,7 +63,7 @@ class PteWriter:
         """Write the artifact into ``folder``. Raises ExportFailedError and OSError."""
         options, model = self.options, loaded.model
         write_tokenizer(loaded, folder, steps)
-        drafter_weights = self.plan.load(loaded) if self.plan else None
+        drafter_weights = self._load_drafter(loaded, steps)
         if is_packed(options):
             with steps.step("Packing the weights"):
                 quantize(model, options, calibrated.rounder if calibrated else None)
@@ -68,6 +71,8 @@ class PteWriter:
                 steps.warn(note)
         if drafter_weights is not None:
             quantize_drafter(drafter_weights, options)
+            self._leave_out_a_large_drafter(weight_bytes(drafter_weights) / weight_bytes(model), steps)
+        options = self.options
         head, vocabulary = model.get_output_embeddings(), self.plan.vocabulary if self.plan else None
         if vocabulary and vocabulary.source == "self" and not isinstance(head, PackedLinear):
             vocabulary = replace(vocabulary, source="first")  # its rows are copied, and cannot be chosen later
@@ -100,6 +105,29 @@ class PteWriter:
         if vocabulary and rows and vocabulary.source == "self":
             manifest = self._with_spoken(vocabulary, rows, manifest, loaded, folder, steps)
         return manifest
+
+    def _load_drafter(self, loaded: LoadedModel, steps: ExportProgress) -> nn.Module | None:
+        """Read the drafter's weights. One that may be left out is, with a warning, if they make none."""
+        try:
+            return self.plan.load(loaded) if self.plan else None
+        except CheckpointError as error:
+            if self.plan is None or self.plan.otherwise is None:
+                raise
+            steps.warn(f"The checkpoint's own drafter is left out: {error}")
+            self._leave_out(self.plan.otherwise)
+            return None
+
+    def _leave_out_a_large_drafter(self, share: float, steps: ExportProgress) -> None:
+        if self.plan and self.plan.otherwise and share > LARGEST_OWN:
+            steps.warn(
+                f"The checkpoint's own drafter is left out: it would add {share:.0%} to the weights' bytes, more than "
+                f"{LARGEST_OWN:.0%}. --mtp exports it all the same, --no-mtp leaves it out."
+            )
+            self._leave_out(self.plan.otherwise)
+
+    def _leave_out(self, options: ExportOptions) -> None:
+        self.plan, self.options = None, options
+        self.cache = build_cache(self.config, options)
 
     def _with_spoken(
         self,

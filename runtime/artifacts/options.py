@@ -34,7 +34,7 @@ class ExportOptions:
     """Every choice of an export; goes into the manifest unchanged. Raises UsageError for a value of the wrong kind.
 
     On the command line, verify_len with shorter_verify_lens, bits, image_tokens, tap_layers and draft_blocks are lists with
-    commas, and quantize is auto by default, which no manifest has.
+    commas, and quantize and mtp are auto by default, which no manifest has.
     """
 
     max_seq_len: int = option(2048, f"Tokens that the state can hold; {DEFAULT_MAX_SEQ_LEN} if left out.", least=1)
@@ -94,7 +94,12 @@ class ExportOptions:
     tap_layers: tuple[int, ...] = option(
         (), "Layers whose hidden states are put out too: 0 the embeddings, 3 after 3 layers, -1 after the last norm."
     )
-    mtp: bool = option(False, "With the checkpoint's own layers of multi-token prediction.")
+    mtp: Literal["auto", True, False] = option(
+        False,
+        "With the checkpoint's own layers of multi-token prediction. auto, which is left out on the command line: with those "
+        "that it has, unless they add more than 12 % of the weights' bytes.",
+        flag="--mtp/--no-mtp",
+    )
     draft_len: int = option(4, "Tokens that this drafter proposes at once.", least=1)
     draft_blocks: tuple[int, ...] = option(
         (),
@@ -197,8 +202,8 @@ def check_limits(options: ExportOptions) -> None:
         raise ValueError(f"shorter_verify_lens, tap_layers and image_tokens are lists of at most {MOST_LENGTHS}")
     if len(options.bits) > MOST_PATTERNS or any(len(name) > 255 or bits not in (4, 5, 6, 8, 32) for name, bits in options.bits):
         raise ValueError(f"bits are at most {MOST_PATTERNS} patterns of names with 4, 5, 6, 8 or 32")
-    if options.quantize == "auto":
-        raise ValueError("quantize is auto, which stands for one of the others")
+    if "auto" in (options.quantize, options.mtp):
+        raise ValueError("quantize or mtp is auto, which stands for one of the others")
     lens = options.verify_lens
     if lens[0] < 1 or lens != sorted(set(lens)):
         raise ValueError("shorter_verify_lens are not different lengths in order below verify_len")

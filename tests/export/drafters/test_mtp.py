@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from store import exported
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
 
 from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedModelError, UsageError
+from hybridge.export.api import export_model
 from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
+from hybridge.export.drafters.drafter import DrafterPlan
 from hybridge.export.drafters.mtp import MtpPlan, MtpWeights, load_mtp
-from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
+from hybridge.export.drafters.plan import plan_drafter, plan_own_drafter
+from hybridge.export.progress import ExportProgress
+from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, resolve_checkpoint
 from hybridge.export.write.methods import build_cache
 from hybridge.runtime import Context, ExportOptions, Sampling, Session
 from hybridge.runtime.artifacts.options import DrafterDescription
@@ -252,10 +256,20 @@ def test_another_family_is_refused_by_name() -> None:
         build_cache(tiny_config("llama"), OPTIONS)
 
 
-@pytest.mark.parametrize(("change", "says"), [({"draft_len": 9}, "draft_len is 9"), ({"tap_layers": (1,)}, "add -1")])
-def test_options_that_no_drafter_can_have_are_refused(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        build_cache(tiny_config("qwen3_5_text"), dataclasses.replace(OPTIONS, **change))
+def test_more_tokens_than_a_block_are_refused() -> None:
+    with pytest.raises(UsageError, match="draft_len is 9"):
+        build_cache(tiny_config("qwen3_5_text"), dataclasses.replace(OPTIONS, draft_len=9))
+
+
+@pytest.mark.parametrize(
+    ("given", "all_", "tap"), [((), (-1,), -1), ((1,), (1, -1), -1), ((-1, 1), (-1, 1), -1), ((2,), (2,), 2)]
+)
+def test_the_last_hidden_states_are_tapped_for_it(given: tuple[int, ...], all_: tuple[int, ...], tap: int) -> None:
+    config = tiny_config("qwen3_5_text")
+    assert config.num_hidden_layers == 2
+    plan, options = plan_drafter(config, dataclasses.replace(OPTIONS, tap_layers=given))
+    assert plan is not None
+    assert (options.tap_layers, plan.description.taps) == (all_, (tap,))
 
 
 def test_experts_that_are_stored_one_by_one_are_stacked(tmp_path: Path) -> None:
@@ -337,3 +351,92 @@ def test_a_real_program_guesses_the_same(tmp_path: Path, family: str, kernels: A
     session.reset()
     session.load_state(tmp_path / "state")
     assert list(session.generate([3], max_new_tokens=8, drafter=BlockDrafter(session), block_length=3, eos_ids=())) == want
+
+
+# By default
+
+AUTO = dataclasses.replace(OPTIONS, mtp="auto", tap_layers=(), snapshot_slots=0)
+
+
+def planned(folder: Path, **changes: Any) -> tuple[DrafterPlan | None, ExportOptions]:
+    options = dataclasses.replace(AUTO, **changes)
+    return plan_own_drafter(resolve_checkpoint(folder), options, None)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_gets_the_drafter_that_it_has(tmp_path: Path, family: str) -> None:
+    save(tmp_path, family, FAMILIES[family])
+    plan, options = planned(tmp_path)
+    assert plan is not None
+    assert options == dataclasses.replace(AUTO, mtp=True, tap_layers=(-1,))
+    assert plan.otherwise == dataclasses.replace(AUTO, mtp=False)
+    for change in ({"verify_len": 1}, {"format": "onnx"}):
+        none, left = planned(tmp_path, **change)
+        assert none is None
+        assert left.mtp is False
+
+
+def test_inkling_proposes_no_more_than_its_layers(tmp_path: Path) -> None:
+    save(tmp_path, "inkling_text", {"num_mtp_layers": 2})
+    plan, options = planned(tmp_path, draft_len=4)
+    assert options.draft_len == 2
+    assert plan is not None
+    assert plan.description.blocks == (3,)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "bailing_hybrid", "llama"])
+def test_a_checkpoint_without_one_gets_none(tmp_path: Path, family: str) -> None:
+    """Whatever its config says."""
+    save_checkpoint(tmp_path, tiny_config(family, **FAMILIES.get(family, {})))
+    plan, options = planned(tmp_path)
+    assert (plan, options) == (None, dataclasses.replace(AUTO, mtp=False))
+
+
+class Warnings(ExportProgress):
+    """Keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("vocab", "changes", "says"),
+    [
+        (4096, {}, None),
+        (96, {}, r"own drafter is left out: it would add \d+% to the weights' bytes, more than 12%. --mtp exports it"),
+        (
+            4096,
+            {"mtp.norm.weight": torch.full((48,), float("nan"))},
+            "own drafter is left out: mtp.norm.weight .* is not finite",
+        ),
+    ],
+    ids=["kept", "large", "damaged"],
+)
+def test_a_default_drafter_is_kept_or_left_out_with_a_reason(
+    tmp_path: Path, vocab: int, changes: dict[str, Any], says: str | None
+) -> None:
+    save(tmp_path / "model", sizes={"vocab_size": vocab}, **changes)
+    progress = Warnings()
+    manifest = export_model(tmp_path / "model", tmp_path / "out", AUTO, progress=progress)
+    warned = [text for text in progress.texts if "own drafter" in text]
+    kept = says is None
+    assert (manifest.drafter is not None, manifest.options.mtp, manifest.options.tap_layers) == (kept, kept, (-1,) * kept)
+    assert kept == (not warned)
+    assert kept or re.search(str(says), warned[0])
+    session = Session.load(tmp_path / "out")
+    plain = list(session.generate(TOKENS[:4], max_new_tokens=12, eos_ids=()))
+    if kept:
+        session.reset()
+        drafted = session.generate(TOKENS[:4], max_new_tokens=12, drafter=BlockDrafter(session), block_length=4, eos_ids=())
+        assert list(drafted) == plain
+
+
+def test_a_damaged_drafter_that_was_asked_for_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "model", **{"mtp.norm.weight": None})
+    with pytest.raises(CheckpointError, match=r"lacks mtp\.norm\.weight"):
+        export_model(tmp_path / "model", tmp_path / "out", dataclasses.replace(AUTO, mtp=True))
+    assert not (tmp_path / "out").exists()
