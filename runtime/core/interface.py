@@ -215,6 +215,7 @@ class GenerationStruct(Structure):
         ("drafter_id", c_uint64),
         ("reads_hidden", c_int),
         ("is_cheap", c_int),
+        ("grammar", Handle),
     ]
 
 
@@ -376,6 +377,12 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "text_push": [Handle, c_int64, POINTER(c_void_p), Count],
     "text_finish": [Handle, POINTER(c_void_p), Count],
     "text_close": [Handle],
+    "grammar_json_schema": [Handle, c_char_p, c_size_t, POINTER(Handle)],
+    "grammar_regex": [Handle, c_char_p, c_size_t, POINTER(Handle)],
+    "grammar_close": [Handle],
+    "grammar_mask": [Handle, Tokens, c_size_t, Tokens, c_size_t, Floats, c_size_t],
+    "grammar_forced": [Handle, Tokens, c_size_t, Tokens, c_size_t, Count],
+    "grammar_fitting": [Handle, Tokens, c_size_t, Tokens, c_size_t, Count],
     "artifact_open": [c_char_p, POINTER(Handle)],
     "artifact_close": [Handle],
     "artifact_model": [Handle, POINTER(Handle)],

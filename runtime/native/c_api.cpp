@@ -453,7 +453,7 @@ hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated) {
   const hybridge_generation chosen = chosen_or_usual(options);
-  if (const hybridge_status chose = choose_draft(session, chosen); chose != HYBRIDGE_OK) return chose;
+  if (const hybridge_status chose = find_parts(session, chosen); chose != HYBRIDGE_OK) return chose;
   return change(session, [&](OpenSession& it) {
     const auto generator = generator_of(chosen, it, user);
     if (!generator.ok()) return status(generator.error());
@@ -466,7 +466,7 @@ hybridge_status hybridge_generate(
     it.session->keep_hidden(false);
     if (done.ok() && generated != nullptr) *generated = counted(*done);
     const bool stopped = done.error() == Error::InvalidState && it.cancelled && !started;
-    return stopped ? HYBRIDGE_CANCELLED : status(done.error());
+    return stopped ? HYBRIDGE_CANCELLED : generated_status(done.error(), it);
   });
 }
 
@@ -475,7 +475,7 @@ hybridge_status hybridge_begin(
     int64_t* tokens, size_t capacity, size_t* given) {
   if (!has_room(tokens, capacity, given) || capacity == 0) return HYBRIDGE_INVALID_ARGUMENT;
   const hybridge_generation chosen = chosen_or_usual(options);
-  if (const hybridge_status chose = choose_draft(session, chosen); chose != HYBRIDGE_OK) return chose;
+  if (const hybridge_status chose = find_parts(session, chosen); chose != HYBRIDGE_OK) return chose;
   return change(session, [&](OpenSession& it) {
     auto generator = generator_of(chosen, it, user);
     if (!generator.ok()) return status(generator.error());
@@ -484,7 +484,7 @@ hybridge_status hybridge_begin(
     if (first.ok()) return answer(first, tokens, capacity, given);
     it.running.reset();
     it.session->keep_hidden(false);
-    return first.error() == Error::InvalidState && it.cancelled ? HYBRIDGE_CANCELLED : status(first.error());
+    return first.error() == Error::InvalidState && it.cancelled ? HYBRIDGE_CANCELLED : generated_status(first.error(), it);
   });
 }
 
@@ -493,7 +493,8 @@ hybridge_status hybridge_next(hybridge_session session, int64_t* tokens, size_t 
   return in(session, [&](OpenSession& it) {
     if (it.running == nullptr) return HYBRIDGE_INVALID_STATE;
     if (capacity < static_cast<size_t>(it.session->facts().verify_len())) return HYBRIDGE_INVALID_ARGUMENT;
-    return answer(it.running->next(), tokens, capacity, given);
+    const auto round = it.running->next();
+    return round.ok() ? answer(round, tokens, capacity, given) : generated_status(round.error(), it);
   });
 }
 

@@ -116,10 +116,11 @@ hybridge_status answer_by(
   if (options == nullptr) chosen.max_new_tokens = USUAL_TOKENS;
   const auto chat = handles<OpenChat>().find(handle);
   if (chat == nullptr) return HYBRIDGE_INVALID_HANDLE;
-  if (const hybridge_status chose = choose_draft(chat->session, chosen); chose != HYBRIDGE_OK) return chose;
+  if (const hybridge_status chose = find_parts(chat->session, chosen); chose != HYBRIDGE_OK) return chose;
   return with(handle, [&](OpenChat& open, OpenSession& it) {
     const auto generator = generator_of(chosen, it, user);
     if (!generator.ok()) return status(generator.error());
+    if (it.constraint) it.constraint->wait_for(open.conversation->reasoning_end());
     bool has_begun = false;
     const auto show = [&](const hybridge::text::Parts& parts) {
       has_begun = true;
@@ -130,6 +131,7 @@ hybridge_status answer_by(
     it.session->keep_hidden(false);
     if (!done.ok()) {
       const bool is_cancelled = done.error() == Error::InvalidState && it.cancelled && !has_begun;
+      (void)generated_status(done.error(), it);
       return is_cancelled ? HYBRIDGE_CANCELLED : answered(*open.conversation, done.error());
     }
     if (answer != nullptr) {

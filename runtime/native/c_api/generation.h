@@ -11,6 +11,8 @@
 #include <hybridge/sampling.h>
 
 #include "calls.h"
+#include "constraint.h"
+#include "failure.h"
 #include "handles.h"
 #include "open_session.h"
 
@@ -69,8 +71,9 @@ inline hybridge_generation chosen_or_usual(const hybridge_generation* options) {
 }
 
 // Lets the session draft with the model that is asked for, if one is, from its next call on, which then waits for that model's
-// turn too.
-inline hybridge_status choose_draft(hybridge_session session, const hybridge_generation& chosen) {
+// turn too. Looks for the grammar that is asked for.
+inline hybridge_status find_parts(hybridge_session session, const hybridge_generation& chosen) {
+  if (chosen.grammar != 0 && handles<OpenGrammar>().find(chosen.grammar) == nullptr) return HYBRIDGE_INVALID_HANDLE;
   if (chosen.drafter != HYBRIDGE_DRAFT_MODEL) return HYBRIDGE_OK;
   const auto small = handles<OpenModel>().find(chosen.draft);
   if (small == nullptr) return HYBRIDGE_INVALID_HANDLE;
@@ -113,10 +116,27 @@ inline Result<Drafter*> drafter_of(const hybridge_generation& chosen, OpenSessio
 // A generation that is ready to begin. Hidden states are kept no longer than it lasts: those that nobody reads would pile up.
 inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation& chosen, OpenSession& it, void* user) {
   it.running.reset();
+  it.constraint.reset();
+  Generation asked = wishes(chosen, &it.cancelled, user);
+  if (chosen.grammar != 0) {
+    const auto grammar = handles<OpenGrammar>().find(chosen.grammar);
+    if (grammar == nullptr || chosen.mask != nullptr || chosen.forced != nullptr || chosen.fitting != nullptr) return Error::InvalidArgument;
+    if (it.session->facts().eos_ids.empty()) {
+      logged() = "this model has no token that ends a text, so nothing can say that a structure is complete";
+      return Error::InvalidArgument;
+    }
+    grammar->follow(asked, it.constraint.emplace(), it.session->facts().eos_ids);
+  }
   Drafter* drafter = ET_UNWRAP(drafter_of(chosen, it, user));
   const bool reads = chosen.drafter == HYBRIDGE_OWN_DRAFTER || (drafter != nullptr && chosen.reads_hidden != 0);
   it.session->keep_hidden(reads);
-  return std::make_unique<Generator>(*it.session, wishes(chosen, &it.cancelled, user), drafter);
+  return std::make_unique<Generator>(*it.session, std::move(asked), drafter);
+}
+
+// The status of what a generation did, with the grammar's own words for why no token may come.
+inline hybridge_status generated_status(Error error, const OpenSession& it) {
+  if (error != Error::Ok && it.constraint && !it.constraint->failure().empty()) logged() = it.constraint->failure();
+  return status(error);
 }
 
 inline hybridge_generated counted(const Generated& done) {

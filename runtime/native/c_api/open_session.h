@@ -17,6 +17,7 @@
 #include <hybridge/speculative.h>
 
 #include "callback_drafter.h"
+#include "constraint.h"
 
 namespace hybridge::c {
 
@@ -67,6 +68,7 @@ struct OpenSession {
   std::optional<DraftModel> by_small;
   std::map<uint64_t, std::unique_ptr<CallbackDrafter>> outside;  // the caller's own that have a number, and 0
   std::unique_ptr<Generator> running;  // refers to the drafters
+  std::optional<Constraint> constraint;  // of the last generation
   hybridge_drafter drafting = HYBRIDGE_NO_DRAFTER;
   Drafted drafted;  // what hybridge_draft answered with
 

@@ -5,6 +5,8 @@
 //   conversation.send("Hello", generator, [](const auto& piece) { return show(piece.content); });
 //   conversation.undo();
 //
+// An answer that fits a JSON schema: hybridge/grammar.h, with a follower that waits for `reasoning_end`.
+//
 // The tokenizer and the chat format are those of the artifact (../text). What was read or generated is never encoded again as long
 // as the chat format goes on from it; where it rewrites the past, such as by dropping earlier reasoning, only what changed is read
 // again. Special tokens in the words of messages are text.
@@ -67,6 +69,9 @@ class Conversation {
 
   const std::vector<text::Message>& messages() const { return log_.messages; }
   const std::string& failure() const { return failure_; }
+
+  // The text that ends the reasoning with which an answer begins; empty if it begins with none. A grammar waits for it.
+  std::string reasoning_end() const { return text::AnswerSplitter(format_, format_.opening(options_.thinking)).reasoning_end(); }
 
   // Answers a message. generator: over this conversation's session, and new. stops: texts before the first of which the answer
   // ends. cancelled: another thread may set it. Where it fails or is cancelled before the answer's first token (InvalidState), the

@@ -36,6 +36,7 @@ typedef uint64_t hybridge_session;
 typedef uint64_t hybridge_checkpoint;
 typedef uint64_t hybridge_cache;
 typedef uint64_t hybridge_picture;
+typedef uint64_t hybridge_grammar;
 
 typedef enum hybridge_status {
   HYBRIDGE_OK = 0,
@@ -126,8 +127,10 @@ typedef void (*hybridge_watch)(int64_t token, const float* logits, size_t vocab_
 // session keeps a session of its own as long as it is given the same one. mask null: any token may come; one that leaves none is
 // HYBRIDGE_INVALID_ARGUMENT. propose: the caller's own drafter; reads_hidden: it sees hidden states, which the model must put out;
 // is_cheap: proposing takes next to no time, so that it is asked in each round; drafter_id: a number that the caller gives this
-// drafter, by which the session remembers what it measured with it, or 0. What else is null is left out. All are called with the
-// generation's `user`.
+// drafter, by which the session remembers what it measured with it, or 0. grammar: what the text must fit (below), or 0; it takes the
+// place of mask, forced and fitting, which are null then. In a chat it begins behind the reasoning. Where it leaves no token, which
+// is HYBRIDGE_INVALID_ARGUMENT as well, hybridge_failure says why. What else is null is left out. All are called with the generation's
+// `user`.
 //
 // For tests that repeat themselves, null in an app: clock, by which block lengths are chosen, and noise, the seed of a sampling
 // that has none.
@@ -146,6 +149,7 @@ typedef struct hybridge_generation {
   hybridge_watch watch;
   uint64_t drafter_id;
   int reads_hidden, is_cheap;
+  hybridge_grammar grammar;
 } hybridge_generation;
 
 // proposed and accepted count draft tokens, of which `forced` were accepted as those that `forced` had given; verifies and decodes the calls of the model, rollbacks the blocks that were not
@@ -455,6 +459,33 @@ hybridge_status hybridge_text_open(hybridge_tokenizer tokenizer, int skip_specia
 hybridge_status hybridge_text_push(hybridge_text text, int64_t token, const char** piece, size_t* size);
 hybridge_status hybridge_text_finish(hybridge_text text, const char** piece, size_t* size);
 hybridge_status hybridge_text_close(hybridge_text text);
+
+// Grammars: texts that are JSON of a schema, or that a regular expression matches as a whole. A generation follows one by its field
+// `grammar`; the text ends with a token that ends texts once it is complete, and is incomplete if it ends for another reason, such as
+// max_new_tokens. One grammar serves any number of generations, in any threads; what it finds out for one, it knows for the next.
+//
+// A schema's JSON is on one line, with ", " and ": ", and has the properties in the schema's order. docs/structured.md lists the
+// keywords. A regular expression has the syntax of Rust's, without look-around. HYBRIDGE_INVALID_ARGUMENT for what cannot be followed,
+// such as a keyword that is not supported, and for a tokenizer that is neither byte-level nor has tokens for bytes;
+// hybridge_failure says why. The first grammar of a tokenizer takes longer, as it reads the vocabulary.
+hybridge_status hybridge_grammar_json_schema(hybridge_tokenizer tokenizer, const char* schema, size_t size, hybridge_grammar* grammar);
+hybridge_status hybridge_grammar_regex(hybridge_tokenizer tokenizer, const char* pattern, size_t size, hybridge_grammar* grammar);
+hybridge_status hybridge_grammar_close(hybridge_grammar grammar);
+
+// For callers that choose tokens themselves: what a grammar says behind `text`, the tokens so far without a prompt. mask makes the
+// logits, float32 [vocab_size], minus infinity of all tokens that may not come; eos_ids end a text. forced writes the tokens that
+// come whatever is chosen, the first `capacity` of them; fitting counts the proposed tokens, from the first on, that may come, of
+// which none ends a text.
+hybridge_status hybridge_grammar_mask(
+    hybridge_grammar grammar, const int64_t* text, size_t count, const int64_t* eos_ids, size_t eos_count, float* logits,
+    size_t vocab_size
+);
+hybridge_status hybridge_grammar_forced(
+    hybridge_grammar grammar, const int64_t* text, size_t count, int64_t* tokens, size_t capacity, size_t* found
+);
+hybridge_status hybridge_grammar_fitting(
+    hybridge_grammar grammar, const int64_t* text, size_t count, const int64_t* proposed, size_t proposals, size_t* fitting
+);
 
 // Chats: words in, words out. An artifact's folder has what that takes: the program, tokenizer.json, and in manifest.json how the
 // model's chat template writes a conversation. Opened once, it serves any number of chats.

@@ -21,6 +21,11 @@ class AnswerSplitter {
   // opening: the end of the prompt, which may begin a section. The format must outlive this.
   AnswerSplitter(const ChatFormat& format, std::string_view opening);
 
+  // The text that ends the reasoning which the opening has begun; empty if it has begun none. Asked before the answer's first piece.
+  std::string reasoning_end() const {
+    return section_ != nullptr && section_->is_reasoning && !section_->close.empty() ? section_->close.front() : "";
+  }
+
   // What a piece of the answer adds to its parts, and what its end does.
   Parts push(std::string_view piece);
   Parts finish();

@@ -25,9 +25,12 @@ class Json {
   bool is_array() const { return yyjson_is_arr(value_); }
   bool is_object() const { return yyjson_is_obj(value_); }
   bool is_boolean() const { return yyjson_is_bool(value_); }
+  bool is_number() const { return yyjson_is_num(value_); }
   size_t size() const { return yyjson_get_len(value_); }
 
   Json operator[](const char* key) const { return {yyjson_obj_get(value_, key), name_ + "." + key}; }
+  Json item(size_t place) const { return {yyjson_arr_get(value_, place), name_ + "[]"}; }
+  Json as(std::string name) const { return {value_, std::move(name)}; }
 
   std::string_view string() const {
     if (!is_string()) fail("a string");

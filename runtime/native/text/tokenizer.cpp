@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "decoder.h"
+#include "grammar/token_bytes.h"
 #include "json.h"
 #include "model.h"
 #include "normalizer.h"
@@ -228,6 +230,9 @@ struct Tokenizer::Parts {
   std::unordered_set<std::string> special;
   Matcher as_written, as_normalized;
 
+  mutable std::mutex mutex;
+  mutable std::unique_ptr<const TokenBytes> token_bytes;  // once it was asked for
+
   explicit Parts(const Json& json) {
     if (!json.is_object()) json.fail("an object");
     if (json["version"].string_or("1.0") != "1.0") throw TextError("its version is not 1.0");
@@ -417,6 +422,22 @@ std::string Tokenizer::decode(std::span<const uint32_t> ids, bool skip_special) 
     whole += tokens[i];
   }
   return whole;
+}
+
+std::string Tokenizer::bytes(uint32_t id) const {
+  const auto text = parts_->text(id);
+  if (!text || leaves_out(id)) return "";
+  std::string token(*text);
+  bool is_bytes = false;
+  if (parts_->decoder != nullptr) parts_->decoder->spell(token, is_bytes);
+  if (!is_bytes) throw TextError("it is neither byte-level nor has it tokens for bytes");
+  return token;
+}
+
+const TokenBytes& Tokenizer::token_bytes() const {
+  const std::lock_guard lock(parts_->mutex);
+  if (parts_->token_bytes == nullptr) parts_->token_bytes = std::make_unique<const TokenBytes>(*this);
+  return *parts_->token_bytes;
 }
 
 bool Tokenizer::leaves_out(uint32_t id, bool skip_special) const {

@@ -18,6 +18,8 @@
 
 namespace hybridge::text {
 
+class TokenBytes;
+
 // A token of a text, and the part of the text that it stands for, in bytes: an empty part for what was put around it.
 struct TextToken {
   uint32_t id;
@@ -44,6 +46,13 @@ class Tokenizer {
 
   // The text of tokens; ids that nothing has are left out.
   std::string decode(std::span<const uint32_t> ids, bool skip_special = true) const;
+
+  // The bytes that a token adds to a text behind others, such as a part of a character: those that `decode` makes characters of.
+  // Empty for special tokens and ids that nothing has. Throws TextError for a tokenizer that has no tokens for single bytes.
+  std::string bytes(uint32_t id) const;
+
+  // The bytes of all tokens, put in order when they are first asked for. Throws like `bytes`.
+  const TokenBytes& token_bytes() const;
 
   // Whether decode leaves out a token.
   bool leaves_out(uint32_t id, bool skip_special = true) const;

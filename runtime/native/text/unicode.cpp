@@ -171,6 +171,12 @@ std::u32string to_lower(char32_t character) {
   return {static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character)))};
 }
 
+char32_t without_case_of(char32_t character) {
+  if (character == 0x130 || character == 0x131) return character;  // those of Turkish
+  const auto upper = utf8proc_toupper(static_cast<utf8proc_int32_t>(character));
+  return static_cast<char32_t>(utf8proc_tolower(upper));
+}
+
 size_t grapheme_length(std::string_view text, size_t place) {
   utf8proc_int32_t state = 0;
   size_t end = place + length_of(text[place]);

@@ -52,6 +52,7 @@ bool is_mark(char32_t character);         // M*
 bool is_nonspacing_mark(char32_t character);
 bool is_other(char32_t character);  // C* but for what is not assigned
 std::u32string to_lower(char32_t character);
+char32_t without_case_of(char32_t character);  // the same for all that differ by their case alone, as simple case folding has it
 
 // The length in bytes of the grapheme cluster at a place of a valid text.
 size_t grapheme_length(std::string_view text, size_t place);

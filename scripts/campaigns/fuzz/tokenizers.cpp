@@ -1,14 +1,18 @@
-// Reads tokenizers and texts, or with the argument `chats` chat formats and what is said, each pair behind its length, and answers
-// each with a line; see driver.py. A pair is the length of the file (uint32), the file and the text.
+// Reads tokenizers and texts, or with the argument `chats` chat formats and what is said, with `grammars` schemas and regular
+// expressions and what is chosen, each pair behind its length, and answers each with a line; see driver.py. A pair is the length of the file (uint32), the file and the text.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "text/answer.h"
 #include "text/chat_format.h"
 #include "text/chat_log.h"
+#include "text/grammar/grammar.h"
+#include "text/json.h"
 #include "text/stop_strings.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
@@ -65,6 +69,53 @@ std::string answer_chat(std::string_view json, std::string_view text) {
   }
 }
 
+// Follows a grammar by the bytes of a text as choices: each token that is chosen is allowed, and what is forced and fits is, too. The
+// first byte of a grammar says what it is: r for a regular expression.
+std::string follow_grammar(std::string_view given, std::string_view text) {
+  static const auto tokenizer = std::make_shared<const Tokenizer>([] {  // a token for each byte, and one for each pair of letters
+    std::string vocabulary, characters;
+    for (int byte = 0; byte < 256; byte++) vocabulary += "\"<0x" + std::string{"0123456789ABCDEF"[byte / 16], "0123456789ABCDEF"[byte % 16]} + ">\":" + std::to_string(byte) + ",";
+    for (int pair = 0; pair < 26 * 26; pair++) {
+      vocabulary += "\"" + std::string{static_cast<char>('a' + pair / 26), static_cast<char>('a' + pair % 26)} + "\":" + std::to_string(256 + pair) + ",";
+    }
+    return R"({"added_tokens":[],"decoder":{"type":"ByteFallback"},"model":{"type":"BPE","byte_fallback":true,"unk_token":null,"merges":[],"vocab":{)" +
+           vocabulary + R"("\u00e9":932}}})";
+  }());
+  constexpr size_t SIZE = 933;
+  constexpr int64_t END = 932, ends[] = {END};
+  try {
+    const bool is_regex = given.starts_with('r');
+    const std::string_view rules = given.substr(std::min<size_t>(1, given.size()));
+    const auto grammar = is_regex ? Grammar::regex(rules, tokenizer) : Grammar::json_schema(rules, tokenizer);
+    GrammarFollower follower(grammar, ends, 0);
+    std::vector<int64_t> said;
+    for (const char each : text) {
+      std::vector<float> logits(SIZE);
+      follower.mask(said, logits);
+      if (!follower.failure().empty()) return "refused: " + follower.failure();
+      std::vector<int64_t> allowed;
+      for (size_t id = 0; id < SIZE; id++) {
+        if (logits[id] == 0) allowed.push_back(static_cast<int64_t>(id));
+      }
+      if (allowed.empty()) return "wrong: nothing may come, and there is no failure";
+      const auto forced = follower.forced(said, 8);
+      if (!forced.empty() && (allowed.size() != 1 || allowed[0] != forced[0])) return "wrong: what is forced is not all that is allowed";
+      if (follower.fitting(said, forced) != forced.size()) return "wrong: what is forced does not fit";
+      said.push_back(allowed[static_cast<uint8_t>(each) * allowed.size() / 256]);
+      if (said.back() == END) break;
+    }
+    const bool has_ended = !said.empty() && said.back() == END;
+    if (follower.fitting({}, said) != said.size() && follower.failure().empty()) return "wrong: what was chosen does not fit";
+    if (!has_ended || is_regex) return "accepted";
+    std::string json;
+    for (const int64_t token : std::span(said).first(said.size() - 1)) json += tokenizer->bytes(static_cast<uint32_t>(token));
+    const JsonDocument document(json);  // what fits a schema is JSON
+    return "accepted";
+  } catch (const TextError& error) {
+    return refused(error);
+  }
+}
+
 std::string answer(std::string_view json, std::string_view text) {
   try {
     const Tokenizer tokenizer(json);
@@ -88,8 +139,9 @@ std::string answer(std::string_view json, std::string_view text) {
 
 }  // namespace
 
-int main(int argc, char**) {
-  const auto& asked = argc > 1 ? answer_chat : answer;
+int main(int argc, char** argv) {
+  const std::string_view kind = argc > 1 ? argv[1] : "";
+  const auto& asked = kind == "chats" ? answer_chat : kind == "grammars" ? follow_grammar : answer;
   uint32_t length;
   std::string data;
   while (std::fread(&length, sizeof length, 1, stdin) == 1) {

@@ -88,6 +88,94 @@ class ChatFormats:
         return Input(struct.pack("<I", len(data)) + data + said, f"{len(data)} bytes; {said[:80]!r}", good=good)
 
 
+class Grammars:
+    """See ``Target``: JSON schemas and regular expressions, changed nine times of ten, and texts that follow them."""
+
+    name = "native-grammars"
+
+    def __init__(self) -> None:
+        self._program: Path | None = None
+
+    def prepare(self) -> None:
+        """Compile the core's text, as for ``Tokenizers``."""
+        self._program = compiled()
+
+    def command(self) -> Sequence[str]:
+        assert self._program
+        return [str(self._program), "grammars"]
+
+    def environment(self) -> Mapping[str, str]:
+        return OPTIONS
+
+    def make(self, seed: int, index: int) -> Input:
+        """Return bytes that choose among the tokens that may come, for a grammar as it is or changed."""
+        rng = random.Random(f"{self.name} {seed} {index}")
+        good, is_regex = rng.random() < 0.1, rng.random() < 0.4
+        if is_regex:
+            text = rng.choice(REGEXES)
+            if not good:
+                text = "".join(rng.choices([*PIECES, text], k=rng.randint(1, 9)))
+            data = b"r" + (text.encode() if good or rng.random() < 0.95 else rng.randbytes(20))
+        else:
+            schema = json.dumps(rng.choice(SCHEMAS)).encode()
+            data = b"s" + (schema if good else changed_text(rng, schema))
+        choices = rng.randbytes(rng.randint(0, 60)) + bytes(rng.choices(range(256), k=rng.randint(0, 60)))
+        return Input(struct.pack("<I", len(data)) + data + choices, f"{data[:300]!r}", good=good)
+
+
+REGEXES = [
+    r"(yes|no)",
+    r"[A-Z]{2}-\d{4}",
+    r"(a+)+b",
+    r"\w+@\w+\.(com|org)",
+    r"(?i)straße[^x]*",
+    r"^(a|b$)",
+    r"\p{Lu}\P{L}",
+    r"[[:alpha:]&&[^b]]*",
+]
+PIECES = [
+    *"()[]{}|*+?^$.-\\a9é漢,&~",
+    "[^",
+    "(?:",
+    "(?i)",
+    "{2,9}",
+    "{1000}",
+    r"\w",
+    r"\D",
+    r"\pL",
+    r"\x{1F600}",
+    "&&",
+    "--",
+    "[:alpha:]",
+    "(?P<n>",
+]
+SCHEMAS: Sequence[object] = [
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 9, "pattern": "^[A-Z][a-z]+$"},
+            "kind": {"enum": ["a", 1, None, {"b": [1.5, True]}]},
+            "at": {"type": "string", "format": "date-time"},
+            "others": {
+                "type": "array",
+                "items": {"$ref": "#"},
+                "prefixItems": [{"type": "null"}],
+                "minItems": 1,
+                "maxItems": 4,
+            },
+            "price": {"type": "number", "minimum": -1.25, "exclusiveMaximum": 1e3, "multipleOf": 0.05},
+        },
+        "required": ["name", "else"],
+        "additionalProperties": {"anyOf": [{"type": "integer", "minimum": -7, "maximum": 1234}, {"const": "x\n"}]},
+    },
+    {
+        "$defs": {"node": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}},
+        "allOf": [{"$ref": "#/$defs/node"}, {"required": ["next"], "minProperties": 1}],
+    },
+    {"oneOf": [{"type": "string", "format": "uri"}, {"type": ["integer", "boolean"]}], "title": "x", "nullable": True},
+    {"patternProperties": {"^a": {"type": "string"}, "^b": {}}, "type": "object", "minProperties": 2, "maxProperties": 3},
+]
+
 SAID = [
     "<think>",
     "</think>",
@@ -140,7 +228,7 @@ def files() -> list[tuple[str, bytes]]:
 def compiled() -> Path:
     """Return the program; what is in the user's cache is not compiled again."""
     compiler = compiling.compiler() or "g++"
-    own = [DRIVER, *sorted((library.SOURCES / "text").glob("*.cpp"))]
+    own = [DRIVER, *sorted((library.SOURCES / "text").rglob("*.cpp"))]
     units = [[compiler, "-std=c++20", *FLAGS, str(path)] for path in own]
     units += [[compiler, *library.C_FLAGS, *FLAGS, f"-I{path.parent}", str(path)] for path in library.sources("c")]
     parts = [*own, *library.sources("c"), *sorted(library.SOURCES.rglob("*.h"))]

@@ -1,0 +1,28 @@
+// A grammar as a generation sees it: what follows it is in grammar.cpp, and the core does without.
+#ifndef HYBRIDGE_NATIVE_C_API_CONSTRAINT_H
+#define HYBRIDGE_NATIVE_C_API_CONSTRAINT_H
+
+#include <functional>
+#include <string>
+
+#include <hybridge/speculative.h>
+
+namespace hybridge::c {
+
+// What follows one text. failure: why no token may come, empty if one may. wait_for: takes the text that the grammar waits for.
+struct Constraint {
+  std::function<std::string()> failure;
+  std::function<void(std::string)> wait_for;
+};
+
+class OpenGrammar {
+ public:
+  virtual ~OpenGrammar() = default;
+
+  // Lets a generation follow the grammar.
+  virtual void follow(Generation& options, Constraint& constraint, Tokens eos_ids) const = 0;
+};
+
+}  // namespace hybridge::c
+
+#endif

@@ -1,0 +1,31 @@
+// Generations that follow a grammar: JSON of a schema, or the texts that a regular expression matches (../text/grammar/grammar.h).
+//
+//   const auto grammar = hybridge::text::Grammar::json_schema(schema, tokenizer);   // once
+//   hybridge::Generation options{.max_new_tokens = 256};
+//   const auto follower = std::make_shared<hybridge::text::GrammarFollower>(grammar, session.facts().eos_ids);
+//   follower->wait_for(conversation.reasoning_end());                               // in a conversation
+//   hybridge::follow(options, follower);
+//
+// A mask that leaves no token ends a generation with InvalidArgument; follower->failure() then says why.
+#ifndef HYBRIDGE_NATIVE_GRAMMAR_H
+#define HYBRIDGE_NATIVE_GRAMMAR_H
+
+#include <memory>
+#include <span>
+
+#include <hybridge/speculative.h>
+
+#include "../text/grammar/grammar.h"
+
+namespace hybridge {
+
+// Lets a generation follow a grammar from its first new token on. A follower serves one generation.
+inline void follow(Generation& options, std::shared_ptr<text::GrammarFollower> follower) {
+  options.mask = [follower](Tokens text, std::span<float> logits) { follower->mask(text, logits); };
+  options.forced = [follower](Tokens text, size_t limit) { return follower->forced(text, limit); };
+  options.fitting = [follower](Tokens text, Tokens proposed) { return follower->fitting(text, proposed); };
+}
+
+}  // namespace hybridge
+
+#endif

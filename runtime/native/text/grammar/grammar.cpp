@@ -1,0 +1,177 @@
+#include "grammar.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "../error.h"
+#include "json_schema.h"
+#include "regex.h"
+
+namespace hybridge::text {
+namespace {
+
+constexpr float NEVER = -std::numeric_limits<float>::infinity();
+constexpr std::string_view BLANK_LINE = "\n\n";  // models write it between reasoning and answer
+
+template <typename Read>
+std::shared_ptr<Grammar> read(const char* what, std::string_view text, std::shared_ptr<const Tokenizer> tokenizer, Read&& read) {
+  const std::string name(what);
+  if (text.size() > Grammar::LARGEST) {
+    throw TextError("this " + name + " has " + std::to_string(text.size()) + " bytes, and " + std::to_string(Grammar::LARGEST) + " are the most there can be");
+  }
+  try {
+    GrammarExpressions expressions = read();
+    if (!expressions.all.is_alive(expressions.start)) throw TextError("nothing fits it");
+    expressions.behind = expressions.all.concat(expressions.all.literal(BLANK_LINE), expressions.start);
+    return std::make_shared<Grammar>(std::move(expressions), std::move(tokenizer));
+  } catch (const TextError& error) {
+    throw TextError("this " + name + " cannot be followed: " + error.what());
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Grammar> Grammar::json_schema(std::string_view schema, std::shared_ptr<const Tokenizer> tokenizer) {
+  return read("JSON schema", schema, std::move(tokenizer), [&] { return read_json_schema(schema); });
+}
+
+std::shared_ptr<Grammar> Grammar::regex(std::string_view pattern, std::shared_ptr<const Tokenizer> tokenizer) {
+  return read("regular expression", pattern, std::move(tokenizer), [&] {
+    GrammarExpressions expressions;
+    expressions.start = read_regex(pattern, expressions.all);
+    return expressions;
+  });
+}
+
+Grammar::Grammar(GrammarExpressions expressions, std::shared_ptr<const Tokenizer> tokenizer)
+    : expressions_(std::move(expressions)), tokenizer_(std::move(tokenizer)), tokens_(tokenizer_->token_bytes()) {}
+
+GrammarFollower::GrammarFollower(std::shared_ptr<Grammar> grammar, Tokens eos_ids, std::optional<size_t> start)
+    : grammar_(std::move(grammar)), eos_ids_(eos_ids.begin(), eos_ids.end()), start_(start) {}
+
+bool GrammarFollower::is_eos(int64_t token) const { return std::ranges::find(eos_ids_, token) != eos_ids_.end(); }
+
+// Calls `call(automaton)` where the text is reached. Notes why it could not be.
+template <typename Call>
+void GrammarFollower::with_automaton(Tokens text, Call&& call) {
+  if (!failure_.empty()) return;
+  const std::lock_guard lock(grammar_->mutex_);
+  auto& automaton = grammar_->automaton_;
+  const auto renew = [&] {
+    automaton.reset();
+    automaton = std::make_unique<Automaton>(grammar_->expressions_, grammar_->tokens_);
+    grammar_->generation_++;
+  };
+  try {
+    if (automaton == nullptr || !automaton->begin_call()) renew();
+    reach(text);
+    call(*automaton);
+  } catch (const TextError& error) {
+    failure_ = std::string("the grammar cannot be followed any further: ") + error.what();
+    automaton.reset();  // which may be too large for the next call
+  }
+}
+
+void GrammarFollower::reach(Tokens text) {
+  if (!start_) start_ = text.size();
+  const Tokens said = text.subspan(std::min(*start_, text.size()));
+  if (generation_ != grammar_->generation_ || places_.empty()) {
+    generation_ = grammar_->generation_;
+    taken_.clear();
+    places_ = {start()};
+  }
+  const size_t common = static_cast<size_t>(std::ranges::mismatch(taken_, said).in1 - taken_.begin());
+  taken_.resize(common);
+  places_.resize(common + 1);
+  for (size_t count = common; count < said.size(); count++) {
+    taken_.push_back(said[count]);
+    places_.push_back(next(places_.back(), count + 1));
+  }
+}
+
+GrammarFollower::Place GrammarFollower::start() {
+  return awaited_.empty() ? Place{Phase::FOLLOWING, grammar_->automaton_->start(), 0} : Place{Phase::WAITING, Automaton::NOWHERE, 0};
+}
+
+// Where the first `count` taken tokens lead, of which all but the last lead to `from`.
+GrammarFollower::Place GrammarFollower::next(const Place& from, size_t count) {
+  Automaton& automaton = *grammar_->automaton_;
+  const int64_t token = taken_[count - 1];
+  if (from.phase == Phase::ENDED || (is_eos(token) && from.phase == Phase::FOLLOWING)) return {Phase::ENDED, Automaton::NOWHERE, 0};
+  if (from.phase == Phase::FOLLOWING) {
+    const std::string_view bytes = grammar_->tokens_.bytes(token);
+    return {Phase::FOLLOWING, bytes.empty() ? Automaton::NOWHERE : automaton.step(from.state, bytes), 0};
+  }
+  // A token has a character at least, so that older ones are no part of what is awaited.
+  const size_t begin = std::max(from.begin, count - std::min(count, awaited_.size() + 1));
+  const std::vector<uint32_t> ids(taken_.begin() + static_cast<ptrdiff_t>(begin), taken_.begin() + static_cast<ptrdiff_t>(count));
+  const std::string text = grammar_->tokens_.tokenizer().decode(ids, false);
+  const size_t found = text.find(awaited_);
+  if (found == text.npos) return {Phase::WAITING, Automaton::NOWHERE, begin};
+  const std::string_view rest = std::string_view(text).substr(found + awaited_.size());
+  const Automaton::State state = rest.empty() || BLANK_LINE.starts_with(rest) ? automaton.step(automaton.start(true), rest)
+                                 : automaton.step(automaton.start(), rest.substr(rest.starts_with(BLANK_LINE) ? BLANK_LINE.size() : 0));
+  if (state == Automaton::NOWHERE) return {Phase::WAITING, Automaton::NOWHERE, count};  // it was none: the grammar does not go on with the rest
+  return {Phase::FOLLOWING, state, 0};
+}
+
+void GrammarFollower::mask(Tokens text, std::span<float> logits) {
+  const auto is_in = [&](int64_t token) { return 0 <= token && static_cast<size_t>(token) < logits.size(); };
+  bool is_done = false;
+  with_automaton(text, [&](Automaton& automaton) {
+    const Place& place = places_.back();
+    std::vector<std::pair<int64_t, float>> ends;  // the logits of tokens that end a text, which may come next
+    for (const int64_t token : eos_ids_) {
+      if (!is_in(token)) continue;
+      const bool may_end = place.phase == Phase::ENDED || (place.phase == Phase::FOLLOWING && automaton.is_complete(place.state));
+      ends.emplace_back(token, may_end ? logits[static_cast<size_t>(token)] : NEVER);
+    }
+    if (place.phase == Phase::ENDED) {
+      std::ranges::fill(logits, NEVER);
+    } else if (place.phase == Phase::FOLLOWING) {
+      const TokenMask& allowed = automaton.mask(place.state);
+      for (size_t i = 0; i < logits.size(); i++) {
+        if (i / 64 >= allowed.size() || (allowed[i / 64] >> i % 64 & 1) == 0) logits[i] = NEVER;
+      }
+    }
+    for (const auto& [token, logit] : ends) logits[static_cast<size_t>(token)] = logit;
+    is_done = true;
+    const bool leaves_none = place.phase == Phase::FOLLOWING && std::ranges::all_of(logits, [](float logit) { return logit == NEVER; });
+    if (leaves_none) failure_ = "the grammar leaves no token to go on with; simplify it";
+  });
+  if (!is_done) std::ranges::fill(logits, NEVER);
+}
+
+std::vector<int64_t> GrammarFollower::forced(Tokens text, size_t limit) {
+  std::vector<int64_t> tokens;
+  with_automaton(text, [&](Automaton& automaton) {
+    if (places_.back().phase != Phase::FOLLOWING) return;
+    const auto& all = automaton.forced(places_.back().state);
+    tokens.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(std::min(limit, all.size())));
+  });
+  return tokens;
+}
+
+size_t GrammarFollower::fitting(Tokens text, Tokens proposed) {
+  size_t count = 0;
+  with_automaton(text, [&](Automaton& automaton) {
+    const size_t before = taken_.size();
+    for (; count < proposed.size(); count++) {
+      const Place from = places_.back();
+      const bool ends = is_eos(proposed[count]);
+      if (from.phase == Phase::ENDED || (ends && (from.phase == Phase::WAITING || !automaton.is_complete(from.state)))) break;
+      if (from.phase == Phase::FOLLOWING) {
+        const auto& only = automaton.forced(from.state);
+        if (!only.empty() && only.front() != proposed[count]) break;
+      }
+      taken_.push_back(proposed[count]);
+      places_.push_back(next(from, taken_.size()));
+      if (places_.back().phase == Phase::FOLLOWING && places_.back().state == Automaton::NOWHERE) break;
+    }
+    taken_.resize(before);
+    places_.resize(before + 1);
+  });
+  return count;
+}
+
+}  // namespace hybridge::text

@@ -1,0 +1,96 @@
+// Answers that fit a JSON schema, or match a regular expression: which tokens may come next.
+//
+//   const auto grammar = hybridge::text::Grammar::json_schema(schema, tokenizer);  // once for a schema
+//   hybridge::text::GrammarFollower follower(grammar, eos_ids);                    // once for a text
+#ifndef HYBRIDGE_NATIVE_TEXT_GRAMMAR_GRAMMAR_H
+#define HYBRIDGE_NATIVE_TEXT_GRAMMAR_GRAMMAR_H
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../tokenizer.h"
+#include "automaton.h"
+
+namespace hybridge::text {
+
+// What a text must be. Any number of followers, in any threads, may use one; what one finds out, the others know.
+class Grammar {
+ public:
+  // The most bytes of a schema or an expression.
+  static constexpr size_t LARGEST = size_t(1) << 20;
+
+  // Throw TextError for what cannot be followed.
+  static std::shared_ptr<Grammar> json_schema(std::string_view schema, std::shared_ptr<const Tokenizer> tokenizer);
+  static std::shared_ptr<Grammar> regex(std::string_view pattern, std::shared_ptr<const Tokenizer> tokenizer);
+
+  Grammar(GrammarExpressions expressions, std::shared_ptr<const Tokenizer> tokenizer);
+
+ private:
+  friend class GrammarFollower;
+
+  const GrammarExpressions expressions_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const TokenBytes& tokens_;
+  std::mutex mutex_;
+  std::unique_ptr<Automaton> automaton_;
+  uint64_t generation_ = 0;  // of the automaton: a new one has other states
+};
+
+// Follows the text of one generation. Tokens may be taken back: each call has the whole text.
+class GrammarFollower {
+ public:
+  using Tokens = std::span<const int64_t>;
+
+  // eos_ids: tokens that end a text. start: number of tokens before the text; if left out, those of the first call are.
+  GrammarFollower(std::shared_ptr<Grammar> grammar, Tokens eos_ids, std::optional<size_t> start = std::nullopt);
+
+  // Leaves the choice free until the text contains `end`, which ends a reasoning. A blank line and the grammar come behind it.
+  void wait_for(std::string end) { awaited_ = std::move(end); }
+
+  // Makes the logits minus infinity of all tokens that may not come next; of all tokens, where there is a `failure`.
+  void mask(Tokens text, std::span<float> logits);
+
+  // The tokens, at most `limit`, that come next whatever is chosen.
+  std::vector<int64_t> forced(Tokens text, size_t limit);
+
+  // The number of proposed tokens, from the first on, that may follow.
+  size_t fitting(Tokens text, Tokens proposed);
+
+  // Why the text cannot go on; empty as long as it can.
+  const std::string& failure() const { return failure_; }
+
+ private:
+  enum class Phase : uint8_t { WAITING, FOLLOWING, ENDED };
+
+  // Where a text is. begin: of WAITING, where to look for the awaited text from.
+  struct Place {
+    Phase phase;
+    Automaton::State state;
+    size_t begin;
+  };
+
+  template <typename Call>
+  void with_automaton(Tokens text, Call&& call);
+  void reach(Tokens text);
+  Place start();
+  Place next(const Place& from, size_t count);
+  bool is_eos(int64_t token) const;
+
+  const std::shared_ptr<Grammar> grammar_;
+  const std::vector<int64_t> eos_ids_;
+  std::optional<size_t> start_;
+  std::string awaited_, failure_;
+  std::vector<int64_t> taken_;
+  std::vector<Place> places_;  // before each token, and behind all
+  uint64_t generation_ = 0;
+};
+
+}  // namespace hybridge::text
+
+#endif

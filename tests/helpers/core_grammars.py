@@ -1,0 +1,123 @@
+"""Grammars of the native core, and llguidance's over the same tokenizer, which they are compared with."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, byref, c_float, c_size_t, cast
+from random import Random
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from numpy.typing import NDArray
+
+from hybridge.cache.errors import GrammarError
+from hybridge.runtime.core.interface import Handle, Tokens
+from hybridge.runtime.core.library import load
+from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.text.grammars import LAYOUT
+
+Mask = NDArray[np.bool_]
+
+
+class CoreGrammar:
+    """A JSON schema, as a mapping or as text, or a regular expression, read by ``hybridge_grammar_*``."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, eos_ids: Sequence[int], *, schema: Mapping[str, Any] | str | bytes | None = None,
+        regex: str | bytes = "",
+    ) -> None:  # fmt: skip
+        kind = "regex" if schema is None else "json_schema"
+        given = regex if schema is None else schema if isinstance(schema, str | bytes) else json.dumps(schema)
+        text = given if isinstance(given, bytes) else given.encode("utf-8", "surrogatepass")
+        self.handle, self._tokenizer, self._eos = Handle(), tokenizer, np.array(eos_ids, np.int64)
+        if getattr(load(), f"hybridge_grammar_{kind}")(tokenizer.handle, text, len(text), byref(self.handle)):
+            raise GrammarError(load().hybridge_failure().decode())
+        weakref.finalize(self, load().hybridge_grammar_close, self.handle)
+
+    def mask(self, text: Sequence[int], vocab_size: int) -> Mask:
+        """Return which tokens may come behind a text."""
+        given, logits = np.array(text, np.int64), np.zeros(vocab_size, np.float32)
+        status = load().hybridge_grammar_mask(
+            self.handle, given.ctypes.data_as(Tokens), len(given), self._eos.ctypes.data_as(Tokens), len(self._eos),
+            cast(logits.ctypes.data, POINTER(c_float)), vocab_size,
+        )  # fmt: skip
+        if status:
+            raise GrammarError(load().hybridge_failure().decode())
+        allowed: Mask = logits == 0
+        return allowed
+
+    def forced(self, text: Sequence[int]) -> list[int]:
+        """Return the tokens that come behind a text whatever is chosen."""
+        given, tokens, count = np.array(text, np.int64), np.zeros(256, np.int64), c_size_t()
+        status = load().hybridge_grammar_forced(
+            self.handle, given.ctypes.data_as(Tokens), len(given), tokens.ctypes.data_as(Tokens), len(tokens), byref(count)
+        )
+        assert status == 0
+        return tokens[: count.value].tolist()
+
+    def fitting(self, text: Sequence[int], proposed: Sequence[int]) -> int:
+        """Return how many of the proposed tokens may come, none of which ends a text."""
+        given, further, count = np.array(text, np.int64), np.array(proposed, np.int64), c_size_t()
+        status = load().hybridge_grammar_fitting(
+            self.handle, given.ctypes.data_as(Tokens), len(given), further.ctypes.data_as(Tokens), len(further), byref(count)
+        )
+        assert status == 0
+        return count.value
+
+
+class Reference:
+    """llguidance for one tokenizer."""
+
+    def __init__(self, tokenizer_json: str, vocab_size: int, eos_id: int) -> None:
+        self.vocab_size, self.eos_id = vocab_size, eos_id
+        self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=[eos_id])
+
+    def matcher(self, *, schema: Mapping[str, Any] | None = None, regex: str = "") -> LLMatcher:
+        """Return a matcher at the beginning of a text. Raises ValueError for what it refuses."""
+        if schema is None:
+            grammar = LLMatcher.grammar_from_regex(regex)
+        else:
+            grammar = LLMatcher.grammar_from_json_schema(dict(schema), overrides=LAYOUT)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+    def mask(self, matcher: LLMatcher) -> Mask:
+        """Return which tokens may come next."""
+        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        return np.unpackbits(bits, count=self.vocab_size, bitorder="little").view(np.bool_)
+
+
+def walk(core: CoreGrammar, reference: Reference, matcher: LLMatcher, rng: Random, length: int) -> list[int]:
+    """Go a random way by both, and check at each token that they allow the same ones; return the tokens.
+
+    Where llguidance's mask has the one token alone that its tokenizer would write, the core may have others besides, because it
+    forces a token only if no longer one of the vocabulary might take its place.
+    """
+    text: list[int] = []
+    for place in range(length):
+        if matcher.is_stopped():
+            assert not core.mask([*text, reference.eos_id], reference.vocab_size)[: reference.eos_id].any()
+            break
+        mine, its = core.mask(text, reference.vocab_size), reference.mask(matcher)
+        forced = matcher.compute_ff_tokens()
+        if forced:
+            assert mine[forced[0]], (text, forced)
+            assert core.forced(text) == forced[: len(core.forced(text))]
+        else:
+            differing = np.flatnonzero(mine != its)
+            assert len(differing) == 0, (bytes(each for each in text if each < 256), differing[:10], mine[differing[:10]])
+        choices = np.flatnonzero(its)
+        plain = choices[choices < 128]
+        token = int(rng.choice(plain if len(plain) and rng.random() < 0.9 else choices))
+        if its[reference.eos_id] and rng.random() < 0.3:
+            token = reference.eos_id
+        elif place > length // 2:  # towards an end
+            token = next((each for each in b'"}]' if its[each]), token)
+        text.append(token)
+        matcher.consume_token(token)
+    return text
