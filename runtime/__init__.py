@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from hybridge.runtime.artifacts.manifest import Manifest
     from hybridge.runtime.artifacts.options import ExportOptions
     from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache
-    from hybridge.runtime.core.drafters import BlockDrafter, Context, Drafter, DraftModel, PromptLookup, Proposal
+    from hybridge.runtime.core.drafters import AutoDrafter, BlockDrafter, Context, Drafter, DraftModel, PromptLookup, Proposal
     from hybridge.runtime.core.model import Model
     from hybridge.runtime.core.sampling import Sampling
     from hybridge.runtime.core.session import Session
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Artifact",
+    "AutoDrafter",
     "BlockDrafter",
     "Checkpoint",
     "Context",
@@ -39,6 +40,7 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
         __name__,
         {
             "Artifact": "hybridge.runtime.artifacts.artifact",
+            "AutoDrafter": "hybridge.runtime.core.drafters",
             "BlockDrafter": "hybridge.runtime.core.drafters",
             "Checkpoint": "hybridge.runtime.core.checkpoint",
             "Context": "hybridge.runtime.core.drafters",

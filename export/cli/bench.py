@@ -160,9 +160,9 @@ def memory_use(target: Path) -> tuple[float, float] | None:
 def load(artifacts: Artifacts) -> Subject:
     """Open the sessions of a target and of its drafters."""
     from hybridge.export.cli.embedded import code_prompts
-    from hybridge.export.cli.figures import Subject
+    from hybridge.export.cli.figures import AUTO, Subject
     from hybridge.runtime.artifacts.artifact import open_artifact
-    from hybridge.runtime.core.drafters import DraftModel, PromptLookup
+    from hybridge.runtime.core.drafters import AutoDrafter, DraftModel, PromptLookup
     from hybridge.runtime.core.session import Session
     from hybridge.runtime.core.tokenizer import Tokenizer
     from hybridge.runtime.measure import PLAIN
@@ -177,6 +177,8 @@ def load(artifacts: Artifacts) -> Subject:
     if draft is not None:
         ways["draft model"] = DraftModel.load(draft, opened, session)
     ways |= own_drafter(session)
+    small = ways.get("draft model")
+    ways[AUTO] = AutoDrafter(session, small if isinstance(small, DraftModel) else None)
     other = Session.load(artifacts.other) if artifacts.other is not None else None
     more = own_drafter(other) if other is not None else {}
     sessions = dict.fromkeys(more, other) if other is not None else {}

@@ -75,11 +75,9 @@ class TemplateOptions:
 class DrafterOptions:
     """Options of ``open_text_model`` that choose a drafter."""
 
-    draft: Annotated[Path | None, typer.Option("--draft", help="Draft with this model, an artifact too.")] = None
-    lookup: Annotated[bool, typer.Option("--prompt-lookup", help="Draft from what the text has already (the default).")] = False
-    own: Annotated[
-        bool, typer.Option("--drafter", help="Draft with the artifact's own drafter, if it was exported with one.")
-    ] = False
+    draft: Annotated[Path | None, typer.Option("--draft", help="Draft with this smaller model, an artifact, as well.")] = None
+    lookup: Annotated[bool, typer.Option("--prompt-lookup", help="Draft only from what the text has already.")] = False
+    own: Annotated[bool, typer.Option("--drafter", help="Draft only with the artifact's own drafter.")] = False
     plain: Annotated[bool, typer.Option("--no-speculation", help="Decode plainly, without a drafter.")] = False
 
 

@@ -141,7 +141,21 @@ class DraftModel:
         return cls(Model.open(draft), target)
 
 
-Drafter = PromptLookup | BlockDrafter | DraftModel | Proposer
+class AutoDrafter:
+    """Prompt lookup, the artifact's own drafter if it has one, and one more: each round asks the one that promises most.
+
+    What each is worth is measured as the text comes, and where none pays, the target decodes plainly.
+    """
+
+    kind: ClassVar = DrafterKind.AUTO
+
+    def __init__(self, target: DraftTarget, beside: DraftModel | Proposer | None = None) -> None:
+        """Draft for ``target``, a session or model of the artifact. beside: a draft model or a drafter in Python, too."""
+        self.beside = beside
+        self.needs_hidden = target.manifest.drafter is not None
+
+
+Drafter = PromptLookup | BlockDrafter | DraftModel | AutoDrafter | Proposer
 
 
 def check_draft(draft: Model, target: DraftTarget) -> None:

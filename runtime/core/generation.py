@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hybridge.cache.errors import DraftError
 from hybridge.runtime.core import interface
-from hybridge.runtime.core.drafters import Context, Drafter, DraftModel, Proposer
+from hybridge.runtime.core.drafters import AutoDrafter, Context, Drafter, DraftModel, Proposer
 from hybridge.runtime.core.interface import (
     DrafterKind,
     GeneratedStruct,
@@ -129,7 +129,7 @@ class Callbacks:
 
     def propose(self, seen: Any, written: Any, limit: int, _: object) -> int:
         try:
-            drafter, given = self.arguments.drafter, seen.contents
+            drafter, given = self._asked(), seen.contents
             assert isinstance(drafter, Proposer)
             self._context.tokens += given.text[len(self._context.tokens) : given.count]
             if given.rows:
@@ -209,14 +209,19 @@ class Callbacks:
         self._taken = count
         return constraint
 
+    def _asked(self) -> Drafter | None:
+        """Return the drafter that is a draft model or written in Python, if there is one."""
+        drafter = self.arguments.drafter
+        return drafter.beside if isinstance(drafter, AutoDrafter) else drafter
+
     def options(self) -> GenerationStruct:
         """Return the options for the core."""
-        arguments, drafter = self.arguments, self.arguments.drafter
+        arguments, drafter = self.arguments, self._asked()
         constrained, written = arguments.constraint is not None, _kind(drafter) == DrafterKind.CALLBACK
         return GenerationStruct(
             max_new_tokens=arguments.max_new_tokens,
             block_length=arguments.block_length or 0,
-            drafter=_kind(drafter),
+            drafter=_kind(arguments.drafter),
             sampling=pointer(_sampling(arguments.sampling)),
             draft=drafter.model.handle if isinstance(drafter, DraftModel) else 0,
             mask=OnMask(self.mask) if constrained else OnMask(),

@@ -60,6 +60,7 @@ class DrafterKind(IntEnum):
     OWN = 2
     MODEL = 3
     CALLBACK = 4
+    AUTO = 5
 
 
 Tokens, Floats, Count, Handle = POINTER(c_int64), POINTER(c_float), POINTER(c_size_t), c_uint64

@@ -17,7 +17,7 @@ from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.core import interface
 from hybridge.runtime.core.checkpoint import Checkpoint
-from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, check_draft
+from hybridge.runtime.core.drafters import AutoDrafter, BlockDrafter, Drafter, DraftModel, check_draft
 from hybridge.runtime.core.generation import Constraint, Generation, GenerationArguments, Until, Watch, signals_wait
 from hybridge.runtime.core.interface import ArrayStruct, Floats, Handle, Status
 from hybridge.runtime.core.library import failure, load, run
@@ -400,8 +400,9 @@ class Session(Owned):
             )
         if block_length is not None and not 2 <= block_length <= self.verify_len:
             raise UsageError(f"block_length is {block_length}, but must lie between 2 and the artifact's {self.verify_len}.")
-        if isinstance(drafter, DraftModel):
-            check_draft(drafter.model, self.model)
+        asked = drafter.beside if isinstance(drafter, AutoDrafter) else drafter
+        if isinstance(asked, DraftModel):
+            check_draft(asked.model, self.model)
         if isinstance(drafter, BlockDrafter):
             self._check_drafter()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from weakref import finalize
 
 import torch
@@ -21,7 +21,7 @@ from hybridge.cache.errors import TokenError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.core.checkpoint import PrefixCache, keep_checkpoint, resume_prefix
 from hybridge.runtime.core.checkpoint_folder import CheckpointFolder
-from hybridge.runtime.core.drafters import Drafter
+from hybridge.runtime.core.drafters import AutoDrafter, Drafter
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
@@ -57,13 +57,13 @@ class CausalLM:
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | Path, *, drafter: Drafter | None = None, cache_dir: str | Path | None = None
+        cls, folder: str | Path, *, drafter: Drafter | Literal["auto"] | None = "auto", cache_dir: str | Path | None = None
     ) -> CausalLM:
         """Open an artifact.
 
         Args:
             folder: the artifact.
-            drafter: proposes draft tokens.
+            drafter: proposes draft tokens; "auto" is an ``AutoDrafter``, and None decodes plainly.
             cache_dir: a folder that keeps checkpoints for the next time, ``checkpoints.budget`` bytes for each artifact.
 
         Raises:
@@ -72,7 +72,10 @@ class CausalLM:
         """
         opened = open_artifact(folder)
         config = read_generation_config(Path(folder), opened.manifest.eos_ids)
-        model = cls(Session.of(opened), config, drafter, opened)
+        session = Session.of(opened)
+        if drafter == "auto":
+            drafter = AutoDrafter(session) if session.verify_len > 1 else None
+        model = cls(session, config, drafter, opened)
         if cache_dir is not None:
             disk = CheckpointFolder(Path(cache_dir), model.session, model.checkpoints.budget)
             disk.keep(model.checkpoints)

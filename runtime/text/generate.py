@@ -19,7 +19,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.checkpoint_folder import CheckpointFolder
-from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, PromptLookup
+from hybridge.runtime.core.drafters import AutoDrafter, BlockDrafter, Drafter, DraftModel, PromptLookup
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.library import set_threads
 from hybridge.runtime.core.model import Model
@@ -226,9 +226,10 @@ def open_text_models(
     Args:
         folder: the artifact.
         sessions: number of sessions.
-        draft: the artifact of a draft model.
-        lookup: draft by prompt lookup, as without any choice.
-        own: draft with the artifact's own drafter.
+        draft: the artifact of a draft model to draft with beside those that are used without any choice: prompt lookup, and
+            the artifact's own drafter.
+        lookup: draft by prompt lookup alone.
+        own: draft with the artifact's own drafter alone.
         plain: use no drafter.
         threads: threads to compute on; one for each fast core if left out.
 
@@ -246,19 +247,21 @@ def open_text_models(
     if threads is not None:
         set_threads(threads)
     shared = Model.open(opened)
-    drafter = _drafter(opened, shared, draft, own, plain)
+    drafter = _drafter(opened, shared, draft, lookup, own, plain)
     # onnxruntime keeps one state for each program; the native core keeps many.
     programs = [shared, *(shared if opened.manifest.onnx is None else Model.open(opened) for _ in range(sessions - 1))]
     return [TextModel(opened, Session(program), tokenizer, drafter) for program in programs]
 
 
-def _drafter(opened: Artifact, program: Model, draft: Path | None, own: bool, plain: bool) -> Drafter | None:
+def _drafter(opened: Artifact, program: Model, draft: Path | None, lookup: bool, own: bool, plain: bool) -> Drafter | None:
     if draft is not None:
-        return DraftModel.load(draft, opened, program)
+        return AutoDrafter(program, DraftModel.load(draft, opened, program))
     if own:
         return BlockDrafter(program)
+    if lookup:
+        return PromptLookup()
     # A drafter is useless to an artifact that verifies one token at a time; only a caller who chooses one gets an error.
-    return None if plain or program.verify_len < 2 else PromptLookup()
+    return None if plain or program.verify_len < 2 else AutoDrafter(program)
 
 
 @contextmanager

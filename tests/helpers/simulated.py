@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.runtime import Context, ExportOptions, Proposal, Session
+from hybridge.runtime import AutoDrafter, Context, Drafter, ExportOptions, PromptLookup, Proposal, Session
 from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
 
 VOCABULARY, PROMPT = 7, 16
@@ -98,30 +98,56 @@ class SimulatedDrafter:
         return Proposal(tokens, confidences=[self.share + spread * (0.5 if good else -0.5) for good in right[: len(tokens)]])
 
 
-def times_plain(machine: Machine, share: float, *, sure: bool, texts: int, length: int = 64, seeds: int = 8) -> list[float]:
-    """Speed over plain decoding's of the first text, the second and so on, each of ``length`` new tokens, by one pace."""
-    seconds = [_seconds(machine, share, sure, texts, length, seed) for seed in range(seeds)]
-    plain = [_seconds(machine, None, sure, texts, length, seed) for seed in range(seeds)]
+def times_plain(
+    machine: Machine, share: float, *, sure: bool, texts: int, length: int = 64, seeds: int = 8, way: str = "alone",
+    period: int | None = None,
+) -> list[float]:  # fmt: skip
+    """Speed over plain decoding's of the first text, the second and so on, each of ``length`` new tokens, by one controller.
+
+    way: the simulated drafter ``alone``, an ``auto`` drafter with it, or prompt ``lookup``. period: tokens after which the
+    second half of a text repeats itself; a random text otherwise.
+    """
+    seconds = [_seconds(machine, share, sure, texts, length, seed, way, period) for seed in range(seeds)]
+    plain = [_seconds(machine, share, sure, texts, length, seed, "plain", period) for seed in range(seeds)]
     return [sum(slow) / sum(fast) for slow, fast in zip(zip(*plain, strict=True), zip(*seconds, strict=True), strict=True)]
 
 
-def _seconds(machine: Machine, share: float | None, sure: bool, texts: int, length: int, seed: int) -> list[float]:
+def _script(rng: random.Random, length: int, period: int | None) -> list[int]:
+    script = [rng.randrange(VOCABULARY) for _ in range(length)]
+    if period is not None:
+        for i in range(length // 2, length):
+            script[i] = script[i - period]
+    return script
+
+
+def _seconds(
+    machine: Machine, share: float, sure: bool, texts: int, length: int, seed: int, way: str, period: int | None
+) -> list[float]:
     """Seconds of each text's new tokens, with guesses that are right with a chance ``share``, or without a drafter."""
     rng, lengths = random.Random(seed), machine.lengths
-    script = [rng.randrange(VOCABULARY) for _ in range(PROMPT + length + lengths[-1])]
+    script = _script(rng, PROMPT + length + lengths[-1], period)
     options = ExportOptions(
         max_seq_len=len(script), prefill_chunk=PROMPT, verify_len=lengths[-1], shorter_verify_lens=tuple(lengths[:-1])
     )
     clock, found = Clock(machine, seed), []
     session = Session.over(TimedMethods(clock, script), ModelDescription(vocab_size=VOCABULARY, options=options))
-    drafter = None if share is None else SimulatedDrafter(clock, script, lengths, share, sure=sure, seed=seed)
+    simulated = SimulatedDrafter(clock, script, lengths, share, sure=sure, seed=seed)
+    drafter: Drafter | None
+    match way:
+        case "plain":
+            drafter = None
+        case "lookup":
+            drafter = PromptLookup()
+        case "auto":
+            drafter = AutoDrafter(session, simulated)
+        case _:
+            drafter = simulated
     for _ in range(texts):
         session.reset()
         stream = session.generate(script[:PROMPT], max_new_tokens=length, drafter=drafter, clock=clock)
         new, began = [next(stream)], clock.now
-        if drafter is not None:
-            drafter.reading = 0.0
+        simulated.reading = 0.0
         new += stream
         assert new == script[PROMPT : PROMPT + length]
-        found.append(clock.now - began - (drafter.reading if drafter is not None else 0.0))  # a prompt pays for one token
+        found.append(clock.now - began - simulated.reading)  # a prompt pays for one token
     return found

@@ -1,10 +1,11 @@
-// Plays calls of hybridge::DraftLengthController, one a line, and prints what each answers.
+// Plays calls of hybridge::DraftLengthController and its RoundCosts, one a line, and prints what each answers.
 //
-//   controller LENGTH ... | fixed BLOCK LENGTH ...        a new one
-//   choose ROOM [CONFIDENCE]     trim_draft CONFIDENCE ...     tokens_worth_verifying COUNT
+//   controller LENGTH ...                       a new one, with costs for verify methods of these lengths
+//   text                                        begin another text
+//   plan ROOM [CONFIDENCE]     worth SPENT CONFIDENCE ...     certain COUNT
 //   done LENGTH PROPOSED ACCEPTED SECONDS DRAFTING
 //   shadow SECONDS TOKEN ...     compare TOKEN     wants     shadowing     acceptance
-//   judge MODEL LENGTH ...                      accept a token with the controller that a drafter keeps with a model
+//   judge MODEL                                 accept a token with the controller that a drafter keeps with a model
 #include <hybridge/draft_length_controller.h>
 #include <hybridge/drafter.h>
 
@@ -36,35 +37,40 @@ class Nothing final : public hybridge::Drafter {
 class Player {
  public:
   void play(const std::string& name, std::istream& in) {
-    if (name == "controller") controller_.emplace(rest<int64_t>(in));
-    if (name == "fixed") {
-      const auto block = next<size_t>(in);
-      controller_.emplace(rest<int64_t>(in), block);
+    if (name == "controller") {
+      costs_.emplace(rest<int64_t>(in));
+      controller_ = {};
     }
-    if (name == "choose") {
+    if (name == "text") controller_.begin(*costs_, false);
+    if (name == "plan") {
       const auto room = next<size_t>(in);
       const auto confidence = rest<double>(in);
-      say(controller_->choose(room, confidence.empty() ? std::nullopt : std::optional(confidence.front())));
+      say(controller_.plan(*costs_, room, confidence.empty() ? std::nullopt : std::optional(confidence.front())).length);
     }
-    if (name == "trim_draft") say(controller_->trim_draft(rest<double>(in)));
-    if (name == "tokens_worth_verifying") say(controller_->tokens_worth_verifying(next<size_t>(in)));
+    if (name == "worth") {
+      const auto spent = next<double>(in);
+      say(costs_->tokens_worth_verifying(rest<double>(in), spent));
+    }
+    if (name == "certain") say(costs_->certain_tokens_worth_verifying(next<size_t>(in)));
     if (name == "done") {
       const auto length = next<size_t>(in), proposed = next<size_t>(in), accepted = next<size_t>(in);
       const auto seconds = next<double>(in), drafting = next<double>(in);
-      controller_->round_done(length, proposed, accepted, seconds, drafting);
+      costs_->add(length, seconds - drafting, drafting == 0);
+      if (proposed > 0) controller_.round_done(*costs_, length, proposed, accepted, seconds, drafting);
+      else controller_.round_passed(seconds);
     }
     if (name == "shadow") {
       const auto seconds = next<double>(in);
-      controller_->shadow(rest<int64_t>(in), seconds);
+      controller_.shadow(*costs_, rest<int64_t>(in), seconds);
     }
-    if (name == "compare") controller_->compare(next<int64_t>(in));
-    if (name == "wants") say(controller_->wants_shadow());
-    if (name == "shadowing") say(controller_->shadow_length());
-    if (name == "acceptance") say(controller_->acceptance());
+    if (name == "compare") controller_.compare(next<int64_t>(in));
+    if (name == "wants") say(controller_.wants_shadow(*costs_));
+    if (name == "shadowing") say(controller_.shadow_length(*costs_));
+    if (name == "acceptance") say(controller_.acceptance());
     if (name == "judge") {
       const auto model = next<size_t>(in);
-      hybridge::DraftLengthController& kept = drafter_.controller(models_ + model, rest<int64_t>(in));
-      kept.round_done(1, 1, 1, 1.0);
+      hybridge::DraftLengthController& kept = drafter_.controller(models_ + model);
+      kept.round_done(hybridge::RoundCosts(std::vector<int64_t>{2}), 2, 1, 1, 1.0);
       say(kept.acceptance());
     }
   }
@@ -76,7 +82,8 @@ class Player {
     std::cout << value << "\n";
   }
 
-  std::optional<hybridge::DraftLengthController> controller_;
+  std::optional<hybridge::RoundCosts> costs_;
+  hybridge::DraftLengthController controller_;
   Nothing drafter_;
   char models_[2] = {};
 };

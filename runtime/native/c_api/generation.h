@@ -66,7 +66,7 @@ inline hybridge_generation chosen_or_usual(const hybridge_generation* options) {
   if (options != nullptr) return *options;
   hybridge_generation usual{};
   usual.max_new_tokens = 64;
-  usual.drafter = HYBRIDGE_PROMPT_LOOKUP;
+  usual.drafter = HYBRIDGE_AUTO_DRAFTER;
   return usual;
 }
 
@@ -74,7 +74,8 @@ inline hybridge_generation chosen_or_usual(const hybridge_generation* options) {
 // turn too. Looks for the grammar that is asked for.
 inline hybridge_status find_parts(hybridge_session session, const hybridge_generation& chosen) {
   if (chosen.grammar != 0 && handles<OpenGrammar>().find(chosen.grammar) == nullptr) return HYBRIDGE_INVALID_HANDLE;
-  if (chosen.drafter != HYBRIDGE_DRAFT_MODEL) return HYBRIDGE_OK;
+  const bool is_beside = chosen.drafter == HYBRIDGE_AUTO_DRAFTER && chosen.draft != 0;
+  if (chosen.drafter != HYBRIDGE_DRAFT_MODEL && !is_beside) return HYBRIDGE_OK;
   const auto small = handles<OpenModel>().find(chosen.draft);
   if (small == nullptr) return HYBRIDGE_INVALID_HANDLE;
   return change(session, [&](OpenSession& it) {
@@ -84,33 +85,52 @@ inline hybridge_status find_parts(hybridge_session session, const hybridge_gener
   });
 }
 
-// Finds or makes the drafter that is asked for; null for plain decoding.
-inline Result<Drafter*> drafter_of(const hybridge_generation& chosen, OpenSession& it, void* user) {
-  const auto found = [](Drafter& drafter) { return Result<Drafter*>(&drafter); };
-  switch (chosen.drafter) {
-    case HYBRIDGE_NO_DRAFTER: return static_cast<Drafter*>(nullptr);
-    case HYBRIDGE_PROMPT_LOOKUP: return found(it.lookup);
-    case HYBRIDGE_OWN_DRAFTER:
-      if (!it.session->facts().has_drafter()) return Error::InvalidArgument;
-      if (!it.own) it.own.emplace(*it.session);
-      return found(*it.own);
-    case HYBRIDGE_DRAFT_MODEL:
-      if (it.small == nullptr) return Error::InvalidArgument;
-      if (!it.by_small) {
-        auto made = DraftModel::create(it.small->model, it.session->facts());
-        if (!made.ok()) return made.error();
-        it.by_small.emplace(std::move(*made));
-      }
-      return found(*it.by_small);
-    case HYBRIDGE_CALLBACK_DRAFTER: break;
+// The drafters of the session, made when they are first asked for.
+
+inline Result<Drafter*> own_drafter(OpenSession& it) {
+  if (!it.session->facts().has_drafter()) return Error::InvalidArgument;
+  if (!it.own) it.own.emplace(*it.session);
+  return static_cast<Drafter*>(&*it.own);
+}
+
+inline Result<Drafter*> draft_model(OpenSession& it) {
+  if (it.small == nullptr) return Error::InvalidArgument;
+  if (!it.by_small) {
+    auto made = DraftModel::create(it.small->model, it.session->facts());
+    if (!made.ok()) return made.error();
+    it.by_small.emplace(std::move(*made));
   }
-  if (chosen.drafter != HYBRIDGE_CALLBACK_DRAFTER || chosen.propose == nullptr) return Error::InvalidArgument;
+  return static_cast<Drafter*>(&*it.by_small);
+}
+
+inline Result<Drafter*> callback_drafter(const hybridge_generation& chosen, OpenSession& it, void* user) {
+  if (chosen.propose == nullptr) return Error::InvalidArgument;
   constexpr size_t MOST = 16;  // a caller that makes a drafter for each text is not remembered
   if (it.outside.size() >= MOST && !it.outside.contains(chosen.drafter_id)) it.outside.clear();
   auto& drafter = it.outside[chosen.drafter_id];
   if (drafter == nullptr || chosen.drafter_id == 0) drafter = std::make_unique<CallbackDrafter>(*it.session);
   drafter->call(chosen, user);
-  return found(*drafter);
+  return static_cast<Drafter*>(drafter.get());
+}
+
+// Finds the drafters that are asked for; none for plain decoding.
+inline Result<std::vector<Drafter*>> drafters_of(const hybridge_generation& chosen, OpenSession& it, void* user) {
+  std::vector<Drafter*> found;
+  switch (chosen.drafter) {
+    case HYBRIDGE_NO_DRAFTER: return found;
+    case HYBRIDGE_PROMPT_LOOKUP: return std::vector<Drafter*>{&it.lookup};
+    case HYBRIDGE_OWN_DRAFTER: return std::vector<Drafter*>{ET_UNWRAP(own_drafter(it))};
+    case HYBRIDGE_DRAFT_MODEL: return std::vector<Drafter*>{ET_UNWRAP(draft_model(it))};
+    case HYBRIDGE_CALLBACK_DRAFTER: return std::vector<Drafter*>{ET_UNWRAP(callback_drafter(chosen, it, user))};
+    case HYBRIDGE_AUTO_DRAFTER: break;
+  }
+  if (chosen.drafter != HYBRIDGE_AUTO_DRAFTER) return Error::InvalidArgument;
+  found.push_back(&it.lookup);
+  // Hidden states are read once: by the caller's drafter where it wants them.
+  if (it.session->facts().has_drafter() && chosen.reads_hidden == 0) found.push_back(ET_UNWRAP(own_drafter(it)));
+  if (chosen.draft != 0) found.push_back(ET_UNWRAP(draft_model(it)));
+  if (chosen.propose != nullptr) found.push_back(ET_UNWRAP(callback_drafter(chosen, it, user)));
+  return found;
 }
 
 // A generation that is ready to begin. Hidden states are kept no longer than it lasts: those that nobody reads would pile up.
@@ -127,10 +147,10 @@ inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation
     }
     grammar->follow(asked, it.constraint.emplace(), it.session->facts().eos_ids);
   }
-  Drafter* drafter = ET_UNWRAP(drafter_of(chosen, it, user));
-  const bool reads = chosen.drafter == HYBRIDGE_OWN_DRAFTER || (drafter != nullptr && chosen.reads_hidden != 0);
-  it.session->keep_hidden(reads);
-  return std::make_unique<Generator>(*it.session, std::move(asked), drafter);
+  std::vector<Drafter*> drafters = ET_UNWRAP(drafters_of(chosen, it, user));
+  const bool is_own = it.own && std::ranges::find(drafters, &*it.own) != drafters.end();
+  it.session->keep_hidden(is_own || (!drafters.empty() && chosen.reads_hidden != 0));
+  return std::make_unique<Generator>(*it.session, std::move(asked), std::move(drafters));
 }
 
 // The status of what a generation did, with the grammar's own words for why no token may come.

@@ -60,9 +60,9 @@ void declare_threads(Arguments& arguments, size_t& threads) {
 }
 
 void ModelOptions::declare(Arguments& arguments) {
-  arguments.text("--draft", "FOLDER", "Draft with this model, an artifact too.", draft);
-  arguments.flag("--prompt-lookup", "Draft from what the text has already (the default).", lookup);
-  arguments.flag("--drafter", "Draft with the artifact's own drafter, if it was exported with one.", own);
+  arguments.text("--draft", "FOLDER", "Draft with this smaller model, an artifact, as well.", draft);
+  arguments.flag("--prompt-lookup", "Draft only from what the text has already.", lookup);
+  arguments.flag("--drafter", "Draft only with the artifact's own drafter.", own);
   arguments.flag("--no-speculation", "Decode plainly, without a drafter.", plain);
   declare_threads(arguments, threads);
 }
@@ -123,6 +123,7 @@ TextModel::TextModel(const ArtifactFolder& folder, const ModelOptions& options) 
 }
 
 void TextModel::choose_drafter(const ArtifactFolder& folder, const ModelOptions& options) {
+  if (!options.plain && info_.verify_len >= 2) drafter_ = HYBRIDGE_AUTO_DRAFTER;  // useless where one token is verified at a time
   if (options.draft) {
     const ArtifactFolder draft(*options.draft);
     draft_ = open_model(draft);
@@ -139,7 +140,6 @@ void TextModel::choose_drafter(const ArtifactFolder& folder, const ModelOptions&
     }
     const auto hash = [](const ArtifactFolder& of) { return of.manifest()["files"]["tokenizer.json"]["sha256"].string_or(""); };
     if (draft.has("tokenizer.json") && hash(draft) != hash(folder)) check_vocabulary(draft);
-    drafter_ = HYBRIDGE_DRAFT_MODEL;
   } else if (options.own) {
     if (info_.draft_len == 0) {
       throw Failure(
@@ -147,7 +147,7 @@ void TextModel::choose_drafter(const ArtifactFolder& folder, const ModelOptions&
       );
     }
     drafter_ = HYBRIDGE_OWN_DRAFTER;
-  } else if (!options.plain && info_.verify_len >= 2) {  // a drafter is useless where one token is verified at a time
+  } else if (options.lookup) {
     drafter_ = HYBRIDGE_PROMPT_LOOKUP;
   }
 }

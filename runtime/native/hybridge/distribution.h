@@ -48,6 +48,11 @@ inline int64_t pick(const Distribution& weights, double place) {
   return last;
 }
 
+inline Distribution scaled(Distribution weights, double factor) {
+  for (Candidate& each : weights) each.weight *= factor;
+  return weights;
+}
+
 // max(0, p - q), of the tokens that it leaves.
 inline Distribution excess(const Distribution& p, const Distribution& q) {
   Distribution left;

@@ -2,7 +2,9 @@
 //
 // A block of S tokens, of which S - 1 are drafted and each is right with probability a, yields (1 - a^S) / (1 - a) tokens on
 // average (Leviathan, Kalman, Matias, arXiv:2211.17192, equation 1). The controller takes the S with the most tokens a second;
-// S = 1 is plain decoding. While it decodes plainly, some draft tokens are made and compared with what comes, without verifying them.
+// S = 1 is plain decoding. It may lose a small share of the time to find out, and no more: each text has a budget, which blocks
+// that were slower than decoding use up, and faster ones fill again. Draft tokens that are made and only compared with what comes
+// show when blocks would pay again.
 #ifndef HYBRIDGE_NATIVE_DRAFT_LENGTH_CONTROLLER_H
 #define HYBRIDGE_NATIVE_DRAFT_LENGTH_CONTROLLER_H
 
@@ -10,12 +12,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include <hybridge/round_costs.h>
 
 namespace hybridge {
 
@@ -25,108 +29,83 @@ inline double expected(size_t length, double acceptance) {
   return (1 - std::pow(a, static_cast<double>(length))) / (1 - a);
 }
 
-// Tokens and seconds of the last rounds with a proposal: average acceptance may promise more than a block keeps.
-class RoundThroughput {
- public:
-  void add(size_t tokens, double seconds) {
-    tokens_ = FORGET * tokens_ + static_cast<double>(tokens);
-    seconds_ = FORGET * seconds_ + seconds;
-    rounds_ = FORGET * rounds_ + 1;
-  }
-
-  // Counts the rounds less: a draft token that was only compared was right.
-  void discount() { rounds_ *= FORGET; }
-
-  // True if enough rounds were slower than plain decoding, in which a token takes `decode` seconds.
-  bool is_slower_than(double decode) const { return rounds_ >= ROUNDS && tokens_ * decode < seconds_; }
-
- private:
-  // Weight of a round with a proposal once one more was done, and how many must have been slower than plain decoding to stop.
-  static constexpr double FORGET = 0.85, ROUNDS = 3.0;
-
-  double tokens_ = 0, seconds_ = 0, rounds_ = 0;
+// A block length, 1 for plain decoding, and the tokens a second that it promises.
+struct BlockPlan {
+  size_t length = 1;
+  double speed = 0;
 };
 
-// Chooses block lengths; fed with what each round did. Seconds are wall time.
+// Chooses the block lengths of one drafter with one model; fed with what each round did. Seconds are wall time.
 class DraftLengthController {
  public:
-  // lengths: of the verify methods, ascending; fixed: take this block length whatever was measured.
-  explicit DraftLengthController(std::vector<int64_t> lengths, std::optional<size_t> fixed = std::nullopt)
-      : lengths_(lengths.begin(), lengths.end()), fixed_(fixed) {}
-
   // The probability that a draft token is accepted, by the last ones.
   double acceptance() const { return right_ / judged_; }
 
-  // The block length for the next round, at most `room`; 1 for plain decoding. confidence: the drafter's own
-  // probability that a draft token is right; what was measured without one.
-  size_t choose(size_t room, std::optional<double> confidence = std::nullopt) {
-    if (fixed_) return std::min(*fixed_, room);
-    if (plain_rounds_ < MEASURED) return 1;
-    if (since_plain_ >= every_) return 1;
-    if (!confidence && patience_ > 0) {
-      --patience_;
-      return 1;  // weighing takes time too, and little changes from one plain round to the next
+  // Begins a text: losses of earlier ones are forgiven, and of their gains some remain to be risked. is_cheap: proposals take no
+  // time.
+  void begin(const RoundCosts& costs, bool is_cheap) {
+    if (is_cheap) drafting_[0] = 0;
+    budget_ = std::clamp(budget_, 0.0, MOST_KEPT * costs.of(1));
+    is_new_ = true;
+    shadow_.clear();
+  }
+
+  // Returns the best block length up to `longest`. confidence: the drafter's own probability that a draft token is right, whose
+  // proposal is there already; what was measured without one.
+  BlockPlan plan(const RoundCosts& costs, size_t longest, std::optional<double> confidence = std::nullopt) const {
+    BlockPlan best{1, 1 / costs.of(1)};
+    const double budget = this->budget(costs);
+    if (costs.wants_decode() || budget < -OVERDRAFT * costs.of(1)) return best;
+    const double a = confidence.value_or(acceptance()), margin = budget <= 0 ? CLEARLY : confidence ? 1.0 : MARGIN;
+    const double sure = confidence || budget > 0 ? 0.0 : std::min(acceptance(), surely_accepted());
+    for (const size_t each : costs.lengths()) {
+      const size_t length = std::min(each, longest);
+      const double proposal = confidence ? 0.0 : drafting_.empty() ? UNKNOWN * costs.of(1) : drafting(length);
+      const double speed = std::max(expected(length, a) / margin, expected(length, sure)) / (costs.of(length) + proposal);
+      if (length > 1 && speed > best.speed) best = {length, speed};
     }
-    if (!confidence && drafted_.is_slower_than(cost_.at(1))) return 1;
-    const size_t best = fastest(room, confidence.value_or(acceptance()), confidence ? 1.0 : MARGIN);
-    patience_ = best == 1 ? PATIENCE : 0;
     return best;
   }
 
-  // Returns the number of draft tokens to verify, by the confidence in each that it is right if those before it are. The cost of
-  // proposing them is spent, whatever is verified; 0 means to decode.
-  size_t trim_draft(std::span<const double> confidences) const {
-    if (fixed_ || !cost_.contains(1)) return confidences.size();
-    std::vector<double> yields = {1.0};  // tokens of a round, by how many draft tokens are verified
-    double reached = 1.0;
-    for (const double confidence : confidences) yields.push_back(yields.back() + (reached *= confidence));
-    std::set<size_t> counts = {0};
-    for (const size_t length : lengths_) counts.insert(std::min(length - 1, confidences.size()));
-    const auto speed = [&](size_t count) { return yields[count] / drafted_cost(count + 1); };
-    return *std::max_element(counts.begin(), counts.end(), [&](size_t one, size_t other) { return speed(one) < speed(other); });
+  // Seconds of a proposal for a block of `length` tokens: measured, or those of the nearest length that was.
+  double drafting(size_t length) const {
+    if (drafting_.empty()) return 0;
+    const auto next = drafting_.lower_bound(length);
+    if (next == drafting_.end()) return std::prev(next)->second;
+    if (next->first == length || next == drafting_.begin()) return next->second;
+    return std::prev(next)->second;
   }
 
-  // Returns the number to verify of `count` draft tokens that are certainly right: as many as are faster than decoding.
-  size_t tokens_worth_verifying(size_t count) {
-    const size_t best = trim_draft(std::vector<double>(count, 1.0));
-    passed_ += best < count;
-    if (passed_ <= TRIED) return best;
-    passed_ = 0;
-    return count;
-  }
-
-  // Accounts for a round: `length` tokens ran, `accepted` of the `proposed` ones in it were right. drafting: how many of the
-  // seconds a proposal took that could have been left out.
-  void round_done(size_t length, size_t proposed, size_t accepted, double seconds, double drafting = 0) {
-    length = rounded(length);
-    if (drafting != 0) {
-      drafting_ = drafting_ == 0 ? drafting : drafting_ + 0.1 * (drafting - drafting_);
-      if (measured_.contains(length)) drafted_.add(accepted + 1, seconds);  // the first one says little
-      if (length == 1) seconds -= drafting;  // what is left is a decode
-    }
-    if (length > 1) shadow_.clear();
-    plain_rounds_ += length == 1;
-    since_plain_ += length > 1;
-    if (length > 1 || plain_rounds_ <= MEASURED || !(is_cold_ || drafting != 0)) measure(length, seconds);
-    is_cold_ = length > 1;
-    elapsed_ += seconds;
+  // Accounts for a round of `seconds`, in which this drafter proposed for a block of `planned` tokens, which took it `drafting` of
+  // these seconds; of `proposed` draft tokens that were verified, `accepted` were right.
+  void round_done(
+      const RoundCosts& costs, size_t planned, size_t proposed, size_t accepted, double seconds, double drafting = 0) {
+    learn_drafting(planned, drafting);
+    seconds = std::min(seconds, 2 * (costs.of(1 + proposed) + this->drafting(planned)));  // the process may have been interrupted
+    spend(costs, seconds - static_cast<double>(accepted + 1) * costs.of(1));
     judge(proposed, accepted);
   }
 
-  // Draft tokens that are only compared: how many to propose at once, and whether time may be spent on some.
-  size_t shadow_length() const { return std::min(SHADOW_LENGTH, lengths_.back() - 1); }
+  // Accounts for a round without a proposal of this drafter.
+  void round_passed(double seconds) { budget_ += SHARE * seconds; }
 
-  bool wants_shadow() const {
-    const double decode = cost_.contains(1) ? cost_.at(1) : 0.0;
-    const double next = shadow_cost_ != 0 ? shadow_cost_ : decode;
-    return shadow_.empty() && shadowing_ + next <= SHADOW_SHARE * elapsed_ + FIRST_SHADOWS * decode;
+  // The number of draft tokens that are only compared, proposed at once.
+  static size_t shadow_length(const RoundCosts& costs) { return std::min(SHADOW_LENGTH, costs.longest() - 1); }
+
+  // True if there is time to propose some.
+  bool wants_shadow(const RoundCosts& costs) const {
+    const double cost = drafting_.empty() ? costs.of(1) : drafting(shadow_length(costs) + 1);
+    return shadow_.empty() && costs.are_known() && budget(costs) >= cost;
   }
 
-  // Keeps draft tokens that are only compared with what comes, and which took `seconds` to propose.
-  void shadow(std::vector<int64_t> tokens, double seconds) {
+  // Keeps draft tokens that are only compared with what comes. seconds: what proposing them took, unless it was time for something
+  // else.
+  void shadow(const RoundCosts& costs, std::vector<int64_t> tokens, std::optional<double> seconds = std::nullopt) {
+    if (seconds) {
+      learn_drafting(shadow_length(costs) + 1, *seconds);
+      spend(costs, *seconds);
+    }
     shadow_ = std::move(tokens);
-    shadow_cost_ = seconds;
-    shadowing_ += seconds;
   }
 
   // Compares `token`, which came, with the next of them.
@@ -135,57 +114,42 @@ class DraftLengthController {
     const bool right = shadow_.front() == token;
     shadow_.erase(shadow_.begin());
     judge(1, right);
-    if (right) {
-      patience_ = 0;
-      drafted_.discount();
-    } else {
-      shadow_.clear();
-    }
+    if (!right) shadow_.clear();
   }
 
  private:
-  // Share of the time that draft tokens may take which are only compared, and decodes' time besides at the start.
-  static constexpr double SHADOW_SHARE = 0.01, FIRST_SHADOWS = 1.0;
+  // Share of the time that may be lost, and the decodes besides that a text begins with.
+  static constexpr double SHARE = 0.01, FIRST = 0.1;
+  // Decodes that may be lost beyond that by blocks that surely pay, or look faster than decoding by the factor CLEARLY: right
+  // tokens come in runs, and one bad run is not to end this.
+  static constexpr double OVERDRAFT = 6.0, CLEARLY = 1.25;
+  // Decodes that a proposal is taken to cost until one was measured.
+  static constexpr double UNKNOWN = 0.5;
+  // Most decodes that are won by earlier blocks and may be lost again.
+  static constexpr double MOST_KEPT = 8.0;
   // Draft tokens in a row that are compared; later ones would only be judged if these are right.
   static constexpr size_t SHADOW_LENGTH = 3;
   // Weight of a judged draft token once one more was judged: the last twenty or so decide.
-  static constexpr double FORGET = 0.95;
+  static constexpr double FORGET = 0.95, FORGET_LATE = 0.99;
   // Factor by which a block must look faster than decoding by average acceptance: right tokens come in runs, so it yields less.
   static constexpr double MARGIN = 1.1;
-  // Cost of one more token to verify, in decodes, while no block was measured.
-  static constexpr double FIRST_STEP = 0.15;
-  // Plain rounds at the start: the first ones are slower than what follows, and everything is compared with them.
-  static constexpr size_t MEASURED = 4;
-  // Blocks after which plain rounds measure again what decoding costs: each time twice as many, from the first to the second.
-  static constexpr size_t SOON = 8, EVERY = 50;
-  // Plain rounds from one weighing to the next.
-  static constexpr size_t PATIENCE = 4;
-  // Times that certainly right tokens are decoded because blocks looked slow, until a block is measured again.
-  static constexpr size_t TRIED = 16;
 
-  // The length with the most tokens a second, if each draft token is right with probability `acceptance`.
-  size_t fastest(size_t room, double acceptance, double margin) const {
-    size_t best = 1;
-    double speed = expected(1, acceptance) / cost(1);
-    for (const size_t each : lengths_) {
-      const size_t length = std::min(each, room);
-      const double reached = expected(length, acceptance) / cost(length) / margin;
-      if (length > 1 && reached > speed) best = length, speed = reached;
-    }
-    return best;
+  // A probability that draft tokens surely have to be accepted, by the last hundred or so.
+  double surely_accepted() const {
+    const double a = long_right_ / long_judged_;
+    return std::max(0.0, a - std::sqrt(a * (1 - a) / long_judged_));
   }
 
-  // Updates the cost of a round. The first one with a length is often slower, so most of the estimate stays; the machine now and
-  // then makes a round slower, but never faster.
-  void measure(size_t length, double seconds) {
-    if (length == 1 && since_plain_ > 0) {
-      if (since_plain_ >= every_) every_ = std::min(2 * every_, EVERY);
-      since_plain_ = 0;
-    }
-    const double known = cost_.contains(1) ? cost(length) : seconds;
-    const size_t count = ++measured_[length];
-    const double weight = count == 1 ? 0.25 : count == 2 ? 1.0 : seconds < known ? 0.5 : 0.1;
-    cost_[length] = known + weight * (std::min(seconds, 2 * known) - known);
+  double budget(const RoundCosts& costs) const { return budget_ + (is_new_ ? FIRST * costs.of(1) : 0.0); }
+
+  void spend(const RoundCosts& costs, double seconds) {
+    budget_ = std::min(budget(costs) - seconds, MOST_KEPT * costs.of(1));
+    is_new_ = false;
+  }
+
+  void learn_drafting(size_t length, double seconds) {
+    const auto [known, is_first] = drafting_.try_emplace(length, seconds);
+    if (!is_first) known->second += (seconds < known->second ? 0.5 : 0.1) * (std::min(seconds, 2 * known->second) - known->second);
   }
 
   // Judges draft tokens up to the first wrong one; those that follow it were not verified.
@@ -193,39 +157,16 @@ class DraftLengthController {
     for (size_t i = 0; i < accepted + (accepted < proposed); ++i) {
       right_ = FORGET * right_ + (i < accepted);
       judged_ = FORGET * judged_ + 1;
+      long_right_ = FORGET_LATE * long_right_ + (i < accepted);
+      long_judged_ = FORGET_LATE * long_judged_ + 1;
     }
   }
 
-  // Seconds of a round that verifies `length` tokens of a proposal, or decodes in spite of it.
-  double drafted_cost(size_t length) const { return cost(length) + (length == 1 ? drafting_ : 0.0); }
-
-  // Seconds of a round, measured or by the nearest that was.
-  double cost(size_t length) const {
-    const size_t wanted = rounded(length);
-    const auto next = cost_.lower_bound(wanted);
-    if (next != cost_.end() && next->first == wanted) return next->second;
-    const double decode = cost_.at(1);
-    const auto& [nearest, seconds] = *std::prev(next);
-    if (nearest == 1) return decode + FIRST_STEP * decode * static_cast<double>(wanted - 1) + shadow_cost_;
-    return seconds + (seconds - decode) / static_cast<double>(nearest - 1) * static_cast<double>(wanted - nearest);
-  }
-
-  // Returns the length of the method that runs this number of tokens.
-  size_t rounded(size_t length) const {
-    if (length <= 1) return 1;
-    const auto found = std::lower_bound(lengths_.begin(), lengths_.end(), length);
-    return found == lengths_.end() ? length : *found;
-  }
-
-  std::vector<size_t> lengths_;
-  std::optional<size_t> fixed_;
-  std::map<size_t, double> cost_;      // seconds by length
-  std::map<size_t, size_t> measured_;  // rounds by length
-  size_t every_ = SOON, plain_rounds_ = 0, since_plain_ = 0, patience_ = 0, passed_ = 0;
-  bool is_cold_ = false;  // the last round was a block: a plain one behind it takes longer than in a row
   double right_ = 1.4, judged_ = 2.0;  // a first estimate: 70 %, worth two tries
-  double elapsed_ = 0, shadowing_ = 0, shadow_cost_ = 0, drafting_ = 0;
-  RoundThroughput drafted_;
+  double long_right_ = 1.4, long_judged_ = 2.0;
+  double budget_ = 0;                  // seconds that may be lost
+  bool is_new_ = true;                 // nothing was risked in this text
+  std::map<size_t, double> drafting_;  // seconds of a proposal by block length
   std::vector<int64_t> shadow_;
 };
 

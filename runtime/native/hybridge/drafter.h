@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -41,23 +42,24 @@ class Drafter {
   // text only ever grows. sampler: how the model draws, for a drafter that draws too.
   virtual Proposal propose(std::span<const int64_t> text, size_t limit, Sampler& sampler) = 0;
 
+  // Called before the first proposal of each generation, whose text may be another one.
+  virtual void begin() {}
+
   // True if a proposal takes next to no time: the drafter is then asked in every round, and gives a confidence.
   virtual bool is_cheap() const { return false; }
 
-  // The controller for the model at the address `model`, whose verify methods have these lengths.
-  DraftLengthController& controller(const void* model, const std::vector<int64_t>& lengths) {
-    if (!controller_ || model_ != model || lengths_ != lengths) {
-      model_ = model;
-      lengths_ = lengths;
-      controller_.emplace(lengths);
-    }
-    return *controller_;
+  // Most tokens that it ever proposes at once.
+  virtual size_t longest() const { return std::numeric_limits<size_t>::max() - 1; }
+
+  // The controller for the model at the address `model`.
+  DraftLengthController& controller(const void* model) {
+    if (std::exchange(model_, model) != model) controller_ = {};
+    return controller_;
   }
 
  private:
   const void* model_ = nullptr;
-  std::vector<int64_t> lengths_;
-  std::optional<DraftLengthController> controller_;
+  DraftLengthController controller_;
 };
 
 }  // namespace hybridge

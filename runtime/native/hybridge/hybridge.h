@@ -62,13 +62,15 @@ typedef struct hybridge_info {
 
 // Source of draft tokens: none, which is plain decoding; the text so far; the drafter inside the model, which is
 // HYBRIDGE_INVALID_ARGUMENT if draft_len is 0; a smaller model, which is refused likewise if it has another vocab_size or no
-// snapshot slot; or the caller's own function.
+// snapshot slot; the caller's own function; or all of these that there are, of which each round asks the one that promises most by
+// what was measured, or none.
 typedef enum hybridge_drafter {
   HYBRIDGE_NO_DRAFTER = 0,
   HYBRIDGE_PROMPT_LOOKUP = 1,
   HYBRIDGE_OWN_DRAFTER = 2,
   HYBRIDGE_DRAFT_MODEL = 3,
-  HYBRIDGE_CALLBACK_DRAFTER = 4
+  HYBRIDGE_CALLBACK_DRAFTER = 4,
+  HYBRIDGE_AUTO_DRAFTER = 5
 } hybridge_drafter;
 
 // Input of a drafter: the whole text, whose last token is not committed yet; and, if it reads them, hidden states of the model,

@@ -3,14 +3,13 @@
 #define HYBRIDGE_NATIVE_PROMPT_LOOKUP_H
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -19,14 +18,15 @@
 
 namespace hybridge {
 
-// Prompt-lookup decoding: n-grams over prompt and output, longest match and latest place first. Keeps an index that grows with
-// the text, so that a proposal costs the same for a long text as for a short one. Learns how often matches of about one length
-// were right, and gives that confidence with each proposal.
+// Prompt-lookup decoding: the longest earlier match of the text's end, of 3 to 8 tokens, at its latest place. Keeps an index that
+// grows with the text, so that a proposal costs about the same for a long text as for a short one. Learns how often matches of
+// about one length were right, and gives that confidence with each proposal.
 //
 // Source: Saxena, "Prompt Lookup Decoding" (2023).
 class PromptLookup final : public Drafter {
  public:
   bool is_cheap() const override { return true; }
+  void begin() override { is_new_ = true; }
 
   Proposal propose(std::span<const int64_t> text, size_t limit, Sampler&) override {
     follow(text);
@@ -42,6 +42,7 @@ class PromptLookup final : public Drafter {
  private:
   static constexpr size_t LONGEST = 8, SHORTEST = 3;
   static constexpr size_t LONGEST_COMPARED = 64;  // tokens of a match; longer ones are as good as certain
+  static constexpr size_t MOST_PLACES = 256;      // earlier places that are looked at
 
   // An earlier place that looks like the end of the text: tokens that came next there, how many before are the same, and where
   // the text ended then.
@@ -54,45 +55,43 @@ class PromptLookup final : public Drafter {
   struct Trust {
     double right, judged;
 
-    explicit Trust(double at_first) : right(2 * at_first), judged(2) {}
     double confidence() const { return right / judged; }
     void judge(bool was_right) { right = 0.95 * right + was_right, judged = 0.95 * judged + 1; }
   };
 
-  // Two n-grams with one hash would propose a wrong token, which is allowed.
-  static uint64_t hash(std::span<const int64_t> ngram) { return fnv1a(ngram.data(), ngram.size_bytes()); }
-
   // Returns what followed the latest earlier occurrence of the longest known ending of the text.
   std::optional<Match> find(size_t limit) const {
-    const std::span text(text_);
-    for (size_t size = LONGEST; size >= SHORTEST; --size) {
-      if (size >= text.size()) continue;
-      const auto place = after_.find(hash(text.last(size)));
-      if (place == after_.end()) continue;
-      auto tokens = continued(text.subspan(place->second), limit);
-      if (tokens.empty()) continue;
-      return Match{std::move(tokens), match_length(place->second, size), text.size()};
+    size_t best = 0, found = 0, looked = 0;
+    for (size_t place = latest(); place > 0 && best < LONGEST && looked < MOST_PLACES; place = before_[place], ++looked) {
+      const size_t length = match_length(place, LONGEST);
+      // A shorter match is another n-gram with the same hash; no row of a picture can be proposed.
+      if (length >= SHORTEST && length > best && text_[place] >= 0) best = length, found = place;
     }
-    return std::nullopt;
+    if (best == 0) return std::nullopt;
+    return Match{continued(std::span(text_).subspan(found), limit), match_length(found, LONGEST_COMPARED), text_.size()};
   }
 
   // If the text ends before `limit` tokens, it repeats itself, and so does the proposal. It ends before a row of a picture.
   static std::vector<int64_t> continued(std::span<const int64_t> found, size_t limit) {
     std::vector<int64_t> proposed;
-    while (proposed.size() < limit && found[proposed.size() % found.size()] >= 0) proposed.push_back(found[proposed.size() % found.size()]);
+    for (size_t i = 0; i < limit && found[i % found.size()] >= 0; ++i) proposed.push_back(found[i % found.size()]);
     return proposed;
   }
 
-  size_t match_length(size_t place, size_t known) const {
-    size_t length = known;
-    while (length < std::min(place, LONGEST_COMPARED) && text_[place - 1 - length] == text_[text_.size() - 1 - length]) ++length;
+  // Returns how many tokens before `place` are those at the end of the text, as far as `most`.
+  size_t match_length(size_t place, size_t most) const {
+    size_t length = 0;
+    while (length < std::min(place, most) && text_[place - 1 - length] == text_[text_.size() - 1 - length]) ++length;
     return length;
   }
 
   // Matches of about the same length, by powers of two, are trusted alike.
-  Trust& trust_in(size_t length) {
-    const auto size = static_cast<int>(std::bit_width(length));
-    return trust_.try_emplace(size, 1 - std::pow(0.5, size - 1)).first->second;
+  Trust& trust_in(size_t length) { return trust_[static_cast<size_t>(std::bit_width(length))]; }
+
+  static std::array<Trust, 8> first_trust() {
+    std::array<Trust, 8> trust;
+    for (size_t size = 0; size < trust.size(); ++size) trust[size] = {2 * (1 - std::pow(0.5, static_cast<double>(size) - 1)), 2};
+    return trust;
   }
 
   // Compares the last proposal with what came.
@@ -107,24 +106,45 @@ class PromptLookup final : public Drafter {
     }
   }
 
-  // Indexes every n-gram that is followed by something; the ending itself is not, yet.
+  // Indexes what came since the last call; if a generation begins with another text, all of it.
   void follow(std::span<const int64_t> text) {
-    const bool grew = text.size() >= text_.size() && std::equal(text_.begin(), text_.end(), text.begin());
+    const bool is_checked = !std::exchange(is_new_, false);
+    const bool grew = text.size() >= text_.size() && (is_checked || std::equal(text_.begin(), text_.end(), text.begin()));
     if (!grew) {
       text_.clear();
-      after_.clear();
+      before_.clear();
+      latest_.assign(latest_.size(), 0);
       proposed_.reset();
     }
-    const size_t known = std::max<size_t>(text_.size(), 1);
-    text_.insert(text_.end(), text.begin() + static_cast<ptrdiff_t>(text_.size()), text.end());
-    for (size_t end = known; end < text.size(); ++end) {
-      for (size_t size = SHORTEST; size <= std::min(LONGEST, end); ++size) after_[hash(text.subspan(end - size, size))] = end;
-    }
+    for (const int64_t token : text.subspan(text_.size())) add(token);
   }
 
+  // Adds a token, and the place before it to the places behind the n-gram that ends there.
+  void add(int64_t token) {
+    const size_t place = text_.size();
+    if (place >= latest_.size()) index_again(2 * latest_.size());
+    before_.push_back(place < SHORTEST ? 0 : std::exchange(latest_[slot(place)], place));
+    text_.push_back(token);
+  }
+
+  void index_again(size_t slots) {
+    latest_.assign(slots, 0);
+    for (size_t place = SHORTEST; place < text_.size(); ++place) before_[place] = std::exchange(latest_[slot(place)], place);
+  }
+
+  // Returns the latest place behind an n-gram like the text's last one; 0 for none.
+  size_t latest() const { return text_.size() < SHORTEST ? 0 : latest_[slot(text_.size())]; }
+
+  // Returns the slot of the n-gram before a place. Two n-grams in one slot are told apart by their tokens.
+  size_t slot(size_t place) const {
+    return fnv1a(text_.data() + place - SHORTEST, SHORTEST * sizeof(int64_t)) & (latest_.size() - 1);
+  }
+
+  bool is_new_ = true;
   std::vector<int64_t> text_;
-  std::unordered_map<uint64_t, size_t> after_;  // where each n-gram's latest continuation begins
-  std::map<int, Trust> trust_;
+  std::vector<size_t> before_;                              // by place: the place before it in the same slot, or 0
+  std::vector<size_t> latest_ = std::vector<size_t>(1024);  // by slot: its latest place, or 0
+  std::array<Trust, 8> trust_ = first_trust();              // by the bits of a match's length
   std::optional<Match> proposed_;
 };
 

@@ -50,6 +50,7 @@
 #include <hybridge/logits.h>
 #include <hybridge/program.h>
 #include <hybridge/pte.h>
+#include <hybridge/round_costs.h>
 #include <hybridge/state_file.h>
 #include <hybridge/state_layout.h>
 
@@ -238,6 +239,9 @@ class Session {
   // The note of the state that was loaded last.
   const std::string& note() const { return note_; }
 
+  // What rounds of generations over this session took so far.
+  RoundCosts& costs() { return costs_; }
+
   // The buffers of the state by name, where they are now: to look at.
   const Names& buffer_names() const { return program_->names(); }
   Result<Array> buffer(const std::string& name) { return program_->buffer(name); }
@@ -248,7 +252,8 @@ class Session {
         program_(std::move(program)),
         layout_(*program_, model_->facts()),
         checkpoints_(*program_, std::move(rows)),
-        slots_(static_cast<size_t>(facts().snapshot_slots)) {}
+        slots_(static_cast<size_t>(facts().snapshot_slots)),
+        costs_(facts().verify_lens) {}
 
   // The state as it is, with its texts.
   SavedState now() const {
@@ -515,6 +520,7 @@ class Session {
   std::string note_;
   Floats last_;
   HiddenStates hidden_;
+  RoundCosts costs_;
 };
 
 }  // namespace hybridge

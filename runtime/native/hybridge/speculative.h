@@ -15,13 +15,16 @@
 #include <concepts>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include <hybridge/drafter.h>
 #include <hybridge/draft_length_controller.h>
 #include <hybridge/prompt_lookup.h>
+#include <hybridge/round_costs.h>
 #include <hybridge/sampling.h>
 #include <hybridge/session.h>
 
@@ -80,15 +83,21 @@ struct Generated {
 // session is to be left alone. The last token given is not committed yet: it waits for the next round.
 class Generator {
  public:
-  // drafter: null for plain decoding.
-  Generator(Session& session, Generation options, Drafter* drafter)
+  // drafters: none for plain decoding; of several, each round asks the one that promises the most tokens a second.
+  Generator(Session& session, Generation options, std::vector<Drafter*> drafters)
       : session_(session),
         options_(std::move(options)),
-        drafter_(drafter),
+        drafters_(std::move(drafters)),
         sampler_(options_.sampling, options_.mask, options_.noise),
         longest_(static_cast<size_t>(session.facts().verify_len())),
-        own_controller_(session.facts().verify_lens, fixed_length()),
-        controller_(drafter != nullptr && options_.block_length == 0 ? drafter->controller(&session.facts(), session.facts().verify_lens) : own_controller_) {}
+        costs_(session.costs()) {
+    if (longest_ < 2) drafters_.clear();
+    if (options_.block_length > 0) fixed_length_ = std::min(options_.block_length, longest_);
+    for (Drafter* each : drafters_) {
+      each->begin();
+      controller_of(*each).begin(costs_, each->is_cheap());
+    }
+  }
 
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
@@ -130,19 +139,18 @@ class Generator {
  private:
   static constexpr Error NOTHING_ALLOWED = Error::InvalidArgument;
 
-  // seconds: until its tokens were there; drafting: of these, those of a proposal that could have been left out.
+  // drafter: proposed, for a block of `planned` tokens. seconds: until its tokens were there; drafting: of these, those of the
+  // drafter's proposal; comparing: those of proposals that are only compared.
   struct Round {
     std::vector<int64_t> tokens = {}, proposed = {};
     bool is_forced = false, is_counted = false;
-    double seconds = 0, drafting = 0;
+    Drafter* drafter = nullptr;
+    size_t planned = 0;
+    double seconds = 0, drafting = 0, comparing = 0;
   };
 
   bool is_cancelled() const { return options_.cancelled != nullptr && *options_.cancelled; }
-  bool may_draft() const { return drafter_ != nullptr && longest_ > 1; }
-
-  std::optional<size_t> fixed_length() const {
-    return options_.block_length > 0 ? std::optional(std::min(options_.block_length, longest_)) : std::nullopt;
-  }
+  DraftLengthController& controller_of(Drafter& drafter) const { return drafter.controller(&session_.facts()); }
 
   void see(int64_t token, std::span<const float> logits) {
     if (options_.watch != nullptr && token >= 0) options_.watch(token, logits);
@@ -175,46 +183,99 @@ class Generator {
     if (proposed > 0) ET_UNWRAP(timed(done_.commit_seconds, [&] { return session_.commit(static_cast<int64_t>(taken)); }));
     const double seconds = last.seconds + options_.clock() - began;
     done_.new_seconds += seconds_now() - started;
-    const bool judged = !last.is_forced;
-    controller_.round_done(1 + proposed, judged ? proposed : 0, judged ? accepted : 0, seconds, last.drafting);
+    account(last, seconds, accepted, Tokens(last.tokens).first(taken));
     return Error::Ok;
+  }
+
+  // Accounts for a round in what rounds cost, and in what each drafter is worth.
+  void account(const Round& round, double seconds, size_t accepted, Tokens came) {
+    const double target = seconds - round.drafting - round.comparing;
+    const size_t proposed = round.proposed.size();
+    costs_.add(1 + proposed, target, round.drafting + round.comparing == 0);
+    for (Drafter* each : drafters_) {
+      DraftLengthController& controller = controller_of(*each);
+      if (each != round.drafter) controller.round_passed(seconds);
+      else controller.round_done(costs_, round.planned, proposed, accepted, target + round.drafting, round.drafting);
+      for (const int64_t token : came) controller.compare(token);
+    }
   }
 
   // Tokens that a grammar leaves no choice for, as many as are verified sooner than decoded.
   Proposal forced() {
     if (options_.forced == nullptr || most() < 2 || longest_ < 2) return {};
     Proposal proposal(options_.forced(text_, std::min(most(), longest_) - 1));
-    proposal.tokens.resize(std::min(proposal.tokens.size(), controller_.tokens_worth_verifying(proposal.tokens.size())));
+    if (!fixed_length_) proposal.tokens.resize(costs_.certain_tokens_worth_verifying(proposal.tokens.size()));
     return proposal;
   }
 
   // Tokens that still may come.
   size_t most() const { return std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room())); }
 
-  // Draft tokens, as many as pay.
+  // A drafter with the block that it promises the most for, and its proposal once it was asked; none for plain decoding.
+  struct Choice {
+    Drafter* drafter = nullptr;
+    BlockPlan plan = {};
+    Proposal proposal = {};
+  };
+
+  // Draft tokens of the drafter that promises the most tokens a second, as many as pay; none where decoding does.
   Proposal paying_proposal() {
-    if (!may_draft()) return {};
-    if (drafter_->is_cheap()) return cheap_proposal(std::min(most(), longest_) - 1);
-    const size_t length = controller_.choose(most());
-    if (length == 1 && controller_.wants_shadow()) propose_in_shadow();
-    const double began = options_.clock();
-    Proposal proposal = propose(length - 1);
-    if (!proposal.tokens.empty()) now_.drafting = options_.clock() - began;
-    if (!proposal.confidences.empty()) proposal.tokens.resize(std::min(proposal.tokens.size(), controller_.trim_draft(proposal.confidences)));
-    return proposal;
-  }
-
-  Proposal cheap_proposal(size_t limit) {
-    Proposal proposal = propose(limit);
-    if (proposal.tokens.empty()) return {};
-    const size_t length = controller_.choose(proposal.tokens.size() + 1, proposal.confidence);
-    proposal.tokens.resize(std::min(proposal.tokens.size(), length - 1));
-    return proposal;
-  }
-
-  Proposal propose(size_t limit) {
+    const size_t limit = std::min(most(), longest_) - 1;
     if (limit == 0) return {};
-    Proposal proposal = timed(done_.draft_seconds, [&] { return drafter_->propose(text_, limit, sampler_); });
+    Choice free, best;
+    for (Drafter* each : drafters_) {
+      if (each->is_cheap()) choose(free, *each, propose(*each, limit));
+    }
+    for (Drafter* each : drafters_) {
+      if (each->is_cheap()) continue;
+      const BlockPlan plan = this->plan(*each, std::min(limit, each->longest()), std::nullopt);
+      if (plan.length > 1 && plan.speed > std::max(free.plan.speed, best.plan.speed)) best = {each, plan, {}};
+    }
+    for (Drafter* each : drafters_) {
+      if (each != best.drafter && !each->is_cheap() && controller_of(*each).wants_shadow(costs_)) propose_in_shadow(*each);
+    }
+    if (best.drafter == nullptr || !ask(best)) best = std::move(free);
+    now_.drafter = best.drafter;
+    now_.planned = best.plan.length;
+    return std::move(best.proposal);
+  }
+
+  BlockPlan plan(Drafter& drafter, size_t limit, std::optional<double> confidence) const {
+    if (fixed_length_) return {std::min(*fixed_length_, limit + 1), std::numeric_limits<double>::infinity()};
+    return controller_of(drafter).plan(costs_, limit + 1, confidence);
+  }
+
+  // Takes a proposal if it promises more than what is chosen.
+  void choose(Choice& best, Drafter& drafter, Proposal proposal) {
+    if (proposal.tokens.empty()) return;
+    const BlockPlan plan = this->plan(drafter, proposal.tokens.size(), proposal.confidence);
+    if (plan.length > 1 && plan.speed > best.plan.speed) {
+      proposal.tokens.resize(plan.length - 1);
+      best = {&drafter, plan, std::move(proposal)};
+    } else if (!proposal.confidence) {
+      controller_of(drafter).shadow(costs_, std::move(proposal.tokens));
+    }
+  }
+
+  // Asks a drafter that takes time, and leaves out draft tokens that are not worth verifying. Returns false if all are: then they
+  // are only compared.
+  bool ask(Choice& choice) {
+    const double began = options_.clock();
+    Proposal proposal = propose(*choice.drafter, choice.plan.length - 1);
+    const double seconds = options_.clock() - began;
+    if (!fixed_length_ && !proposal.confidences.empty()) {
+      const size_t worth = costs_.tokens_worth_verifying(proposal.confidences, seconds);
+      if (worth > 0) proposal.tokens.resize(worth);
+      else return compare_later(*choice.drafter, std::move(proposal.tokens), seconds), false;
+    }
+    if (proposal.tokens.empty()) return compare_later(*choice.drafter, {}, seconds), false;
+    now_.drafting = seconds;
+    choice.proposal = std::move(proposal);
+    return true;
+  }
+
+  Proposal propose(Drafter& drafter, size_t limit) {
+    Proposal proposal = timed(done_.draft_seconds, [&] { return drafter.propose(text_, limit, sampler_); });
     proposal.tokens.resize(std::min(proposal.tokens.size(), limit));
     if (options_.fitting != nullptr && !proposal.tokens.empty()) {
       // The first refused one stays if it was drawn: to reject it is part of the rule.
@@ -225,19 +286,25 @@ class Generator {
     return proposal;
   }
 
-  // Lets the drafter read the prompt, which is a prefill too; its first proposal is compared.
+  // Lets drafters that take time read the prompt, which is a prefill too; their first proposals are compared.
   void read_prompt() {
-    if (!may_draft()) return;
     const double drafting = done_.draft_seconds;
-    controller_.shadow(propose(controller_.shadow_length()).tokens, 0);
+    for (Drafter* each : drafters_) {
+      if (!each->is_cheap()) controller_of(*each).shadow(costs_, propose(*each, DraftLengthController::shadow_length(costs_)).tokens);
+    }
     done_.prefill_seconds += std::exchange(done_.draft_seconds, drafting) - drafting;
   }
 
   // Proposes only to compare with what comes: it tells whether speculation would pay again.
-  void propose_in_shadow() {
+  void propose_in_shadow(Drafter& drafter) {
     const double began = options_.clock();
-    Proposal proposal = propose(controller_.shadow_length());
-    controller_.shadow(std::move(proposal.tokens), options_.clock() - began);
+    Proposal proposal = propose(drafter, DraftLengthController::shadow_length(costs_));
+    compare_later(drafter, std::move(proposal.tokens), options_.clock() - began);
+  }
+
+  void compare_later(Drafter& drafter, std::vector<int64_t> tokens, double seconds) {
+    now_.comparing += seconds;
+    controller_of(drafter).shadow(costs_, std::move(tokens), seconds);
   }
 
   Error decode() {
@@ -247,7 +314,6 @@ class Generator {
     is_stuck_ = token < 0;
     if (is_stuck_) return Error::Ok;
     see(token, logits.last());
-    controller_.compare(token);
     now_.tokens = {token};
     return Error::Ok;
   }
@@ -271,6 +337,8 @@ class Generator {
   std::vector<int64_t> accept(const Logits& logits, const Proposal& proposal) {
     const size_t known = text_.size();
     const auto& proposed = proposal.tokens;
+    const bool are_drawn = !sampler_.is_greedy() && proposal.distributions.size() >= proposed.size();
+    if (are_drawn && options_.mask == nullptr) return accept_block(logits, proposal);
     for (size_t i = 0; i == 0 || (i <= proposed.size() && proposed[i - 1] == text_.back()); ++i) {
       const Distribution* q = i < proposed.size() ? proposal.drawn_from(i) : nullptr;
       const int64_t token = q != nullptr ? sampler_.judge(logits[i], text_, proposed[i], *q) : sampler_.draw(logits[i], text_);
@@ -284,13 +352,23 @@ class Generator {
     return tokens;
   }
 
+  // The same for draft tokens that were all drawn, and are judged together.
+  std::vector<int64_t> accept_block(const Logits& logits, const Proposal& proposal) {
+    const auto [accepted, next] = sampler_.judge_block(logits, text_, proposal.tokens, proposal.distributions);
+    std::vector<int64_t> tokens(proposal.tokens.begin(), proposal.tokens.begin() + static_cast<ptrdiff_t>(accepted));
+    is_stuck_ = next < 0;
+    if (!is_stuck_) tokens.push_back(next);
+    for (size_t i = 0; i < tokens.size(); ++i) see(tokens[i], logits[i]);
+    return tokens;
+  }
+
   Session& session_;
   const Generation options_;
-  Drafter* const drafter_;
+  std::vector<Drafter*> drafters_;
   Sampler sampler_;
   const size_t longest_;
-  DraftLengthController own_controller_;
-  DraftLengthController& controller_;
+  RoundCosts& costs_;
+  std::optional<size_t> fixed_length_;
   bool has_read_ = false, is_stuck_ = false;  // the drafter has the prompt; no token may come any more
   std::vector<int64_t> text_;
   Round now_;
@@ -325,19 +403,19 @@ Result<Generated> generate(
 // Refuses what `prefill` does, a max_new_tokens of 0, a sampling that makes no distribution, and draft tokens outside the
 // vocabulary. A mask that leaves no token, or logits that are NaN, are InvalidArgument: tokens that were given may be committed.
 template <std::predicate<int64_t> OnToken>
-Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, Drafter* drafter, OnToken on_token) {
-  Generator generator(session, options, drafter);
+Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, std::vector<Drafter*> drafters, OnToken on_token) {
+  Generator generator(session, options, std::move(drafters));
   return generate(generator, session.facts(), options.cancelled, prompt, on_token);
 }
 
 template <std::predicate<int64_t> OnToken>
 Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, Drafter& drafter, OnToken on_token) {
-  return generate(session, prompt, options, &drafter, std::move(on_token));
+  return generate(session, prompt, options, std::vector<Drafter*>{&drafter}, std::move(on_token));
 }
 
 template <std::predicate<int64_t> OnToken>
 Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, OnToken on_token) {
-  return generate(session, prompt, options, nullptr, std::move(on_token));
+  return generate(session, prompt, options, std::vector<Drafter*>(), std::move(on_token));
 }
 
 }  // namespace hybridge

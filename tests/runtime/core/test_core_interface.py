@@ -40,6 +40,7 @@ DRAFTERS = {
     "OWN": "OWN_DRAFTER",
     "MODEL": "DRAFT_MODEL",
     "CALLBACK": "CALLBACK_DRAFTER",
+    "AUTO": "AUTO_DRAFTER",
 }
 
 

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import table
 import torch
 from checkout import CHECKOUT
 from hypothesis import given
 from hypothesis import strategies as st
 from store import demo_folder
-from table import Table, table_session
+from table import Table, table_model, table_session
 from torch import Tensor
 from transformers import LogitsProcessorList
 from transformers.generation.logits_process import (
@@ -41,6 +42,7 @@ from hybridge.runtime import (
     open_artifact,
 )
 from hybridge.runtime.core.library import SOURCES
+from hybridge.runtime.core.statistics import Trace
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.measure import DEPTH, distribution, exact, p_value, remembered
 
@@ -382,6 +384,51 @@ def test_drawn_draft_tokens_leave_the_models_distribution(session_and_drafter: t
         counts[tuple(drawn)[:DEPTH]] += 1
     assert p_value(counts, expected, BLOCKS) > 1e-3
     assert BLOCKS / 2 < stats.accepted < stats.proposed - BLOCKS / 2
+
+
+def accepted_on_average(target: Table, draft: Table, text: tuple[int, ...], count: int) -> tuple[float, float]:
+    """Return how many of ``count`` drawn draft tokens are accepted one by one, and together, by the definitions.
+
+    One by one, token i is reached with the product of min(1, p / q) so far; together, with the running p of Sun et al.
+    """
+
+    def probabilities(table: Table, text: tuple[int, ...]) -> list[float]:
+        found: list[float] = torch.softmax(table(text).double(), 0).tolist()
+        return found
+
+    def further(text: tuple[int, ...], left: int, single: float, joint: float, drawn: float) -> tuple[float, float]:
+        if not left:
+            return 0.0, 0.0
+        sums = [0.0, 0.0]
+        for token, (p, q) in enumerate(zip(probabilities(target, text), probabilities(draft, text), strict=True)):
+            now = (single * min(1.0, p / q), min(1.0, joint * p / q))
+            rest = further((*text, token), left - 1, *now, drawn * q)
+            sums = [total + drawn * q * each + more for total, each, more in zip(sums, now, rest, strict=True)]
+        return sums[0], sums[1]
+
+    return further(text, count, 1.0, 1.0, 1.0)
+
+
+def test_draft_tokens_that_are_judged_together_are_accepted_as_often_as_can_be() -> None:
+    target, draft = Table(3, ends=False), Table(3, noise=1.0, ends=False)
+    session, small = table_session(target), table_model(draft)
+    accepted, expected, samples = 0, [0.0, 0.0], 2000
+    drafter = DraftModel(small, session)
+    averages = [accepted_on_average(target, draft, (2, first), 3) for first in range(table.VOCABULARY)]
+    session.prefill([1])
+    session.snapshot(0)
+    for noise in range(samples):
+        session.restore(0)
+        stats = Trace()
+        first, *_ = session.generate(
+            [2], max_new_tokens=5, drafter=drafter, sampling=Sampling(temperature=1.0), noise=noise, block_length=4,
+            stats=stats, eos_ids=(),
+        )  # fmt: skip
+        accepted += next(each.draft.accepted for each in stats.rounds if each.draft is not None)
+        expected = [total + each for total, each in zip(expected, averages[first], strict=True)]
+    single, joint = (total / samples for total in expected)
+    assert accepted / samples == pytest.approx(joint, abs=0.08)
+    assert joint > single + 0.1
 
 
 def until_end(tokens: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]:

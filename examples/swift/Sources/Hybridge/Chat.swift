@@ -103,7 +103,7 @@ public final class Chat: @unchecked Sendable {
   /// Answers a message; what `onPiece` throws ends the answer, and is thrown on.
   @discardableResult
   public func send(
-    _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .promptLookup, sampling: Sampling = Sampling(),
+    _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
     stops: [String] = [], onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
     var message = message
@@ -120,7 +120,7 @@ public final class Chat: @unchecked Sendable {
   /// Answers the last message again.
   @discardableResult
   public func retry(
-    maxNewTokens: Int = 512, drafter: Drafter = .promptLookup, sampling: Sampling = Sampling(), stops: [String] = [],
+    maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(), stops: [String] = [],
     onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
     try answer(maxNewTokens, drafter, sampling, stops, onPiece) {
@@ -132,7 +132,7 @@ public final class Chat: @unchecked Sendable {
   ///
   ///     for try await piece in chat.stream("Hello") { show(piece.content) }
   public func stream(
-    _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .promptLookup, sampling: Sampling = Sampling(),
+    _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
     stops: [String] = []
   ) -> AsyncThrowingStream<Piece, Error> {
     AsyncThrowingStream { continuation in

@@ -38,6 +38,8 @@ public enum Drafter: Sendable {
   case none
   /// The text so far.
   case promptLookup
+  /// Prompt lookup, and the drafter inside the model if it has one: each round asks the one that promises most, or none.
+  case auto
   /// The drafter inside the model, where its `draftLen` is not 0.
   case own
   /// A smaller model over the same tokens, exported with snapshot slots; a session keeps a session of it while it is given the
@@ -49,6 +51,7 @@ public enum Drafter: Sendable {
     case .none: return HYBRIDGE_NO_DRAFTER
     case .promptLookup: return HYBRIDGE_PROMPT_LOOKUP
     case .own: return HYBRIDGE_OWN_DRAFTER
+    case .auto: return HYBRIDGE_AUTO_DRAFTER
     case .model: return HYBRIDGE_DRAFT_MODEL
     }
   }

@@ -6,7 +6,7 @@ extension Session {
   ///
   ///     for try await token in session.tokens(after: prompt) { show(token) }
   public func tokens(
-    after prompt: [Int64], maxNewTokens: Int = 64, drafter: Drafter = .promptLookup, sampling: Sampling = Sampling()
+    after prompt: [Int64], maxNewTokens: Int = 64, drafter: Drafter = .auto, sampling: Sampling = Sampling()
   ) -> AsyncThrowingStream<Int64, Error> {
     AsyncThrowingStream { continuation in
       continuation.onTermination = { [weak self] _ in self?.cancel() }

@@ -99,7 +99,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   /// - Parameter mask: what each token may be; nil for any.
   @discardableResult
   public func generate(
-    _ prompt: [Int64], maxNewTokens: Int = 64, drafter: Drafter = .promptLookup, blockLength: Int = 0,
+    _ prompt: [Int64], maxNewTokens: Int = 64, drafter: Drafter = .auto, blockLength: Int = 0,
     sampling: Sampling = Sampling(), mask: Mask? = nil, onToken: (Int64) throws -> Bool
   ) throws -> Generated {
     guard maxNewTokens > 0, blockLength >= 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }

@@ -79,7 +79,7 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
     public fun send(
         message: String,
         maxNewTokens: Int = 512,
-        drafter: Drafter = Drafter.PromptLookup,
+        drafter: Drafter = Drafter.Auto,
         sampling: Sampling = Sampling(),
         stops: List<String> = emptyList(),
         onPiece: (Piece) -> Boolean,
@@ -90,7 +90,7 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
     /** Answers the last message again. */
     public fun retry(
         maxNewTokens: Int = 512,
-        drafter: Drafter = Drafter.PromptLookup,
+        drafter: Drafter = Drafter.Auto,
         sampling: Sampling = Sampling(),
         stops: List<String> = emptyList(),
         onPiece: (Piece) -> Boolean,

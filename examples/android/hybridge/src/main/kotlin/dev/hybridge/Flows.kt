@@ -15,7 +15,7 @@ import kotlinx.coroutines.launch
 public fun HybridgeSession.flow(
     prompt: LongArray,
     maxNewTokens: Int = 64,
-    drafter: Drafter = Drafter.PromptLookup,
+    drafter: Drafter = Drafter.Auto,
     sampling: Sampling = Sampling(),
     mask: Mask? = null,
 ): Flow<Long> = callbackFlow {
@@ -34,7 +34,7 @@ public fun HybridgeSession.flow(
 public fun Chat.flow(
     message: String,
     maxNewTokens: Int = 512,
-    drafter: Drafter = Drafter.PromptLookup,
+    drafter: Drafter = Drafter.Auto,
     sampling: Sampling = Sampling(),
     stops: List<String> = emptyList(),
 ): Flow<Piece> = callbackFlow {

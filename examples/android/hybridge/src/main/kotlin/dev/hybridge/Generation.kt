@@ -21,6 +21,9 @@ public sealed interface Drafter {
     /** The text so far. */
     public data object PromptLookup : Drafter
 
+    /** Prompt lookup, and the drafter inside the model if it has one: each round asks the one that promises most, or none. */
+    public data object Auto : Drafter
+
     /** The drafter inside the model, where [ModelInfo.draftLen] is not 0. */
     public data object Own : Drafter
 
@@ -59,6 +62,7 @@ internal fun Drafter.code(): Long = when (this) {
     Drafter.PromptLookup -> 1
     Drafter.Own -> 2
     is Drafter.Model -> 3
+    Drafter.Auto -> 5
 }
 
 /** What hybridge_jni.cpp takes of a generation: whole numbers, and numbers of the sampling. */

@@ -81,7 +81,7 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
     public fun generate(
         prompt: LongArray,
         maxNewTokens: Int = 64,
-        drafter: Drafter = Drafter.PromptLookup,
+        drafter: Drafter = Drafter.Auto,
         blockLength: Int = 0,
         sampling: Sampling = Sampling(),
         mask: Mask? = null,
