@@ -14,9 +14,9 @@ FOR_PYTHON = {
     *("hybridge_program_open", "hybridge_note", "hybridge_buffers", "hybridge_hidden"),
     *("hybridge_checkpoint_parts", "hybridge_checkpoint_part", "hybridge_checkpoint_read"),
     *(f"hybridge_tokenizer_{name}" for name in ("read", "id", "token", "added", "info")),
-    *(f"hybridge_grammar_{name}" for name in ("json_schema", "regex", "close", "mask", "forced", "fitting")),
+    *(f"hybridge_grammar_{name}" for name in ("mask", "forced", "fitting")),
     *("hybridge_chat_over", "hybridge_chat_render"),
-    *(f"hybridge_artifact_{name}" for name in ("model", "tokenizer")),
+    "hybridge_artifact_model",
     *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info")),
     *("hybridge_model_vision", "hybridge_picture_open", "hybridge_picture_close", "hybridge_picture_ids"),
 }

@@ -133,6 +133,8 @@ class Terminal {
   Terminal(const TextModel& model, hybridge_chat chat, const TextOptions& options, bool prints_stats)
       : chat_(chat), options_(options), sampling_(options.sampling()), prints_stats_(prints_stats) {
     generation_ = model.generation(options_, sampling_);
+    grammar_ = model.grammar(options_);
+    generation_.grammar = grammar_;
     for (const std::string& each : options_.stop) stops_.push_back(each.c_str());
   }
   Terminal(const Terminal&) = delete;
@@ -239,6 +241,7 @@ class Terminal {
   TextOptions options_;
   hybridge_sampling sampling_;
   hybridge_generation generation_ = {};
+  GrammarHandle grammar_;
   std::vector<const char*> stops_;
   hybridge_answer last_ = {};
   bool prints_stats_, ended_ = false;

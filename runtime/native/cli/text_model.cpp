@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <hybridge/open_file.h>
+
 #include "../text/stop_strings.h"
 #include "failure.h"
 
@@ -11,6 +13,7 @@ namespace {
 
 constexpr double SMALLEST = 1e-6, LARGEST = 1e6;  // temperature above 0, and penalty
 constexpr size_t MOST_THREADS = 1024, MOST_TOKENS = size_t(1) << 40;
+constexpr size_t LARGEST_SCHEMA = size_t(1) << 20;
 
 // Runs what a hybridge.h callback stands for; what it throws is thrown once the C functions are left.
 class Caught {
@@ -89,6 +92,10 @@ void TextOptions::declare(Arguments& arguments) {
   );
   arguments.seed("--seed", "Of the sampling; drawn if left out.", seed);
   arguments.texts("--stop", "TEXT", "End before this text; may be given several times.", stop);
+  arguments.text(
+      "--json-schema", "FILE", "A file with a JSON schema: the text is JSON that fits it, and nothing else.", json_schema
+  );
+  arguments.text("--regex", "PATTERN", "The text matches this regular expression as a whole.", regex);
 }
 
 hybridge_sampling TextOptions::sampling() const {
@@ -190,6 +197,27 @@ std::vector<int64_t> TextModel::encode(std::string_view text) const {
   return tokens;
 }
 
+GrammarHandle TextModel::grammar(const TextOptions& options) const {
+  GrammarHandle grammar;
+  if (options.json_schema && options.regex) throw Misuse("--json-schema and --regex exclude each other; give one of them.");
+  hybridge_status status = HYBRIDGE_OK;
+  if (options.json_schema) {
+    const std::string& path = *options.json_schema;
+    const auto schema = OpenFile::content(path.c_str(), LARGEST_SCHEMA);
+    if (!schema.ok()) throw Misuse(path + " cannot be read as a file of at most 1 MB; give one with a JSON schema.");
+    const size_t begin = schema->find_first_not_of(" \t\r\n");
+    if (begin == schema->npos || (*schema)[begin] != '{') {
+      throw Misuse(path + " is no JSON schema, which is an object such as {\"type\": \"object\"}.");
+    }
+    status = hybridge_grammar_json_schema(tokenizer_, schema->data(), schema->size(), grammar.out());
+  } else if (options.regex) {
+    status = hybridge_grammar_regex(tokenizer_, options.regex->data(), options.regex->size(), grammar.out());
+  }
+  if (status == HYBRIDGE_INVALID_ARGUMENT) throw Misuse(std::string(hybridge_failure()) + ".");
+  check(status, "the grammar cannot be read");
+  return grammar;
+}
+
 hybridge_generation TextModel::generation(const TextOptions& options, const hybridge_sampling& sampling) const {
   if (std::ranges::find(options.stop, "") != options.stop.end()) {
     throw Misuse("a stop string is empty; give at least one character.");
@@ -206,7 +234,9 @@ GeneratedText TextModel::generate(
     const std::vector<int64_t>& prompt, const TextOptions& options, const std::function<void(std::string_view piece)>& show
 ) {
   const hybridge_sampling sampling = options.sampling();
-  const hybridge_generation generation = this->generation(options, sampling);
+  const GrammarHandle grammar = this->grammar(options);
+  hybridge_generation generation = this->generation(options, sampling);
+  generation.grammar = grammar;
   if (prompt.empty()) throw Misuse("the prompt is empty; give at least one character.");
   for (const int64_t token : prompt) {
     if (token >= info_.vocab_size) {

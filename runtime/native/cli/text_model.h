@@ -42,6 +42,7 @@ using ModelHandle = Handle<hybridge_model_close>;
 using SessionHandle = Handle<hybridge_session_close>;
 using TokenizerHandle = Handle<hybridge_tokenizer_close>;
 using TextHandle = Handle<hybridge_text_close>;
+using GrammarHandle = Handle<hybridge_grammar_close>;
 
 // Opens model.pte of a folder. Throws Failure.
 ModelHandle open_model(const ArtifactFolder& folder);
@@ -64,6 +65,7 @@ struct TextOptions {
   double temperature = 0, top_p = 1, min_p = 0, repetition_penalty = 1;
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
+  std::optional<std::string> json_schema, regex;  // a file, an expression
 
   void declare(Arguments& arguments);
   hybridge_sampling sampling() const;
@@ -83,6 +85,9 @@ class TextModel {
 
   hybridge_session session() const { return session_; }
   hybridge_tokenizer tokenizer() const { return tokenizer_; }
+
+  // Reads the schema or the expression of the options, if there is one. Throws Misuse for what cannot be followed.
+  GrammarHandle grammar(const TextOptions& options) const;
 
   // The options for hybridge.h, which are used with `sampling`, of the same options. Throws Misuse for an empty stop string.
   hybridge_generation generation(const TextOptions& options, const hybridge_sampling& sampling) const;

@@ -65,6 +65,50 @@ def test_it_gives_the_texts_of_hybridge_run(cli: Run, options: tuple[str, ...]) 
         assert output(*words) == cli(*words).raw, prompt
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "kind": {"enum": ["abacus", "bridge"]},
+        "n": {"type": "integer"},
+    },
+    "required": ["name", "kind", "n"],
+    "additionalProperties": False,
+}
+
+
+def test_it_follows_grammars_as_hybridge_run_does(cli: Run, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    words = ["run", demo_folder() / "hybridge-demo", "--prompt", "A thing: ", "--max-new-tokens", 90]
+    for options in (["--json-schema", tmp_path / "schema.json"], ["--regex", "(yes|no), [a-z]{3,9}!"]):
+        for further in ([], ["--no-speculation"], ["--temperature", 1.2, "--seed", 5]):
+            assert output(*words, *options, *further) == cli(*words, *options, *further).raw
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (None, "cannot be read"),
+        ("[]", "is no JSON schema, which is an object"),
+        ('{"type": ', "this JSON schema cannot be followed: no JSON"),
+        ('{"uniqueItems": true}', '"uniqueItems" in the schema is not supported'),
+    ],
+)
+def test_a_schema_that_cannot_be_followed_is_refused(tmp_path: Path, schema: str | None, message: str) -> None:
+    if schema is not None:
+        (tmp_path / "schema.json").write_text(schema)
+    for command in ("run", "chat"):
+        words = [command, demo_folder() / "hybridge-demo", *["--prompt", "a"] * (command == "run")]
+        assert message in error(2, *words, "--json-schema", tmp_path / "schema.json")
+    assert "exclude each other" in error(2, *words, "--json-schema", "a", "--regex", "a")
+    assert "a group is not closed" in error(2, *words, "--regex", "(")
+
+
+def test_a_chat_follows_a_grammar() -> None:
+    done = start("chat", demo_folder() / "hybridge-demo", "--regex", "(yes|no)!", given=b"Hello\nAnd now?\n")
+    assert re.fullmatch(rb"((yes|no)!\n){2}", done.stdout), done
+
+
 @pytest.mark.parametrize("drafter", ["--prompt-lookup", "--drafter", "--draft"])
 def test_it_drafts_as_hybridge_run_does(cli: Run, drafter: str) -> None:
     demo = demo_folder()

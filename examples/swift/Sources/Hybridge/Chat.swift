@@ -14,6 +14,13 @@ public final class Artifact: Sendable {
 
   deinit { hybridge_artifact_close(handle) }
 
+  /// Returns the tokenizer, which is the artifact's own. Throws `.invalidFile` without one.
+  func tokenizer() throws -> hybridge_tokenizer {
+    var found: hybridge_tokenizer = 0
+    try expectOK(hybridge_artifact_tokenizer(handle, &found))
+    return found
+  }
+
   /// Returns a chat with a state of its own. system: what the model is told before the first message. checkpointBytes: most
   /// memory for states to go back to; 0 for 256 MB. Throws `.invalidFile` where the model has no chats that are written without
   /// Jinja, and `.invalidArgument` for a system's message or a switch for thinking that it does not have.
@@ -100,16 +107,17 @@ public final class Chat: @unchecked Sendable {
     }
   }
 
-  /// Answers a message; what `onPiece` throws ends the answer, and is thrown on.
+  /// Answers a message; what `onPiece` throws ends the answer, and is thrown on. grammar: what the answer must be; it begins behind
+  /// the reasoning of a model that thinks.
   @discardableResult
   public func send(
     _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
-    stops: [String] = [], onPiece: (Piece) throws -> Bool
+    stops: [String] = [], grammar: Grammar? = nil, onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
     var message = message
     return try message.withUTF8 { bytes in
       try bytes.withMemoryRebound(to: CChar.self) { words in
-        try answer(maxNewTokens, drafter, sampling, stops, onPiece) {
+        try answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) {
           // An empty message has no bytes, and is one all the same.
           hybridge_chat_send(handle, words.baseAddress ?? emptyWords, words.count, $0, $1, stops.count, takePiece, $2, $3)
         }
@@ -121,9 +129,9 @@ public final class Chat: @unchecked Sendable {
   @discardableResult
   public func retry(
     maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(), stops: [String] = [],
-    onPiece: (Piece) throws -> Bool
+    grammar: Grammar? = nil, onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
-    try answer(maxNewTokens, drafter, sampling, stops, onPiece) {
+    try answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) {
       hybridge_chat_retry(handle, $0, $1, stops.count, takePiece, $2, $3)
     }
   }
@@ -133,13 +141,15 @@ public final class Chat: @unchecked Sendable {
   ///     for try await piece in chat.stream("Hello") { show(piece.content) }
   public func stream(
     _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
-    stops: [String] = []
+    stops: [String] = [], grammar: Grammar? = nil
   ) -> AsyncThrowingStream<Piece, Error> {
     AsyncThrowingStream { continuation in
       continuation.onTermination = { [weak self] _ in self?.cancel() }
       DispatchQueue.global(qos: .userInitiated).async {
         do {
-          try self.send(message, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops) { piece in
+          try self.send(
+            message, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops, grammar: grammar
+          ) { piece in
             if case .terminated = continuation.yield(piece) { return false }
             return true
           }
@@ -174,8 +184,8 @@ public final class Chat: @unchecked Sendable {
   ) -> hybridge_status
 
   private func answer(
-    _ maxNewTokens: Int, _ drafter: Drafter, _ sampling: Sampling, _ stops: [String], _ onPiece: (Piece) throws -> Bool,
-    _ ask: Ask
+    _ maxNewTokens: Int, _ drafter: Drafter, _ sampling: Sampling, _ stops: [String], _ grammar: Grammar?,
+    _ onPiece: (Piece) throws -> Bool, _ ask: Ask
   ) throws -> Answer {
     guard maxNewTokens > 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }
     var draws = sampling.code
@@ -189,7 +199,7 @@ public final class Chat: @unchecked Sendable {
         withUnsafePointer(to: &draws) { draws in
           var options = hybridge_generation()
           (options.max_new_tokens, options.drafter) = (maxNewTokens, drafter.code)
-          (options.draft, options.sampling) = (drafter.draft, draws)
+          (options.draft, options.sampling, options.grammar) = (drafter.draft, draws, grammar?.handle ?? 0)
           // An array without elements has no address to give.
           return (ends + [nil]).withUnsafeBufferPointer {
             ask(&options, $0.baseAddress!, Unmanaged.passUnretained(callback).toOpaque(), &done)

@@ -97,10 +97,12 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   ///
   /// - Parameter blockLength: tokens that are verified at once; 0 for what is measured to be fastest.
   /// - Parameter mask: what each token may be; nil for any.
+  /// - Parameter grammar: what the text must be, in place of `mask`; nil for any.
   @discardableResult
   public func generate(
     _ prompt: [Int64], maxNewTokens: Int = 64, drafter: Drafter = .auto, blockLength: Int = 0,
-    sampling: Sampling = Sampling(), mask: Mask? = nil, onToken: (Int64) throws -> Bool
+    sampling: Sampling = Sampling(), mask: Mask? = nil, grammar: Grammar? = nil,
+    onToken: (Int64) throws -> Bool
   ) throws -> Generated {
     guard maxNewTokens > 0, blockLength >= 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }
     var draws = sampling.code
@@ -114,6 +116,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
             (options.max_new_tokens, options.block_length) = (maxNewTokens, blockLength)
             (options.drafter, options.draft, options.sampling) = (drafter.code, drafter.draft, draws)
             if mask != nil { options.mask = apply }
+            options.grammar = grammar?.handle ?? 0
             return hybridge_generate(
               handle, prompt, prompt.count, &options, take, Unmanaged.passUnretained(callbacks).toOpaque(), &done)
           }

@@ -297,13 +297,13 @@ NATIVE(jint, bringTo)(JNIEnv* env, jclass, jlong session, jlong cache, jlongArra
 namespace {
 
 // The wishes of a generation that Kotlin puts into arrays. options: max_new_tokens, block_length, drafter, draft, and of the
-// sampling top_k, seed, has_seed; sampling: the rest of it.
+// sampling top_k, seed, has_seed; a grammar, or 0. sampling: the rest of it.
 struct Wishes {
   Wishes(JNIEnv* env, jlongArray options, jdoubleArray sampling) {
     const std::vector<int64_t> chosen = tokens(env, options);
     double heat[4] = {};
     env->GetDoubleArrayRegion(sampling, 0, 4, heat);
-    fit = !env->ExceptionCheck() && chosen.size() == 7 && chosen[0] >= 0 && chosen[1] >= 0 && chosen[4] >= 0;
+    fit = !env->ExceptionCheck() && chosen.size() == 8 && chosen[0] >= 0 && chosen[1] >= 0 && chosen[4] >= 0;
     if (!fit) return;
     draws = {heat[0], heat[1], heat[2], heat[3], static_cast<size_t>(chosen[4]), static_cast<uint64_t>(chosen[5]), chosen[6] != 0};
     generation.max_new_tokens = static_cast<size_t>(chosen[0]);
@@ -311,6 +311,7 @@ struct Wishes {
     generation.drafter = static_cast<hybridge_drafter>(chosen[2]);
     generation.sampling = &draws;
     generation.draft = handle(chosen[3]);
+    generation.grammar = handle(chosen[7]);
   }
   Wishes(const Wishes&) = delete;
 
@@ -417,6 +418,30 @@ NATIVE(jint, textFinish)(JNIEnv* env, jclass, jlong text, jobjectArray piece) {
 
 NATIVE(jint, textClose)(JNIEnv*, jclass, jlong text) { return hybridge_text_close(handle(text)); }
 
+// Grammars
+
+NATIVE(jint, grammarJsonSchema)(JNIEnv* env, jclass, jlong tokenizer, jbyteArray schema, jlongArray grammar) {
+  return guarded([&] {
+    const std::string given = text(env, schema);
+    hybridge_grammar made = 0;
+    const hybridge_status status = hybridge_grammar_json_schema(handle(tokenizer), given.data(), given.size(), &made);
+    if (status == HYBRIDGE_OK) put(env, grammar, {static_cast<int64_t>(made)});
+    return status;
+  });
+}
+
+NATIVE(jint, grammarRegex)(JNIEnv* env, jclass, jlong tokenizer, jbyteArray pattern, jlongArray grammar) {
+  return guarded([&] {
+    const std::string given = text(env, pattern);
+    hybridge_grammar made = 0;
+    const hybridge_status status = hybridge_grammar_regex(handle(tokenizer), given.data(), given.size(), &made);
+    if (status == HYBRIDGE_OK) put(env, grammar, {static_cast<int64_t>(made)});
+    return status;
+  });
+}
+
+NATIVE(jint, grammarClose)(JNIEnv*, jclass, jlong grammar) { return hybridge_grammar_close(handle(grammar)); }
+
 // Chats
 
 namespace {
@@ -475,6 +500,15 @@ NATIVE(jint, artifactOpen)(JNIEnv* env, jclass, jbyteArray folder, jlongArray ar
 }
 
 NATIVE(jint, artifactClose)(JNIEnv*, jclass, jlong artifact) { return hybridge_artifact_close(handle(artifact)); }
+
+NATIVE(jint, artifactTokenizer)(JNIEnv* env, jclass, jlong artifact, jlongArray tokenizer) {
+  return guarded([&] {
+    hybridge_tokenizer found = 0;
+    const hybridge_status status = hybridge_artifact_tokenizer(handle(artifact), &found);
+    if (status == HYBRIDGE_OK) put(env, tokenizer, {static_cast<int64_t>(found)});
+    return status;
+  });
+}
 
 NATIVE(jint, chatOpen)
 (JNIEnv* env, jclass, jlong artifact, jbyteArray system, jint thinking, jlong checkpointBytes, jlongArray chat) {

@@ -26,6 +26,14 @@ public class Artifact(folder: File) : AutoCloseable {
         return Chat(chat[0])
     }
 
+    /** Returns the grammar of JSON that fits a schema. Throws with [Status.INVALID_ARGUMENT] for what cannot be followed. */
+    public fun jsonSchema(schema: String): Grammar = Grammar.jsonSchema(tokenizer, schema)
+
+    /** Returns the grammar of what a regular expression matches as a whole, in Rust's syntax; throws likewise. */
+    public fun regex(pattern: String): Grammar = Grammar.regex(tokenizer, pattern)
+
+    private val tokenizer get() = LongArray(1).also { found -> expectOk { Native.artifactTokenizer(handle, found) } }[0]
+
     /** May come before its chats'; a second one does nothing. */
     override fun close() {
         Native.artifactClose(handle) // which refuses a handle that is closed
@@ -75,15 +83,20 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
     /** Tokens that still fit. */
     public val room: Int get() = LongArray(2).also { counts -> call { Native.chatMessages(handle, null, counts) } }[1].toInt()
 
-    /** Answers a message; what [onPiece] throws ends the answer, and is thrown on. */
+    /**
+     * Answers a message; what [onPiece] throws ends the answer, and is thrown on.
+     *
+     * @param grammar what the answer must be; it begins behind the reasoning of a model that thinks. Null for any.
+     */
     public fun send(
         message: String,
         maxNewTokens: Int = 512,
         drafter: Drafter = Drafter.Auto,
         sampling: Sampling = Sampling(),
         stops: List<String> = emptyList(),
+        grammar: Grammar? = null,
         onPiece: (Piece) -> Boolean,
-    ): Answer = answer(maxNewTokens, drafter, sampling, stops, onPiece) { options, draws, ends, take, answered ->
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) { options, draws, ends, take, answered ->
         Native.chatSend(handle, message.encodeToByteArray(), options, draws, ends, take, answered)
     }
 
@@ -93,8 +106,9 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         drafter: Drafter = Drafter.Auto,
         sampling: Sampling = Sampling(),
         stops: List<String> = emptyList(),
+        grammar: Grammar? = null,
         onPiece: (Piece) -> Boolean,
-    ): Answer = answer(maxNewTokens, drafter, sampling, stops, onPiece) { options, draws, ends, take, answered ->
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) { options, draws, ends, take, answered ->
         Native.chatRetry(handle, options, draws, ends, take, answered)
     }
 
@@ -129,10 +143,11 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         drafter: Drafter,
         sampling: Sampling,
         stops: List<String>,
+        grammar: Grammar?,
         onPiece: (Piece) -> Boolean,
         ask: (LongArray, DoubleArray, Array<ByteArray>, OnPiece, LongArray) -> Int,
     ): Answer {
-        val (options, draws) = wishes(maxNewTokens, 0, drafter, sampling)
+        val (options, draws) = wishes(maxNewTokens, 0, drafter, sampling, grammar)
         val ends = stops.map { it.encodeToByteArray() }.toTypedArray()
         val answered = LongArray(8)
         val take = OnPiece { content, reasoning -> onPiece(Piece(content.decodeToString(), reasoning.decodeToString())) }

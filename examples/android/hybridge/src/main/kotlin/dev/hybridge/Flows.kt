@@ -37,10 +37,11 @@ public fun Chat.flow(
     drafter: Drafter = Drafter.Auto,
     sampling: Sampling = Sampling(),
     stops: List<String> = emptyList(),
+    grammar: Grammar? = null,
 ): Flow<Piece> = callbackFlow {
     launch(Dispatchers.IO) {
         try {
-            send(message, maxNewTokens, drafter, sampling, stops) { trySendBlocking(it).isSuccess }
+            send(message, maxNewTokens, drafter, sampling, stops, grammar) { trySendBlocking(it).isSuccess }
             close()
         } catch (failure: HybridgeException) {
             close(if (failure.status == Status.CANCELLED) CancellationException(failure.message, failure) else failure)

@@ -66,7 +66,13 @@ internal fun Drafter.code(): Long = when (this) {
 }
 
 /** What hybridge_jni.cpp takes of a generation: whole numbers, and numbers of the sampling. */
-internal fun wishes(maxNewTokens: Int, blockLength: Int, drafter: Drafter, sampling: Sampling): Pair<LongArray, DoubleArray> {
+internal fun wishes(
+    maxNewTokens: Int,
+    blockLength: Int,
+    drafter: Drafter,
+    sampling: Sampling,
+    grammar: Grammar?,
+): Pair<LongArray, DoubleArray> {
     val seed = sampling.seed
     val options = longArrayOf(
         maxNewTokens.toLong(),
@@ -76,6 +82,7 @@ internal fun wishes(maxNewTokens: Int, blockLength: Int, drafter: Drafter, sampl
         sampling.topK.toLong(),
         seed ?: 0,
         if (seed == null) 0 else 1,
+        grammar?.handle ?: 0,
     )
     return options to sampling.run { doubleArrayOf(temperature, topP, minP, repetitionPenalty) }
 }

@@ -76,6 +76,7 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
      *
      * @param blockLength tokens that are verified at once; 0 for what is measured to be fastest.
      * @param mask what each token may be; null for any.
+     * @param grammar what the text must be, in place of [mask]; null for any.
      * @throws HybridgeException with [Status.CANCELLED] where it was cancelled before its first token: nothing of it stays.
      */
     public fun generate(
@@ -85,9 +86,10 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
         blockLength: Int = 0,
         sampling: Sampling = Sampling(),
         mask: Mask? = null,
+        grammar: Grammar? = null,
         onToken: OnToken? = null,
     ): Generated {
-        val (options, draws) = wishes(maxNewTokens, blockLength, drafter, sampling)
+        val (options, draws) = wishes(maxNewTokens, blockLength, drafter, sampling, grammar)
         val counts = LongArray(5)
         call { Native.generate(handle, prompt, options, draws, mask, onToken, counts) }
         return generated(counts)

@@ -88,9 +88,17 @@ internal object Native {
 
     @JvmStatic external fun textClose(text: Long): Int
 
+    @JvmStatic external fun grammarJsonSchema(tokenizer: Long, schema: ByteArray, grammar: LongArray): Int
+
+    @JvmStatic external fun grammarRegex(tokenizer: Long, pattern: ByteArray, grammar: LongArray): Int
+
+    @JvmStatic external fun grammarClose(grammar: Long): Int
+
     @JvmStatic external fun artifactOpen(folder: ByteArray, artifact: LongArray): Int
 
     @JvmStatic external fun artifactClose(artifact: Long): Int
+
+    @JvmStatic external fun artifactTokenizer(artifact: Long, tokenizer: LongArray): Int
 
     @JvmStatic external fun chatOpen(artifact: Long, system: ByteArray?, thinking: Int, checkpointBytes: Long, chat: LongArray): Int
 

@@ -27,6 +27,12 @@ public class Tokenizer(file: File) : AutoCloseable {
     /** Returns what gives the text of tokens that come one after the other; close it. */
     public fun stream(skipSpecial: Boolean = true): TextStream = TextStream(this, skipSpecial)
 
+    /** Returns the grammar of JSON that fits a schema. Throws with [Status.INVALID_ARGUMENT] for what cannot be followed. */
+    public fun jsonSchema(schema: String): Grammar = Grammar.jsonSchema(handle, schema)
+
+    /** Returns the grammar of what a regular expression matches as a whole, in Rust's syntax; throws likewise. */
+    public fun regex(pattern: String): Grammar = Grammar.regex(handle, pattern)
+
     /** May come before its streams'; a second one does nothing. */
     override fun close() {
         Native.tokenizerClose(handle) // which refuses a handle that is closed
