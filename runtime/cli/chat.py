@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from hybridge.cache.errors import HybridgeError, UsageError
+from hybridge.cache.errors import HybridgeError, PictureError, UsageError
 from hybridge.runtime.cli.console import ShownReasoning, err, print_json, stats_table
 from hybridge.runtime.cli.options import (
     ArtifactArgument,
@@ -34,6 +34,7 @@ from hybridge.runtime.files import private_folder
 if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
     from hybridge.runtime.core.statistics import GenerationStats
     from hybridge.runtime.text.conversation import Conversation
+    from hybridge.runtime.text.pictures import PreparedPicture
 
 EXAMPLES = (
     "hybridge chat OUT",
@@ -45,6 +46,7 @@ PROMPT = "> "
 MOST_LINES = 1000
 HELP = """/undo         take the last message and its answer back
 /retry        another answer to the last message
+/image FILE   a picture before the next message
 /save FILE    keep the conversation and the model's state
 /load FILE    go on with a saved one
 /reset        start anew
@@ -84,20 +86,28 @@ def chat(
     opening = [{"role": "system", "content": text} for text in system or ()]
     render = load_template(model.artifact, variables, template.thinking)
     with kept_checkpoints(model.session, cache.cache_bytes, cache.cache_dir) as checkpoints:
-        conversation = Conversation(model.session, model.tokenizer, render, settings, opening, checkpoints)
+        processor = model.pictures if model.artifact.manifest.pictures is not None else None
+        conversation = Conversation(
+            model.session, model.tokenizer, render, settings, opening, checkpoints, processor.prepare if processor else None
+        )
         if load is not None:
             conversation.load(load)
         gc.freeze()
         with lines([line.split()[0] for line in HELP.splitlines()], remember=history) as read:
-            Terminal(conversation, json).loop(read)
+            Terminal(conversation, json, processor.read if processor else None).loop(read)
 
 
 @dataclass
 class Terminal:
-    """Reads messages and commands, and shows answers."""
+    """Reads messages and commands, and shows answers.
+
+    picture: reads a picture's file, for a model that takes some; pictures: those before the next message.
+    """
 
     conversation: Conversation
     json: bool
+    picture: Callable[[Path], PreparedPicture] | None = None
+    pictures: list[PreparedPicture] = field(default_factory=list)
     stats: GenerationStats | None = None
     ended: bool = False
     reasoning: ShownReasoning = field(default_factory=ShownReasoning)
@@ -122,23 +132,28 @@ class Terminal:
     def _do(self, line: str) -> None:
         if not line.startswith("/"):
             if line:
-                self._answer(self.conversation.say, line)
+                self._say(line)
             return
         name, _, argument = line.partition(" ")
         commands: dict[str, Callable[[str], None]] = {
             "/undo": self._undo, "/retry": self._retry, "/save": self._save, "/load": self._load, "/reset": self._reset,
-            "/stats": self._stats, "/help": self._help, "/exit": self._exit,
+            "/image": self._image, "/stats": self._stats, "/help": self._help, "/exit": self._exit,
         }  # fmt: skip
         if name not in commands:
             raise UsageError(f"there is no command {name}; /help lists them. A message cannot begin with a slash.")
         commands[name](argument.strip())
 
-    def _answer(self, ask: Callable[..., Iterator[str]], *words: str) -> None:
+    def _say(self, line: str) -> None:
+        """Send a message. Pictures that it does not fit with wait for the next one."""
+        self._answer(lambda stats: self.conversation.say(line, stats, self.pictures))
+        self.pictures = []
+
+    def _answer(self, ask: Callable[[GenerationStats], Iterator[str]]) -> None:
         """Write an answer as it comes. Ctrl-C stops it; its text so far stays."""
         from hybridge.runtime.core.statistics import GenerationStats
 
         self.stats = GenerationStats()
-        pieces = ask(*words, self.stats)
+        pieces = ask(self.stats)
         try:
             for piece in filter(None, pieces):
                 self._write(piece)
@@ -173,6 +188,14 @@ class Terminal:
             err.print("[dim]with --temperature 0 the answer stays the same; 0.7 would make others[/]")
         self._answer(self.conversation.retry)
 
+    def _image(self, argument: str) -> None:
+        if self.picture is None:
+            raise PictureError("this model takes no pictures: its artifact has the text model alone.")
+        picture = self.picture(_file(argument, "/image"))
+        self.pictures.append(picture)
+        parts = f" in {picture.rows} x {picture.columns} tiles" if len(picture.parts) > 1 else ""
+        err.print(f"[dim]a picture of {len(picture.ids)} tokens{parts} before the next message[/]", highlight=False)
+
     def _save(self, argument: str) -> None:
         self.conversation.save(_file(argument, "/save"))
         err.print(f"[dim]saved; go on with /load {escape(argument)}[/]")
@@ -183,6 +206,7 @@ class Terminal:
 
     def _reset(self, _: str) -> None:
         self.conversation.reset()
+        self.pictures = []
 
     def _stats(self, _: str) -> None:
         from hybridge.runtime.core.statistics import GenerationStats

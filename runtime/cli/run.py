@@ -40,8 +40,9 @@ if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command 
     from hybridge.runtime.core.statistics import GenerationStats
     from hybridge.runtime.core.tokenizer import Tokenizer
     from hybridge.runtime.text.answers import Answer
-    from hybridge.runtime.text.chat_template import Render
+    from hybridge.runtime.text.chat_template import Message, Render
     from hybridge.runtime.text.generate import GenerationSettings, TextModel
+    from hybridge.runtime.text.pictures import PreparedPicture
 
 EXAMPLES = (
     "hybridge run OUT --prompt 'The capital of France is' --stats",
@@ -50,6 +51,7 @@ EXAMPLES = (
     "hybridge run OUT --prompt 'A point: ' --json-schema point.json",
     "hybridge run OUT --prompt 'What is 2 + 2?' --system 'Answer in one word.' --no-thinking",
     "hybridge run OUT --chat --prompt - < question.txt",
+    "hybridge run OUT --image cat.jpg --prompt 'What is on this picture?'",
     "hybridge run OUT --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95 --seed 1",
 )
 STDIN = "-"
@@ -67,9 +69,13 @@ def run(
     prompt_file: Annotated[Path | None, typer.Option("--prompt-file", help="A file with the text; - is stdin.")] = None,
     chat: Annotated[
         bool,
-        typer.Option("--chat", help="The text is a message: the chat template goes around it. The next three imply it."),
+        typer.Option("--chat", help="The text is a message: the chat template goes around it. The next four imply it."),
     ] = False,
     system: SystemOption = None,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option("--image", help="A picture before the message, for a model that takes some; may be given several times."),
+    ] = None,
     template: TemplateOptions,
     max_new_tokens: NewTokensOption = 128,
     drafter: DrafterOptions,
@@ -92,10 +98,12 @@ def run(
     model = open_text_model(artifact, threads=threads, **vars(drafter))
     constrain = generation.constrain(model)
     splitter = None
-    if chat or system or variables or template.thinking is not None:
+    if chat or system or image or variables or template.thinking is not None:
         from hybridge.runtime.text.chat_template import load_template, reasoning_parser
 
-        asked = as_message(model.tokenizer, text, system or (), load_template(model.artifact, variables, template.thinking))
+        pictures = [model.pictures.read(path) for path in image or ()]
+        render = load_template(model.artifact, variables, template.thinking)
+        asked = as_message(model.tokenizer, text, system or (), render, pictures)
         splitter = reasoning_parser(model.artifact, model.tokenizer)
     else:
         asked = as_text(model.tokenizer, text)
@@ -188,13 +196,14 @@ def plain_seconds(model: TextModel) -> float | None:
 class RunPrompt:
     """A prompt: the text as given, its tokens, and the text that is shown before the continuation.
 
-    rendered: the prompt as the chat template wrote it; empty for a text to continue.
+    rendered: the prompt as the chat template wrote it; empty for a text to continue. pictures: in it, open as long as it lives.
     """
 
     text: str
     ids: list[int]
     shown: str
     rendered: str = ""
+    pictures: Sequence[PreparedPicture] = ()
 
 
 def as_text(tokenizer: Tokenizer, text: str) -> RunPrompt:
@@ -202,14 +211,21 @@ def as_text(tokenizer: Tokenizer, text: str) -> RunPrompt:
     return RunPrompt(text, tokenizer.encode(text).ids, text)
 
 
-def as_message(tokenizer: Tokenizer, text: str, system: Sequence[str], render: Render) -> RunPrompt:
-    """Return the prompt of a message to answer, rendered by the chat template; only the answer is shown."""
+def as_message(
+    tokenizer: Tokenizer, text: str, system: Sequence[str], render: Render, pictures: Sequence[PreparedPicture] = ()
+) -> RunPrompt:
+    """Return the prompt of a message to answer, rendered by the chat template; only the answer is shown.
+
+    pictures: before the text of the message. Raises PictureError if the template writes them otherwise.
+    """
+    from hybridge.runtime.text.pictures import message_content, with_pictures
     from hybridge.runtime.text.spelled_tokens import SpelledTokens
 
-    opening = [{"role": "system", "content": told} for told in system]
-    rendered = SpelledTokens(tokenizer).rendered(render, [*opening, {"role": "user", "content": text}])
+    opening: list[Message] = [{"role": "system", "content": told} for told in system]
+    asked: Message = {"role": "user", "content": message_content(text, len(pictures))}
+    rendered = SpelledTokens(tokenizer).rendered(render, [*opening, asked])
     ids = tokenizer.encode(rendered.text, around=False, plain=rendered.spelled).ids
-    return RunPrompt(text, ids, "", rendered.text)
+    return RunPrompt(text, with_pictures(ids, pictures), "", rendered.text, pictures)
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

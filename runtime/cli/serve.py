@@ -77,7 +77,8 @@ def serve(
     opened, tokenizer = models[0].artifact, models[0].tokenizer
     render, form = renderer(opened, variables, template.thinking), answer_format_of(opened, tokenizer)
     with kept_checkpoints(models[0].session, cache.cache_bytes, cache.cache_dir) as checkpoints:
-        server = Server(slots, tokenizer, render, checkpoints, settings, form)
+        pictures = models[0].pictures if opened.manifest.pictures is not None else None
+        server = Server(slots, tokenizer, render, checkpoints, settings, form, pictures)
         gc.freeze()
         listen(server.app(), host, port, lambda url: err.print(f"{settings.name} answers at {url}/v1", highlight=False))
 

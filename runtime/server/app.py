@@ -51,6 +51,7 @@ from hybridge.runtime.server.structure import Constrain, Structures, with_types
 from hybridge.runtime.server.worker import Finished, Inbox, Job, Metrics, SessionSlot, Worker
 from hybridge.runtime.text.answers import Answer, AnswerFormat, OneCall, decoder_of, with_general_calls
 from hybridge.runtime.text.generate import TextPiece
+from hybridge.runtime.text.pictures import PictureProcessor
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ class Server:
         cache: PrefixCache,
         settings: ServerSettings,
         form: AnswerFormat | None = None,
+        pictures: PictureProcessor | None = None,
     ) -> None:
         """Make a server that does not compute before its ``app`` starts.
 
@@ -118,13 +120,14 @@ class Server:
             cache: keeps checkpoints of what was read.
             settings: hold for all requests.
             form: the model's format of calls and reasoning, if it is known.
+            pictures: prepares the pictures of requests, for a model that takes some.
         """
         self.tokenizer, self.settings, self.metrics = tokenizer, settings, Metrics()
         self.answers = self.calling = form
         if form is None or not form.has_calls or ignores_tools(render):
             self.calling, render = with_general_calls(form), with_tools_in_text(render)
         session = slots[0].session
-        self.prompts = Prompts(tokenizer, render, session.max_seq_len, session.manifest.eos_ids)
+        self.prompts = Prompts(tokenizer, render, session.max_seq_len, session.manifest.eos_ids, pictures)
         self.worker = Worker(slots, cache, self.metrics, settings.queue)
         self.structures = Structures(tokenizer, session.manifest, self.calling)
         self.decoder = decoder_of(self.calling, tokenizer)
@@ -297,7 +300,7 @@ class Server:
             prompt=prompt.tokens, tokenizer=self.decoder if question.chat else self.tokenizer,
             sampling=self._sampling(question.asked), max_new_tokens=question.most or limits.new_tokens,
             deadline=monotonic() + limits.seconds, stop=question.asked.stops, marks=prompt.marks,
-            logprobs=question.logprobs, constrain=question.constrain, emit=inbox.put,
+            logprobs=question.logprobs, constrain=question.constrain, emit=inbox.put, pictures=prompt.pictures,
         )  # fmt: skip
 
     async def stream_events(self, question: Question, job: Job, inbox: Inbox) -> AsyncGenerator[AnswerChunk | Finished, None]:

@@ -10,11 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from hybridge.cache.errors import HybridgeError
+from hybridge.cache.errors import HybridgeError, UsageError
 from hybridge.runtime.core.tokenizer import Encoding, Tokenizer
-from hybridge.runtime.server.requests import ApiError, ChatMessage, invalid
+from hybridge.runtime.server.requests import MOST_PICTURES, ApiError, ChatMessage, invalid
 from hybridge.runtime.text.answers import Answer
 from hybridge.runtime.text.chat_template import Message
+from hybridge.runtime.text.pictures import PictureProcessor, PreparedPicture, data_of_url, expanded, with_pictures
 from hybridge.runtime.text.spelled_tokens import Rendered, Spans, SpelledTokens
 
 ChatRenderer = Callable[[list[dict[str, Any]], Mapping[str, Any]], str]
@@ -36,7 +37,8 @@ class Prompt:
     """A prompt: its text as the template wrote it, and its tokens.
 
     marks: lengths of the tokens at which other conversations may branch off. messages, variables: the template's input. lead:
-    text behind the template's, as if the model had written it. spelled: see ``Rendered``.
+    text behind the template's, as if the model had written it. spelled: see ``Rendered``. pictures: in order, open as long as
+    the prompt lives.
     """
 
     text: str
@@ -46,6 +48,11 @@ class Prompt:
     variables: Mapping[str, Any] = field(default_factory=dict)
     lead: str = ""
     spelled: Spans = ()
+    pictures: Sequence[PreparedPicture] = ()
+
+
+Known = tuple[Rendered, tuple[tuple[int, ...], ...]]
+"""A text of a conversation, and the ids of each picture in it."""
 
 
 class Prompts:
@@ -57,35 +64,63 @@ class Prompts:
     from other threads than the loop's.
     """
 
-    def __init__(self, tokenizer: Tokenizer, render: ChatRenderer, longest: int, eos_ids: Sequence[int] = ()) -> None:
-        """Remember no answers yet. longest: tokens of the context. eos_ids: tokens that end an answer, also in templates."""
+    def __init__(
+        self, tokenizer: Tokenizer, render: ChatRenderer, longest: int, eos_ids: Sequence[int] = (),
+        pictures: PictureProcessor | None = None,
+    ) -> None:  # fmt: skip
+        """Remember no answers yet.
+
+        longest: tokens of the context. eos_ids: tokens that end an answer, also in templates. pictures: of a model that takes
+        some.
+        """
+        self.pictures = pictures
         self.tokenizer, self.render, self.longest = tokenizer, render, longest
         self._special = SpelledTokens(tokenizer)
         self._longest_token = max(1, tokenizer.info.longest)
         self._lock = threading.Lock()
-        self._answers: OrderedDict[Rendered, list[int]] = OrderedDict()
+        self._answers: OrderedDict[Known, list[int]] = OrderedDict()
         self._reasons: OrderedDict[str, str] = OrderedDict()
         self._ends = [text for token in eos_ids if (text := tokenizer.id_to_token(token))]
 
     def of_chat(self, messages: Sequence[ChatMessage], variables: Mapping[str, Any]) -> Prompt:
-        """Return the prompt of a conversation. Raises like the renderer, and ApiError if it is too long."""
+        """Return the prompt of a conversation.
+
+        Raises like the renderer, ApiError if it is too long, and PictureError for a picture that cannot be read.
+        """
+        pictures = self._prepared([url for message in messages for url in message.pictures])
+        shown = tuple(tuple(each.ids) for each in pictures)
         plain = [self._with_reasons(message.for_template()) for message in messages]
         rendered = self._rendered(plain, variables)
         with self._lock:
-            answers = (each for each in self._answers if rendered.begins_with(each))
-            known = max(answers, key=lambda each: len(each.text), default=Rendered(""))
-            if known.text:
+            answers = (each for each in self._answers if rendered.begins_with(each[0]) and shown[: len(each[1])] == each[1])
+            known = max(answers, key=lambda each: len(each[0].text), default=(Rendered(""), ()))
+            if known[0].text:
                 self._answers.move_to_end(known)
-            tokens = self._answers.get(known, [])
-        behind = len(known.text)
+            answered = self._answers.get(known, [])
+        behind, new = len(known[0].text), pictures[len(known[1]) :]
         encoded = self._encode(rendered.behind(behind), "messages")
-        tokens = [*tokens, *encoded.ids]
+        tokens = [*answered, *with_pictures(encoded.ids, new)]
         if not tokens:
             raise ApiError(400, "the chat template makes no text of these messages.", param="messages")
-        before = len(tokens) - len(encoded.ids)
         branches = [at - behind for at in self._branches(rendered.text, plain, variables) if at > behind]
-        marks = {before + int((encoded.spans[:, 1] <= at).sum()) for at in branches}
-        return Prompt(rendered.text, tokens, tuple(sorted(marks - {0})), plain, variables, spelled=rendered.spelled)
+        lengths = expanded(encoded.ids, new)
+        marks = tuple(sorted({len(answered) + lengths[int((encoded.spans[:, 1] <= at).sum())] for at in branches} - {0}))
+        return Prompt(rendered.text, tokens, marks, plain, variables, spelled=rendered.spelled, pictures=pictures)
+
+    def _prepared(self, urls: Sequence[str]) -> list[PreparedPicture]:
+        """Return the pictures of a request. Raises PictureError, and ApiError for too many or for a model without pictures."""
+        if not urls:
+            return []
+        if self.pictures is None:
+            raise invalid("this model takes no pictures: its artifact has the text model alone.", "messages")
+        if len(urls) > MOST_PICTURES:
+            raise invalid(f"a request has at most {MOST_PICTURES} pictures, and this one has {len(urls)}.", "messages")
+        prepared, tokens = list[PreparedPicture](), 0
+        for url in urls:
+            prepared.append(self.pictures.prepare(data_of_url(url)))
+            tokens += len(prepared[-1].ids)
+            self.check_length(tokens, "messages")
+        return prepared
 
     def of_text(self, text: str) -> list[int]:
         """Return the tokens of a text to continue, with those that the tokenizer adds. Raises ApiError if it is too long."""
@@ -130,7 +165,8 @@ class Prompts:
         if answer.calls or answer.reasoning:
             written = self._written(prompt, answer) or written
         with self._lock:
-            _put(self._answers, written, [*prompt.tokens, *tokens])
+            shown = tuple(tuple(each.ids) for each in prompt.pictures)
+            _put(self._answers, (written, shown), [*prompt.tokens, *tokens])
             if answer.calls and answer.reasoning:
                 _put(self._reasons, answer.calls[0].id, answer.reasoning)
 
@@ -203,6 +239,11 @@ def with_tools_in_text(render: ChatRenderer) -> ChatRenderer:
         tools = variables.get("tools")
         if not tools:
             return render(plain, others)
+        if any(not isinstance(message["content"], str) for message in plain):
+            raise UsageError(
+                "this model's chat template has no tools of its own, so that they are told in a text: leave out the tools, or "
+                "the pictures."
+            )
         functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
         told = TOLD.format(functions=functions)
         try:
@@ -244,15 +285,22 @@ def _without_calls(messages: Sequence[Message]) -> list[Message]:
             results = True
             continue
         if results and message["role"] == "user":
-            plain[-1] = {**message, "content": f"{plain[-1]['content']}\n{message['content']}"}
+            plain[-1] = {**message, "content": _joined(plain[-1]["content"], message["content"])}
         else:
             plain.append(_in_text(message))
         results = False
     return plain
 
 
+def _joined(text: str, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """Return a content, which may have pictures, behind a text."""
+    return f"{text}\n{content}" if isinstance(content, str) else [{"type": "text", "text": f"{text}\n"}, *content]
+
+
 def _in_text(message: Message) -> Message:
     """Return a message with its calls as text."""
+    if not isinstance(message["content"], str):
+        return message  # pictures, which are the user's
     calls = [
         f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>"
         for call in message.get("tool_calls") or ()

@@ -6,13 +6,15 @@ A field that would change the text and is not supported is refused by name.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hybridge.cache.errors import CapacityError, HybridgeError
 
+MOST_PICTURES = 64
+"""Most pictures of a request."""
 LONGEST_STOP = 256
 """Most characters of a stop string."""
 
@@ -82,12 +84,38 @@ def of_hybridge(error: HybridgeError) -> ApiError:
     return ApiError(500, str(error), "server_error")
 
 
-class ContentPart(BaseModel):
-    """A part of a message's content; text is the only kind."""
+class TextContent(BaseModel):
+    """A text in a message's content."""
 
     model_config = ConfigDict(extra="ignore")
     type: Literal["text"]
     text: Text
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the part as chat templates expect it."""
+        return {"type": "text", "text": self.text}
+
+
+class ImageUrl(BaseModel):
+    """The data of a picture, as a ``data:`` URL."""
+
+    model_config = ConfigDict(extra="ignore")
+    url: Annotated[str, Field(max_length=90 << 20)]
+
+
+class ImageContent(BaseModel):
+    """A picture in a message's content."""
+
+    model_config = ConfigDict(extra="ignore")
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the part as chat templates expect it: a place for the picture."""
+        return {"type": "image"}
+
+
+ContentPart = Annotated[TextContent | ImageContent, Field(discriminator="type")]
 
 
 class CalledFunction(BaseModel):
@@ -125,11 +153,20 @@ class ChatMessage(BaseModel):
     tool_calls: Annotated[list[PastCall], Field(max_length=256)] | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """Return the message as chat templates expect it, with its parts joined."""
-        content = "".join(part.text for part in self.content) if isinstance(self.content, list) else self.content
+        """Return the message as chat templates expect it: its texts joined, unless there are pictures among them."""
+        content: Any = self.content
+        if isinstance(self.content, list):
+            texts = [part.text for part in self.content if isinstance(part, TextContent)]
+            content = [part.for_template() for part in self.content] if self.pictures else "".join(texts)
         role = "system" if self.role == "developer" else self.role
         calls = {"tool_calls": [call.for_template() for call in self.tool_calls]} if self.tool_calls else {}
         return {**(self.model_extra or {}), "role": role, "content": content or "", **calls}
+
+    @property
+    def pictures(self) -> list[str]:
+        """Return the URLs of its pictures, in order."""
+        parts = self.content if isinstance(self.content, list) else []
+        return [part.image_url.url for part in parts if isinstance(part, ImageContent)]
 
 
 class StreamOptions(BaseModel):
@@ -311,10 +348,17 @@ class _Item(BaseModel):
 
 
 class TextPart(_Item):
-    """A part of a content; text is the only kind."""
+    """A text in a content."""
 
     type: Literal["input_text", "output_text", "text", "reasoning_text"]
     text: Text
+
+
+class ImagePart(_Item):
+    """A picture in a content, as a ``data:`` URL."""
+
+    type: Literal["input_image"]
+    image_url: Annotated[str, Field(max_length=90 << 20)]
 
 
 Content = Text | Annotated[list[TextPart], Field(max_length=1024)]
@@ -325,7 +369,7 @@ class MessageItem(_Item):
 
     type: Literal["message"] = "message"
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: Content
+    content: Text | Annotated[list[Annotated[TextPart | ImagePart, Field(discriminator="type")]], Field(max_length=1024)]
 
 
 class CallItem(_Item):
@@ -437,7 +481,7 @@ class ResponsesRequest(GenerationRequest):
                 case MessageItem(role="assistant"):
                     spoken = {**_spoken(spoken), "content": spoken.get("content", "") + _text(item.content)}
                 case MessageItem():
-                    yield {"role": item.role, "content": _text(item.content)}
+                    yield {"role": item.role, "content": _content(item.content)}
                 case ReasoningItem():
                     spoken = {**_spoken(spoken), "reasoning_content": _text(item.content or [])}
                 case CallItem():
@@ -456,5 +500,22 @@ def _spoken(message: dict[str, Any]) -> dict[str, Any]:
     return message or {"role": "assistant", "content": ""}
 
 
-def _text(content: str | list[TextPart]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
+def _text(content: str | Sequence[TextPart | ImagePart]) -> str:
+    """Return the text of a content. Raises ApiError for a picture, which only a message to the model may have."""
+    if isinstance(content, str):
+        return content
+    if any(isinstance(part, ImagePart) for part in content):
+        raise invalid("a picture is in a part of the conversation that cannot have one; put it into a user's message.", "input")
+    return "".join(part.text for part in content if isinstance(part, TextPart))
+
+
+def _content(content: str | Sequence[TextPart | ImagePart]) -> str | list[dict[str, Any]]:
+    """Return a content in the form of a chat's."""
+    if isinstance(content, str) or not any(isinstance(part, ImagePart) for part in content):
+        return _text(content)
+    return [
+        {"type": "image_url", "image_url": {"url": part.image_url}}
+        if isinstance(part, ImagePart)
+        else {"type": "text", "text": part.text}
+        for part in content
+    ]

@@ -22,6 +22,7 @@ from hybridge.runtime.core.statistics import GenerationStats
 from hybridge.runtime.server.requests import ApiError, of_hybridge
 from hybridge.runtime.text.answers import TokenDecoder
 from hybridge.runtime.text.generate import FinishReason, TextPiece, generate_text
+from hybridge.runtime.text.pictures import PreparedPicture
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ class Job:
 
     prompt: tokens. emit: takes each event, on the worker's thread; the last is Finished or an ApiError. deadline: by
     ``time.monotonic``. marks: lengths of the prompt at which other conversations may branch off. logprobs: number of most
-    likely tokens to report with each token; None for none. constrain: makes a constraint for the text.
+    likely tokens to report with each token; None for none. constrain: makes a constraint for the text. pictures: in the prompt,
+    open until the end.
     """
 
     prompt: list[int]
@@ -75,6 +77,7 @@ class Job:
     marks: Collection[int] = ()
     logprobs: int | None = None
     constrain: Callable[[], Constraint] | None = None
+    pictures: Sequence[PreparedPicture] = ()
     cancelled: bool = False
 
     def given_up(self) -> ApiError | None:
@@ -110,11 +113,12 @@ class Job:
 
 @dataclass
 class RunningJob:
-    """A job, its slot, and its remaining steps."""
+    """A job, its slot, and its remaining steps. encodings: of its pictures' parts before it."""
 
     job: Job
     slot: SessionSlot
     steps: Generator[None, None, None]
+    encodings: int
 
 
 class Worker:
@@ -175,7 +179,8 @@ class Worker:
                     continue
                 slot = max(self._free, key=lambda slot: slot.cached_tokens(job.prompt))  # the first of equal ones
                 self._free.remove(slot)
-                self._running.append(RunningJob(job, slot, job.steps(slot, self.cache)))
+                encodings = sum(each.encodings for each in job.pictures)
+                self._running.append(RunningJob(job, slot, job.steps(slot, self.cache), encodings))
                 self._count()
             return not self._ends
 
@@ -205,6 +210,7 @@ class Worker:
     def _end(self, running: RunningJob) -> None:
         """Keep the state that a job leaves as a checkpoint, and free its slot."""
         session = running.slot.session
+        self.metrics.add("encoded_pictures_total", sum(each.encodings for each in running.job.pictures) - running.encodings)
         try:
             if session.length:
                 keep_checkpoint(session, self.cache)
@@ -267,6 +273,7 @@ METRICS = {
     "generated_tokens_total": ("counter", "new tokens"),
     "draft_tokens_total": ("counter", "draft tokens that were verified"),
     "accepted_draft_tokens_total": ("counter", "draft tokens that became text"),
+    "encoded_pictures_total": ("counter", "pictures, or tiles of large ones, that were encoded"),
     "running": ("gauge", "generations that take turns"),
     "waiting": ("gauge", "requests that wait for one to end"),
     "cache_bytes": ("gauge", "bytes of the checkpoints that are kept"),

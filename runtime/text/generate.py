@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,7 @@ from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats, Origin
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import Answer, AnswerSplitter, TokenDecoder
+from hybridge.runtime.text.pictures import PictureProcessor
 
 LEAST_LOGPROB = -9999.0
 """OpenAI's value for a token of probability 0."""
@@ -207,6 +209,11 @@ class TextModel:
     session: Session
     tokenizer: Tokenizer
     drafter: Drafter | None
+
+    @cached_property
+    def pictures(self) -> PictureProcessor:
+        """What prepares pictures for the model. Raises PictureError for one that takes none."""
+        return PictureProcessor(self.session.model, self.tokenizer)
 
 
 def open_text_model(

@@ -122,6 +122,13 @@ def serving(
         ServerSettings(name="babble", **options),
         form,
     )
+    with running(server, places) as one:
+        yield one
+
+
+@contextmanager
+def running(server: Server, places: list[SessionSlot]) -> Iterator[Served]:
+    """Run a server, which computes in ``places``, in a thread of its own."""
     with bound("127.0.0.1", 0) as opened:
         runner = over(server.app())
         thread = threading.Thread(target=runner.run, kwargs={"sockets": [opened]})

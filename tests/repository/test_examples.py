@@ -14,6 +14,7 @@ import pytest
 import torch
 from checkout import CHECKOUT
 from documents import Document
+from picture_files import file_of, noise
 from store import demo_folder
 from tokenizers import Tokenizer
 
@@ -99,3 +100,11 @@ def test_a_checkpoint_is_exported_and_answers(
 def test_the_list_of_examples_is_whole() -> None:
     listed = [code.split()[1] for code in Document.read(FOLDER / "README.md").codes if code.startswith("python ")]
     assert sorted(listed) == sorted(f"examples/python/{path.name}" for path in FOLDER.glob("*.py"))
+
+
+def test_each_picture_is_encoded_once(pictures_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / name for name in ("one.png", "two.png")]
+    for seed, path in enumerate(files):
+        path.write_bytes(file_of(noise(20, 20, seed=seed)))
+    assert len(example("ask_pictures")["main"](str(pictures_artifact), "What?", *map(str, files))) == 4
+    assert capsys.readouterr().out.count("1 parts encoded so far") == 4

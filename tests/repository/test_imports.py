@@ -31,7 +31,7 @@ DOCUMENTED = frozenset(
         *("transformers", "transformers.utils", "transformers.modeling_outputs"),
         *("executorch.exir", "safetensors", "safetensors.torch", "tokenizers", "sentencepiece"),
         *("onnx", "onnx_ir", "onnx_ir.passes.common", "onnxruntime", "onnxscript"),
-        *("numpy", "numpy.ctypeslib", "numpy.typing"),
+        *("numpy", "numpy.ctypeslib", "numpy.typing", "PIL", "PIL.Image"),
         *("gguf", "huggingface_hub", "huggingface_hub.errors", "peft", "regex"),
         *(
             "jinja2",

@@ -95,7 +95,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a stored conversation": ({"previous_response_id": "resp_1"}, "not stored"),
     "a chat's field": ({"max_tokens": 3}, "max_output_tokens"),
     "another tool": ({"tools": [{"type": "web_search"}]}, "tools"),
-    "an image": ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
+    "an image": ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "takes no pictures"),
     "an unknown field": ({"nonsense": 1}, "no field nonsense"),
     "no input": ({"input": None}, "input"),
     "a tool that is not there": ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "no"}}, "tool"),

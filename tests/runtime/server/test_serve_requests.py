@@ -35,7 +35,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "an image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         400,
-        "content",
+        "takes no pictures",
     ),
     "another model": ({"model": "gpt-9", "messages": user("a")}, 404, "there is no model"),
     "two answers": ({"messages": user("a"), "n": 2}, 400, "n is not supported"),

@@ -1,0 +1,90 @@
+"""Pictures of odd sizes, and what transformers' own processor makes of them: lfm2_vl_pictures.npz, which this file writes.
+
+It needs torchvision, which the tests do without: .venv/bin/python tests/helpers/picture_reference.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridge.runtime.artifacts.options import PictureDescription
+
+FILE = Path(__file__).with_name("lfm2_vl_pictures.npz")
+COUNT, SAMPLES = 200, 24
+PUBLISHED = PictureDescription(
+    model_type="lfm2_vl",
+    placeholder=396,
+    patch_size=16,
+    merge=2,
+    position_side=16,
+    budgets=(64, 256),
+    min_tokens=64,
+    max_tokens=256,
+    tile_size=512,
+    min_tiles=2,
+    max_tiles=10,
+    tolerance=2.0,
+    thumbnail=True,
+    marks=True,
+)
+"""The pictures of LFM2-VL-450M, as its preprocessor_config.json describes them."""
+COMMON = ((1280, 1024), (1024, 1280), (1920, 1080), (1280, 720), (1600, 1200), (1024, 1024), (640, 480), (1, 1), (768, 1))
+
+
+def pictures() -> Iterator[NDArray[np.uint8]]:
+    """Yield pictures uint8 [height, width, 3]: smooth, with noise, small and large, wide and high."""
+    for seed in range(COUNT):
+        random = np.random.default_rng(seed)
+        width, height = COMMON[seed] if seed < len(COMMON) else (int(2 ** random.uniform(0, 10.8)) for _ in range(2))
+        while max(width, height) > 900 * min(width, height):
+            width, height = (width + 1) // 2, (height + 1) // 2
+        x, y = np.meshgrid(np.arange(width), np.arange(height))
+        waves = [np.sin(x * random.uniform(0, 2) + y * random.uniform(0, 2) + phase) for phase in range(3)]
+        noise = random.uniform(-1, 1, (height, width, 3))
+        share = random.uniform(0, 1)
+        yield ((share * np.stack(waves, -1) + (1 - share) * noise) * 127.5 + 127.5).astype(np.uint8)
+
+
+def sampled(part: NDArray[np.uint8], number: int) -> NDArray[np.uint8]:
+    """Return SAMPLES values of a part, from places that its number decides."""
+    places = np.random.default_rng(number).integers(0, part.size, SAMPLES)
+    return part.reshape(-1)[places]
+
+
+def transformers_parts(picture: NDArray[np.uint8]) -> tuple[tuple[int, int], list[NDArray[np.uint8]]]:
+    """Return rows and columns of tiles, and the parts of a picture, by transformers' own processor."""
+    from PIL import Image
+    from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+
+    plain = Lfm2VlImageProcessor(return_row_col_info=True, image_mean=[0.0] * 3, image_std=[1.0] * 3)
+    found = plain([Image.fromarray(picture)], return_tensors="pt")
+    parts = []
+    for values, shape in zip(found["pixel_values"], found["spatial_shapes"].tolist(), strict=True):
+        rows, columns = shape
+        patches = (values[: rows * columns].numpy() * 255).round().astype(np.uint8)
+        parts.append(patches.reshape(rows, columns, 16, 16, 3).transpose(0, 2, 1, 3, 4).reshape(rows * 16, columns * 16, 3))
+    return (found["image_rows"][0], found["image_cols"][0]), parts
+
+
+def write() -> None:
+    """Write FILE: the grid of each picture, and the shape and samples of each part."""
+    grids, counts, shapes, samples = [], [], [], []
+    for picture in pictures():
+        grid, parts = transformers_parts(picture)
+        grids.append(grid)
+        counts.append(len(parts))
+        for part in parts:
+            samples.append(sampled(part, len(samples)))
+            shapes.append(part.shape[:2])
+    np.savez_compressed(
+        FILE, grids=np.array(grids, np.uint8), counts=np.array(counts, np.uint8), shapes=np.array(shapes, np.uint16),
+        samples=np.array(samples, np.uint8),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,107 @@
+"""Pictures in requests: data URLs in chats and responses, each encoded once, and what cannot be read refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from picture_files import file_of, noise, url_of
+from served import Served, ask, chat, client, running, user
+
+from hybridge.runtime.cli.serve import renderer
+from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.runtime.server.app import Server, ServerSettings
+from hybridge.runtime.server.worker import SessionSlot
+from hybridge.runtime.text.generate import open_text_models
+
+SMALL, LARGE = url_of(file_of(noise(20, 20))), url_of(file_of(noise(100, 50, seed=1), "JPEG"), "jpeg")
+
+
+@pytest.fixture(scope="module")
+def seeing_server(pictures_artifact: Path) -> Iterator[Served]:
+    models = open_text_models(pictures_artifact, 2)
+    places = [SessionSlot(model.session, model.drafter) for model in models]
+    server = Server(
+        places, models[0].tokenizer, renderer(models[0].artifact, {}), PrefixCache(models[0].session.model),
+        ServerSettings(name="babble"), None, models[0].pictures,
+    )  # fmt: skip
+    with running(server, places) as one:
+        yield one
+
+
+def asked(text: str, *urls: str) -> dict[str, Any]:
+    """A user's message with pictures behind its text."""
+    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return {"role": "user", "content": [{"type": "text", "text": text}, *pictures]}
+
+
+def test_the_second_turn_encodes_nothing(seeing_server: Served) -> None:
+    first = asked("Look: ", SMALL, LARGE)
+    answer = chat(seeing_server, [first], max_tokens=6)
+    encoded = seeing_server.gauge("encoded_pictures_total")
+    assert encoded == 1 + 3
+    told = {"role": "assistant", "content": answer.choices[0].message.content}
+    more = chat(seeing_server, [first, told, *user("And?")], max_tokens=6)
+    assert more.usage.prompt_tokens > answer.usage.prompt_tokens
+    again = chat(seeing_server, [first], max_tokens=6)
+    assert again.choices[0].message.content == told["content"]
+    assert seeing_server.gauge("encoded_pictures_total") == encoded
+
+
+def test_other_pixels_are_another_conversation(seeing_server: Served) -> None:
+    urls = [url_of(file_of(noise(24, 24, seed=seed))) for seed in (5, 6)]
+    before = seeing_server.gauge("encoded_pictures_total")
+    for url in (*urls, *urls):
+        chat(seeing_server, [asked("What? ", url)], max_tokens=4)
+    assert seeing_server.gauge("encoded_pictures_total") == before + 2
+
+
+def test_responses_take_pictures(seeing_server: Served) -> None:
+    content = [{"type": "input_text", "text": "Look: "}, {"type": "input_image", "image_url": SMALL, "detail": "auto"}]
+    made: Any = client(seeing_server).responses.create(
+        model="babble",
+        input=[{"role": "user", "content": content}],  # type: ignore[list-item,misc]
+        max_output_tokens=4,
+    )
+    plain = chat(seeing_server, [asked("Look: ", SMALL)], max_tokens=4)
+    assert made.output_text == plain.choices[0].message.content
+
+
+TRUNCATED = url_of(file_of(noise(90, 90))[:700])
+REFUSED = {
+    "an address": ("https://example.org/cat.jpg", "must be its data"),
+    "a file": ("file:///etc/passwd", "must be its data"),
+    "no base64": ("data:image/png;base64,@@", "not base64"),
+    "no picture": (url_of(b"hello"), "no picture"),
+    "a part of one": (TRUNCATED, "damaged"),
+    "a bomb": (url_of(file_of(noise(1, 1).convert("1").resize((20_000, 20_000)), optimize=True)), "pixels"),
+    "too long and narrow": (url_of(file_of(noise(1, 1).resize((2000, 1)))), "too long and narrow"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read_is_refused_and_the_server_stays_up(seeing_server: Served, name: str) -> None:
+    url, reason = REFUSED[name]
+    with pytest.raises(openai.BadRequestError, match=reason):
+        chat(seeing_server, [asked("Look: ", url)], max_tokens=4)
+    assert chat(seeing_server, [asked("Look: ", SMALL)], max_tokens=4).usage.completion_tokens > 0
+
+
+def test_too_many_pictures(seeing_server: Served) -> None:
+    for count, reason in ((65, "at most 64 pictures"), (40, "leaves no room")):
+        with pytest.raises(openai.BadRequestError, match=reason):
+            chat(seeing_server, [asked("Look: ", *([SMALL] * count))], max_tokens=4)
+
+
+def test_ids_of_pictures_are_nobodys_to_send(seeing_server: Served) -> None:
+    status, answer = ask(seeing_server, "/v1/completions", {"prompt": [1, -5, 6], "max_tokens": 3})
+    assert status == 400
+    assert "picture" in answer["error"]["message"]
+
+
+def test_a_model_without_pictures_says_so(babbling_server: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match="takes no pictures"):
+        chat(babbling_server, [asked("Look: ", SMALL)])

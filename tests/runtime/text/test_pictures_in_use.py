@@ -1,0 +1,158 @@
+"""Pictures in conversations and commands: encoded once, and back after undo, a save and a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import Run
+from picture_files import file_of, noise
+from public_folders import LFM2_VL_SPECIAL, PICTURE
+
+from hybridge.cache.errors import CapacityError, PictureError
+from hybridge.runtime.cli.chat import Terminal
+from hybridge.runtime.core.statistics import GenerationStats
+from hybridge.runtime.text import conversation as conversations
+from hybridge.runtime.text.chat_template import load_template
+from hybridge.runtime.text.conversation import Conversation
+from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model
+from hybridge.runtime.text.pictures import PreparedPicture
+
+SMALL, LARGE = file_of(noise(20, 20)), file_of(noise(100, 50, seed=1))
+Begin = Callable[[], tuple[Conversation, TextModel]]
+
+
+@pytest.fixture
+def begin(pictures_artifact: Path) -> Begin:
+    def opened() -> tuple[Conversation, TextModel]:
+        model = open_text_model(pictures_artifact, plain=True)
+        settings, render = GenerationSettings(max_new_tokens=5), load_template(model.artifact)
+        prepare = model.pictures.prepare
+        return Conversation(model.session, model.tokenizer, render, settings, prepare=prepare), model
+
+    return opened
+
+
+def said(conversation: Conversation, text: str, *pictures: PreparedPicture) -> str:
+    return "".join(conversation.say(text, GenerationStats(), pictures))
+
+
+def test_a_conversation_with_two_pictures(begin: Begin, tmp_path: Path) -> None:
+    conversation, model = begin()
+    first, second = model.pictures.prepare(SMALL), model.pictures.prepare(LARGE)
+    answers = [said(conversation, "What is this?", first), said(conversation, "And where?")]
+    assert first.encodings == 1
+    answers.append(said(conversation, "And this?", second))
+    rows = [token for token in conversation.tokens if token < 0]
+    assert rows == [row for picture in (first, second) for part in picture.parts for row in part.ids]
+    conversation.save(tmp_path / "talk.state")
+    saved = list(conversation.tokens)
+    assert "".join(conversation.retry(GenerationStats())) == answers[2]
+    conversation.undo()
+    assert said(conversation, "And this?", second) == answers[2]
+    assert (first.encodings, second.encodings) == (1, len(second.parts))
+
+    other, _ = begin()  # as after a restart
+    other.load(tmp_path / "talk.state")
+    assert other.tokens == saved
+    assert "".join(other.retry(GenerationStats())) == answers[2]
+    other.undo()
+    again = [each for turn in other.turns for each in turn.pictures]
+    assert [each.ids for each in again] == [first.ids]
+    assert said(other, "And then?")
+    assert sum(each.encodings for each in again) == 0
+
+    # A state that no checkpoint has is read again, with the picture that was saved.
+    other.checkpoints.clear()
+    other.session.reset()
+    assert "".join(other.retry(GenerationStats()))
+    assert sum(each.encodings for each in again) == 1
+    assert other.read_again == 0
+
+
+def test_a_picture_is_where_the_template_puts_it(begin: Begin) -> None:
+    conversation, model = begin()
+    picture = model.pictures.prepare(SMALL)
+    said(conversation, "Say <image> in words", picture)
+    at = conversation.tokens.index(LFM2_VL_SPECIAL.index(PICTURE["begin"]))
+    assert conversation.tokens[at : at + len(picture.ids)] == picture.ids
+    behind = conversation.tokens[at + len(picture.ids) :]
+    assert model.tokenizer.decode(behind).startswith("Say <image> in words"), "what people spell stays text"
+    assert LFM2_VL_SPECIAL.index("<image>") not in behind[: len("Say <image> in words")]
+
+
+def test_a_message_that_does_not_fit_changes_nothing(begin: Begin) -> None:
+    conversation, model = begin()
+    picture = model.pictures.prepare(LARGE)
+    before = said(conversation, "hello"), list(conversation.tokens)
+    with pytest.raises(CapacityError, match="leaves no room"):
+        said(conversation, "and", picture, picture, picture)
+    assert (conversation.messages[-1]["content"], conversation.tokens) == before
+    assert picture.encodings == 0
+
+
+def test_a_template_without_a_place_for_pictures(begin: Begin) -> None:
+    conversation, model = begin()
+    conversation.render = lambda messages: "".join(f"{each['role']}\n" for each in messages)
+    with pytest.raises(PictureError, match="0 places for 1 pictures"):
+        said(conversation, "What is this?", model.pictures.prepare(SMALL))
+    assert not conversation.turns
+
+
+def test_more_pictures_than_a_file_takes(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conversation, model = begin()
+    said(conversation, "What is this?", model.pictures.prepare(SMALL))
+    monkeypatch.setattr(conversations, "MOST_SAVED", 1000)
+    with pytest.raises(PictureError, match="undo messages"):
+        conversation.save(tmp_path / "talk.state")
+    assert not (tmp_path / "talk.state").exists()
+
+
+def test_saved_pictures_that_are_damaged(begin: Begin, tmp_path: Path) -> None:
+    conversation, model = begin()
+    said(conversation, "What is this?", model.pictures.prepare(SMALL))
+    conversation.save(tmp_path / "talk.state")
+    other, _ = begin()
+    other._prepare = None
+    with pytest.raises(PictureError, match="the conversation has pictures"):
+        other.load(tmp_path / "talk.state")
+    assert (other.tokens, other.session.length) == ([], 0)
+
+
+def test_the_terminal_takes_pictures(begin: Begin, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conversation, model = begin()
+    terminal = Terminal(conversation, json=False, picture=model.pictures.read)
+    (tmp_path / "cat.png").write_bytes(LARGE)
+    terminal._do(f"/image {tmp_path / 'cat.png'}")
+    terminal._do("What is this?")
+    terminal._do("Sure?")
+    assert [len(turn.pictures) for turn in conversation.turns] == [1, 0]
+    assert "a picture of 47 tokens in 1 x 2 tiles" in capsys.readouterr().err
+    with pytest.raises(PictureError, match="cannot be read"):
+        terminal._do("/image missing.png")
+
+
+@pytest.mark.slow
+def test_run_with_pictures(cli: Run, pictures_artifact: Path, tmp_path: Path) -> None:
+    for name, data in (("a.png", SMALL), ("b.png", LARGE), ("half.png", LARGE[:900])):
+        (tmp_path / name).write_bytes(data)
+    command = ("run", pictures_artifact, "--prompt", "Which one?", "--max-new-tokens", 5, "--json")
+    one = json.loads(cli(*command, "--image", tmp_path / "a.png").raw)
+    both = json.loads(cli(*command, "--image", tmp_path / "a.png", "--image", tmp_path / "b.png").raw)
+    assert both["prompt_tokens"] - one["prompt_tokens"] == 47
+    plain = json.loads(cli(*command, "--chat").raw)
+    assert one["prompt_tokens"] - plain["prompt_tokens"] > 4
+    for name, reason in (("half.png", "is damaged"), ("missing.png", "cannot be read")):
+        done = cli(*command, "--image", tmp_path / name)
+        assert done.code == 2
+        assert reason in done.err
+
+
+@pytest.mark.slow
+def test_a_text_only_artifact_is_asked_about_a_picture(cli: Run, kernels_artifact: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(SMALL)
+    done = cli("run", kernels_artifact, "--prompt", "What is this?", "--image", tmp_path / "a.png")
+    assert done.code == 2
+    assert "takes no pictures" in done.err

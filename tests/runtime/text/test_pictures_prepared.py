@@ -1,0 +1,173 @@
+"""Pictures are decoded, resized and cut as transformers does it, and what is no picture is refused."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import picture_reference
+import pytest
+from picture_files import file_of, noise
+from PIL import Image
+from public_folders import LFM2_VL_SPECIAL, PICTURE
+from transformers.image_utils import load_image
+
+from hybridge.cache.errors import PictureError
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.text import pictures
+from hybridge.runtime.text.pictures import PictureProcessor, data_of_url, decode, lfm2_vl_layout, with_pictures
+
+
+@pytest.mark.slow
+def test_parts_are_those_of_transformers_processor() -> None:
+    want, place, tiled = np.load(picture_reference.FILE), 0, 0
+    for picture, grid, count in zip(picture_reference.pictures(), want["grids"], want["counts"], strict=True):
+        layout = lfm2_vl_layout(Image.fromarray(picture), picture_reference.PUBLISHED)
+        assert (layout.rows, layout.columns, len(layout.parts)) == (*grid, count)
+        tiled += layout.is_tiled
+        for part in layout.parts:
+            assert part.shape[:2] == tuple(want["shapes"][place])
+            sample = picture_reference.sampled(part, place).astype(int)
+            assert np.abs(sample - want["samples"][place].astype(int)).max() <= 1
+            place += 1
+    assert place == len(want["samples"]) > picture_reference.COUNT
+    assert tiled > 10
+
+
+@pytest.mark.thorough
+def test_the_reference_is_what_transformers_computes_here() -> None:
+    pytest.importorskip("torchvision", reason="needs torchvision: pip install torchvision==0.28.0")
+    for number, picture in enumerate(picture_reference.pictures()):
+        if number % 20:
+            continue
+        layout = lfm2_vl_layout(Image.fromarray(picture), picture_reference.PUBLISHED)
+        grid, parts = picture_reference.transformers_parts(picture)
+        assert (layout.rows, layout.columns) == grid
+        assert all(np.abs(a.astype(int) - b).max() <= 1 for a, b in zip(layout.parts, parts, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "CMYK", "RGBA", "LA", "YCbCr"])
+@pytest.mark.parametrize("turn", [1, 3, 6, 8])
+def test_files_are_decoded_as_transformers_does(tmp_path: Path, mode: str, turn: int) -> None:
+    image = noise(13, 7, mode if mode != "LA" else "RGBA")
+    if mode in ("RGBA", "LA"):
+        image.putalpha(noise(13, 7, "L", seed=1))
+        image = image.convert(mode)
+    exif = Image.Exif()
+    exif[274] = turn
+    kind = "JPEG" if mode in ("CMYK", "YCbCr") else "PNG"
+    (tmp_path / "picture").write_bytes(file_of(image, kind, exif=exif))
+    want = np.asarray(load_image(str(tmp_path / "picture")))
+    np.testing.assert_array_equal(np.asarray(decode((tmp_path / "picture").read_bytes())), want)
+    assert want.shape == ((13, 7, 3) if turn in (6, 8) else (7, 13, 3))
+
+
+def test_of_several_frames_the_first() -> None:
+    frames = [noise(9, 9, seed=seed).quantize(16) for seed in range(300)]
+    data = file_of(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert decode(data).size == (9, 9)
+
+
+def bomb() -> bytes:
+    """A PNG of 30,000 x 30,000 pixels in a few kilobytes."""
+    return file_of(Image.new("1", (30_000, 30_000)), optimize=True)
+
+
+WHOLE = file_of(noise(50, 40), "JPEG")
+BAD: dict[str, tuple[Callable[[], bytes], str]] = {
+    "empty": (lambda: b"", "is empty"),
+    "a text": (lambda: b"hello, world" * 40, "no picture"),
+    "an SVG": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no picture"),
+    "a TIFF": (lambda: file_of(noise(9, 9), "TIFF"), "another format"),
+    "truncated": (lambda: WHOLE[: len(WHOLE) // 2], "damaged"),
+    "a header alone": (lambda: file_of(noise(50, 40))[:40], "damaged|no picture"),
+    "a bomb": (bomb, "900,?000,?000|30000 x 30000 pixels"),
+    "too many bytes": (lambda: WHOLE + bytes(pictures.MOST_BYTES), "more than 64 MB"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_picture_is_refused(name: str) -> None:
+    data, reason = BAD[name]
+    with pytest.raises(PictureError, match=reason):
+        decode(data())
+
+
+@pytest.mark.parametrize("place", range(0, 400, 7))
+def test_damage_anywhere_is_an_error_or_a_picture(place: int) -> None:
+    data = bytearray(file_of(noise(20, 20)))
+    data[place % len(data)] ^= 0x55
+    try:
+        assert decode(bytes(data)).mode == "RGB"
+    except PictureError as error:
+        assert "picture" in str(error)  # noqa: PT017  either is right
+
+
+def test_pillow_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(PictureError, match=r"pip install 'hybridge\[images\]'"):
+        decode(WHOLE)
+
+
+@pytest.mark.parametrize(("size", "refused"), [((1, 1), False), ((20_000, 1), True), ((1, 20_000), True)])
+def test_the_smallest_and_the_longest(size: tuple[int, int], refused: bool) -> None:
+    image = Image.new("RGB", size)
+    if refused:
+        with pytest.raises(PictureError, match="too long and narrow"):
+            lfm2_vl_layout(image, picture_reference.PUBLISHED)
+    else:
+        assert lfm2_vl_layout(image, picture_reference.PUBLISHED).parts[0].shape == (256, 256, 3)
+
+
+def test_data_urls() -> None:
+    encoded = base64.b64encode(WHOLE).decode()
+    assert data_of_url(f"data:image/jpeg;base64,{encoded}") == WHOLE
+    for url in ("https://example.org/cat.jpg", "file:///etc/passwd", "/etc/passwd", f"data:image/jpeg,{encoded}", "data:,"):
+        with pytest.raises(PictureError, match="must be its data"):
+            data_of_url(url)
+    with pytest.raises(PictureError, match="not base64"):
+        data_of_url("data:image/png;base64,@@@")
+
+
+# In a prompt
+
+
+def test_ids_are_those_of_transformers_processor(pictures_artifact: Path) -> None:
+    session = Session.load(pictures_artifact)
+    assert session.model.artifact is not None
+    processor = PictureProcessor(session.model, Tokenizer.of(session.model.artifact))
+    known = {name: LFM2_VL_SPECIAL.index(text) for name, text in PICTURE.items()}
+    small = processor.prepare(file_of(noise(20, 20)))
+    rows = small.parts[0].ids
+    assert small.ids == [known["begin"], *rows, known["end"]]
+    large = processor.prepare(file_of(noise(100, 50)))
+    assert (large.rows, large.columns, len(large.parts)) == (1, 2, 3)
+    tiles = [LFM2_VL_SPECIAL.index(f"<|img_row_1_col_{column}|>") for column in (1, 2)]
+    first, second, whole = (part.ids for part in large.parts)
+    assert large.ids == [
+        known["begin"], tiles[0], *first, tiles[1], *second, known["thumbnail"], *whole, known["end"],
+    ]  # fmt: skip
+    assert len(first) == len(second) == 16
+    assert with_pictures([1, 5, 60, 5], [small, large]) == [1, *small.ids, 60, *large.ids]
+    for places in ([1, 60], [1, 5, 5, 5]):
+        with pytest.raises(PictureError, match="places for 2 pictures"):
+            with_pictures(places, [small, large])
+    session.prefill_image(large)
+    assert session.length == len(large.ids)
+    assert large.encodings == 3
+
+
+def test_a_file_that_cannot_be_read(pictures_artifact: Path, tmp_path: Path) -> None:
+    session = Session.load(pictures_artifact)
+    assert session.model.artifact is not None
+    processor = PictureProcessor(session.model, Tokenizer.of(session.model.artifact))
+    for path in (tmp_path / "missing.png", tmp_path):
+        with pytest.raises(PictureError, match="cannot be read"):
+            processor.read(path)
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(PictureError, match=r"text\.png: this is no picture"):
+        processor.read(tmp_path / "text.png")
