@@ -79,6 +79,9 @@ def summary(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "bits a weight", f"{manifest.bits_per_weight:.2f}, of the whole file for {manifest.parameters / 1e6:.1f} million"
     if manifest.drafter is not None:
         yield "drafter", _drafter(manifest.drafter)
+    if manifest.pictures is not None:
+        most = manifest.pictures.budgets
+        yield "pictures", f"encoded in at most {' or '.join(map(str, most))} tokens at once (docs/images.md)"
     yield "chats", _chats(manifest)
     yield "made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
 

@@ -127,6 +127,7 @@ class Model(Owned):
             "snapshot_slots": (self.snapshot_slots, options.snapshot_slots),
             "verify_lens": (self.verify_lens, options.verify_lens),
             "eos_ids": (self.eos_ids, self.manifest.eos_ids),
+            "pictures": (self.picture_unit, self.manifest.pictures.unit if self.manifest.pictures else 0),
         }
         for name, (found, expected) in stated.items():
             if found != expected:

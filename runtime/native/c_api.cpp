@@ -166,16 +166,17 @@ hybridge_status hybridge_picture_open(
 }
 
 hybridge_status hybridge_picture_close(hybridge_picture picture) {
-  return in_turn<OpenPicture>(picture, [&](const OpenPicture&) {
-    return handles<OpenPicture>().remove(picture) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE;
-  });
+  // Not in its model's turn, for which a whole prefill may have to be waited: a call that reads it keeps it until its end.
+  return guarded([&] { return handles<OpenPicture>().remove(picture) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
 }
 
 hybridge_status hybridge_picture_ids(hybridge_picture picture, int64_t* ids, size_t capacity, size_t* count, size_t* encodings) {
   if (!has_room(ids, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
-  return in_turn<OpenPicture>(picture, [&](const OpenPicture& it) {
-    if (encodings != nullptr) *encodings = it.picture->encodings();
-    return answer(it.picture->ids(), ids, capacity, count);
+  return guarded([&] {
+    const auto found = handles<OpenPicture>().find(picture);
+    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (encodings != nullptr) *encodings = found->picture->encodings();
+    return answer(found->picture->ids(), ids, capacity, count);
   });
 }
 

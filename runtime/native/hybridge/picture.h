@@ -12,6 +12,7 @@
 #define HYBRIDGE_NATIVE_PICTURE_H
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -172,7 +173,8 @@ class Picture {
   std::vector<int64_t> ids_;
   mutable std::vector<uint8_t> rgb_;  // until it is encoded
   mutable Floats embeddings_;
-  mutable size_t width_ = 0, encodings_ = 0;
+  mutable size_t width_ = 0;
+  mutable std::atomic<size_t> encodings_ = 0;  // which any thread may look at
 };
 
 // The open pictures of a model, by their first ids. Any thread.

@@ -6,14 +6,19 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from drafter_twins import dspark_config, random_tensors, save_drafter
 from public_folders import LFM2_VL_OPTIONS
 from safetensors.torch import load_file, save_file
 from store import exported
+from transformers import AutoConfig
 
 from hybridge.export.check.validate import ValidationReport, validate_session
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import resolve_checkpoint
+from hybridge.runtime.core.pictures import Picture
+from hybridge.runtime.core.session import Session
 
 
 def report_of(artifact: Path, checkpoint: Path) -> ValidationReport:
@@ -44,3 +49,24 @@ def test_another_encoder_is_found(pictures_artifact: Path, pictures_checkpoint: 
     report = report_of(pictures_artifact, other)
     assert report.first_divergence is not None
     assert report.first_divergence.error > 0
+
+
+@pytest.mark.slow
+def test_a_drafter_in_the_artifact_reads_the_rows_of_pictures(pictures_checkpoint: Path, tmp_path: Path) -> None:
+    text = AutoConfig.from_pretrained(pictures_checkpoint).text_config
+    config = dspark_config(text, ["full_attention", "full_attention"], [0, 1])
+    drafter = save_drafter(tmp_path / "drafter", config, random_tensors(config))
+    artifact = exported(pictures_checkpoint, replace(LFM2_VL_OPTIONS, draft_blocks=(5,)), drafter=drafter)
+    report = report_of(artifact, pictures_checkpoint)
+    report.check()
+    assert report.generation.drafted_prompts == report.generation.drafted_matches > 0
+    session = Session.load(artifact)
+    noise = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+    picture = Picture(session.model, noise)
+    session.prefill([1, *picture.ids, 60])
+    hidden = session.hidden
+    assert len(hidden) == 11
+    assert np.isfinite(hidden).all()
+    drafted = session.draft(hidden, [*picture.ids, 60, 61])
+    assert len(drafted.tokens) == 4
+    assert all(0 <= token < session.vocab_size for token in drafted.tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forgery import forge
 from numpy.typing import NDArray
 from transformers import AutoModelForImageTextToText
 
-from hybridge.cache.errors import CapacityError, PictureError, StateFileError, TokenError
+from hybridge.cache.errors import ArtifactError, CapacityError, PictureError, StateFileError, TokenError
 from hybridge.export.model.vision import naflex_inputs, read_processor
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.core.checkpoint import PrefixCache, PromptPrefill, bring_to
@@ -239,3 +241,28 @@ def test_a_saved_state_with_rows_is_refused_by_a_model_without_pictures(
 def test_the_manifest_describes_the_encoder(pictures_artifact: Path) -> None:
     pictures = json.loads((pictures_artifact / "manifest.json").read_text())["pictures"]
     assert (pictures["placeholder"], pictures["patch_size"], pictures["merge"], pictures["budgets"]) == (5, 4, 2, [6, 16])
+
+
+@pytest.mark.parametrize("change", ["left out", "another unit", "another budget", "no order", "a placeholder beyond"])
+def test_a_manifest_that_describes_another_encoder(pictures_artifact: Path, tmp_path: Path, change: str) -> None:
+    folder = Path(shutil.copytree(pictures_artifact, tmp_path / "artifact"))
+
+    def forged(content: dict[str, Any]) -> None:
+        pictures = content["pictures"]
+        match change:
+            case "left out":
+                content["pictures"] = None
+                for name in [name for name in content["methods"] if "vision" in name or "embeddings" in name]:
+                    del content["methods"][name]
+            case "another unit":
+                pictures |= {"patch_size": 8, "merge": 1}
+            case "another budget":
+                pictures["budgets"] = [6, 17]
+            case "no order":
+                pictures["budgets"] = [16, 6]
+            case "a placeholder beyond":
+                pictures["placeholder"] = 340
+
+    forge(folder, forged)
+    with pytest.raises(ArtifactError):
+        Session.load(folder)
