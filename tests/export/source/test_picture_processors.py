@@ -1,0 +1,120 @@
+"""How pictures are prepared is read from a checkpoint's files, and what no such model takes is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from hybridge.cache.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
+from hybridge.export.model.vision import describe_pictures
+from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription
+from hybridge.runtime.core.programs import ModelDescription, TextProgram
+from hybridge.runtime.core.session import Session
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture
+def folder(pictures_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pictures_checkpoint, tmp_path / "checkpoint"))
+
+
+def rewrite(path: Path, change: Change) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def described(folder: Path, **options: Any) -> PictureDescription | None:
+    return describe_pictures(AutoConfig.from_pretrained(folder), folder, ExportOptions(**options))
+
+
+def test_budgets_are_the_models_own_unless_they_are_given(folder: Path) -> None:
+    found = described(folder)
+    assert found is not None
+    assert (found.budgets, found.tile_size, found.min_tiles, found.max_tiles) == ((16,), 32, 2, 4)
+    assert described(folder, image_tokens=(4, 32)).budgets == (4, 32)  # type: ignore[union-attr]
+    rewrite(folder / "preprocessor_config.json", lambda content: content.update(max_image_tokens=100))
+    assert described(folder).budgets == (64, 100)  # type: ignore[union-attr]
+
+
+def test_newer_checkpoints_have_all_options_in_one_file(folder: Path) -> None:
+    options = json.loads((folder / "preprocessor_config.json").read_text())
+    want = described(folder)
+    (folder / "preprocessor_config.json").unlink()
+    rewrite(folder / "processor_config.json", lambda content: content.update(image_processor=options))
+    assert described(folder) == want
+
+
+def test_a_processor_that_cuts_no_tiles(folder: Path) -> None:
+    rewrite(folder / "preprocessor_config.json", lambda content: content.update(do_image_splitting=False, tile_size=500))
+    found = described(folder)
+    assert found is not None
+    assert (found.min_tiles, found.max_tiles) == (1, 1)
+
+
+def test_pictures_that_nobody_wants_are_not_described(folder: Path) -> None:
+    (folder / "preprocessor_config.json").unlink()
+    (folder / "processor_config.json").unlink()
+    assert described(folder, images=False) is None
+    assert described(folder, format="onnx") is None
+
+
+PREPROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
+    "another filter": ({"resample": 3}, UnsupportedModelError, "bilinearly"),
+    "other patches": ({"encoder_patch_size": 5}, CheckpointError, "patches are not the model's"),
+    "words for numbers": ({"max_image_tokens": "many"}, CheckpointError, "no such model takes"),
+    "no tokens": ({"min_image_tokens": 0}, CheckpointError, "min_tokens is 0"),
+    "fewer than none": ({"max_tiles": -1}, CheckpointError, "max_tiles is -1"),
+    "a tile between patches": ({"tile_size": 33}, CheckpointError, "33 pixels"),
+    "a number that is none": ({"max_pixels_tolerance": float("nan")}, CheckpointError, "tolerance is nan"),
+    "far too many": ({"max_image_tokens": 10**9}, CheckpointError, "max_tokens is 1000000000"),
+}
+
+
+@pytest.mark.parametrize("name", PREPROCESSOR)
+def test_options_that_no_such_model_has(folder: Path, name: str) -> None:
+    changes, error, reason = PREPROCESSOR[name]
+    rewrite(folder / "preprocessor_config.json", lambda content: content.update(changes))
+    with pytest.raises(error, match=reason):
+        described(folder)
+
+
+def test_files_that_are_missing_or_no_json(folder: Path) -> None:
+    (folder / "preprocessor_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read as JSON"):
+        described(folder)
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        (folder / name).unlink()
+    with pytest.raises(CheckpointError, match="--no-images"):
+        described(folder)
+
+
+@pytest.mark.parametrize(("options", "reason"), [({"image_tokens": (4, 8)}, "must be 16 or more"), ({"images": False}, "")])
+def test_budgets_that_do_not_fit(folder: Path, checkpoint: Path, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason or "--no-images"):
+        described(folder, **({"image_tokens": (16,)} | options))
+    with pytest.raises(UsageError, match="--image-tokens is for"):
+        described(checkpoint, image_tokens=(64,))
+
+
+def test_a_program_in_python_may_take_pictures(folder: Path) -> None:
+    """The core reads the encoder's sizes, and refuses impossible ones, whatever program has it."""
+    pictures = described(folder)
+
+    def over(description: PictureDescription | None) -> Session:
+        options = ExportOptions(max_seq_len=64)
+        return Session.over(
+            TextProgram(lambda text: torch.zeros(9).numpy(), 64),
+            ModelDescription(vocab_size=9, options=options, pictures=description),
+        )
+
+    assert over(pictures).model.picture_unit == 8
+    assert over(None).model.picture_unit == 0
