@@ -22,7 +22,7 @@ from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.tokenizer import Tokenizer
 
-PARTS = ("quality", "text", "speed")
+PARTS = ("quality", "text", "speed", "drafts")
 PROSE = Path(__file__).parent / "prose.txt"
 KEPT = ExportOptions(quantize="keep")
 ROUNDED: dict[str, tuple[ExportOptions, str | None]] = {
@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--isa", choices=sorted(filter(None, peers.INSTRUCTION_SETS)), default="", help=isa)
     parser.add_argument("--rounds", type=int, default=5, help="turns of both engines for each speed")
     options = parser.parse_args()
-    if not peers.installed(options.work, options.isa):
+    if {*options.only} != {"drafts"} and not peers.installed(options.work, options.isa):
         print("Compiling llama.cpp: once, some minutes", file=sys.stderr)
         peers.install(options.work, options.isa)
     if options.isa:
@@ -98,12 +98,20 @@ def show(model: RealModel, work: Path, python: Path, options: argparse.Namespace
         for row in speed.rows(kept, gguf, opened.manifest.vocab_size, python, work, rounds):
             say(row)
         say(f"\n{speed.first_token_seconds(kept, text.BEGINNINGS[0]):.2f} s from the command to the first character.\n")
-        if not model.chats:
-            return
-        summary = f"Summarize this text in its own words:\n\n{prose[:2400]}"
-        edit = f"Rename the variable total to result in this code and answer with the whole code:\n\n{EDITED}"
-        for row in speed.lookup_rows(kept, {"a summary": summary, "an edit of code": edit}):
+    if "drafts" in parts and model.chats:
+        for row in speed.drafts_rows(kept, chats(prose), rounds):
             say(row)
+
+
+def chats(prose: str) -> dict[str, str]:
+    """Return messages of kinds whose answers repeat their prompt more or less."""
+    return {
+        "a summary": f"Summarize this text in its own words:\n\n{prose[:2400]}",
+        "an edit of code": f"Rename the variable total to result in this code and answer with the whole code:\n\n{EDITED}",
+        "an extraction": f"Copy every sentence of this text that names a number or a date:\n\n{prose[:2400]}",
+        "a translation": f"Translate this text into French:\n\n{prose[:800]}",
+        "free chat": "What makes a good friend? Answer in a few paragraphs.",
+    }
 
 
 def artifact(gguf: Path, name: str, options: ExportOptions, calibrate: str | None, *, reuse: bool) -> Path:

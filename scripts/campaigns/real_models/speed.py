@@ -1,4 +1,4 @@
-"""Tokens a second beside llama.cpp on the same file, in turns; what prompt lookup brings; and how long a first token takes."""
+"""Tokens a second beside llama.cpp on the same file, in turns; what drafters bring; and how long a first token takes."""
 
 from __future__ import annotations
 
@@ -76,15 +76,20 @@ def llama(gguf: Path, vocabulary: int) -> dict[str, object]:
     return {"gguf": str(gguf), "vocabulary": vocabulary, "kv": "f16", "context": PREFILL, "rollback": 0}
 
 
-def lookup_rows(artifact: Path, prompts: dict[str, str]) -> Iterator[str]:
-    """Yield tokens a second of ``hybridge run --chat`` with and without prompt lookup, and whether the text is the same."""
-    yield "| | plain, tokens/s | prompt lookup, tokens/s | ratio | accepted | same text |\n|---|---|---|---|---|---|"
+def drafts_rows(artifact: Path, prompts: dict[str, str], rounds: int) -> Iterator[str]:
+    """Yield tokens a second of ``hybridge run --chat`` with and without drafters, and whether the text is the same.
+
+    Both run in turns, ``rounds`` times; the ratio is the median over the rounds.
+    """
+    yield "| | plain, tokens/s | by default, tokens/s | ratio | accepted | same text |\n|---|---|---|---|---|---|"
     for name, prompt in prompts.items():
-        plain, looked = (run(artifact, prompt, *words) for words in (["--no-speculation"], []))
-        speeds = [each["tokens_per_second"] for each in (plain, looked)]
-        accepted = f"{looked['accepted']} of {looked['proposed']}"
-        same = "yes" if plain["text"] == looked["text"] else "NO"
-        yield f"| {name} | {speeds[0]:.0f} | {speeds[1]:.0f} | {speeds[1] / speeds[0]:.2f}× | {accepted} | {same} |"
+        turns = [[run(artifact, prompt, *words) for words in (["--no-speculation"], [])] for _ in range(rounds)]
+        speeds = [[each["tokens_per_second"] for each in turn] for turn in turns]
+        plain, drafted = (median(column) for column in zip(*speeds, strict=True))
+        ratio = median(fast / slow for slow, fast in speeds)
+        accepted = f"{turns[-1][1]['accepted']} of {turns[-1][1]['proposed']}"
+        same = "yes" if len({each["text"] for turn in turns for each in turn}) == 1 else "NO"
+        yield f"| {name} | {plain:.0f} | {drafted:.0f} | {ratio:.2f}× | {accepted} | {same} |"
 
 
 def run(artifact: Path, prompt: str, *words: str) -> dict[str, Any]:
