@@ -36,6 +36,8 @@ ROWS = 32_000
 """Tokens of a draft vocabulary if no number is named, or a quarter of a smaller vocabulary."""
 MOST_ADDED = 256
 """Most tokens that a tokenizer adds to its vocabulary, such as the marks of a chat, which are chosen in any case."""
+COMMON = 1000
+"""First ids among which the id says little about how often a token comes."""
 HELD_OUT = 4
 """One text of so many is held out, to measure the share of its tokens that are among those chosen from the others."""
 
@@ -145,15 +147,28 @@ def choose_rows(loaded: LoadedModel, vocabulary: DraftVocabulary, sampled: Score
     else:
         ascending = torch.arange(1, size + 1, dtype=torch.float64)
         chosen_by, held_out = (ascending.flip(0) if source == "first" else ascending), torch.zeros_like(ascending)
-    always = _always(loaded)
-    ids = whole_panels(chosen_by + held_out, wanted, always)
+    always, estimate = _always(loaded), torch.zeros(size, dtype=torch.float64) if sampled is None else by_id(size)
+
+    def best(scores: Tensor) -> Tensor:
+        return whole_panels(scores + scores.sum() * estimate, wanted, always)
+
+    ids = best(chosen_by + held_out)
     if len(ids) == size:
         raise UsageError(f"--draft-vocab {vocabulary} comes to all of the model's {size} tokens; give fewer, or 'all'.")
     # Tokens that were chosen without the texts that they are measured on: the shipped ones know those, too.
-    measured = whole_panels(chosen_by, wanted, always)
+    measured = best(chosen_by)
     coverage = float(held_out[measured].sum() / held_out.sum()) if bool(held_out.any()) else None
     kind: VocabularySource = "text" if isinstance(source, Path) else source
     return DraftRows(ids, VocabularyDescription(tokens=len(ids), source=kind, coverage=coverage))
+
+
+def by_id(size: int) -> Tensor:
+    """Return float64 [V] that sums to 1: how often tokens come by Zipf's law, the first ids most often, as merges are learned.
+
+    A thousand sampled tokens say little of the rare ones, of which a vocabulary mostly consists.
+    """
+    weights = 1.0 / (torch.arange(size, dtype=torch.float64) + COMMON)
+    return weights / weights.sum()
 
 
 def whole_panels(scores: Tensor, wanted: int, always: Sequence[int]) -> Tensor:
@@ -286,9 +301,7 @@ def sampled_scores(
 
     Of three quarters of the texts and of the fourth, which begin with other openings. steps: tokens of each text.
     """
-    # Of tokens that no text made probable at all, the first ones are taken.
-    rare = 1e-30 * np.arange(session.vocab_size, 0, -1) / session.vocab_size
-    sums, rng = np.stack([rare, np.zeros_like(rare)]), np.random.default_rng(0)
+    sums, rng = np.zeros((2, session.vocab_size)), np.random.default_rng(0)
     total = steps * len(OPENINGS)
     for index, opening in enumerate(_openings(tokenizer, session.vocab_size)):
         session.reset()

@@ -67,6 +67,8 @@ FEATURES = (
           "h, g = self._carried(i, out, block), at(out, block.count + i)", "mtp drafter_programs demo"),
     Break("block drafters (DFlash, DSpark)", "export/drafters/block.py", "hidden = hidden[:, block.length - draft_len :]",
           "hidden = hidden[:, : draft_len]", "block_drafters drafter_programs"),
+    Break("draft vocabularies", "export/layers.py", "ids[::LANES] // LANES, len(ids)", "ids[::LANES] // LANES // 2, len(ids)",
+          "draft_vocabulary block_linear"),
     Break("sampling: the accepted draft keeps the distribution", "runtime/native/hybridge/sampling.h",
           "const Distribution rest = excess(p, q);", "const Distribution rest = p;", "sampling generate"),
     Break("structured output: tokens outside the grammar", "runtime/text/grammars.py", "logits[~allowed] = -np.inf", "pass",

@@ -35,8 +35,13 @@ DRAFTERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("dflash", "dflash2", "dspark", "eagle3"), DRAFTED_FAMILIES),
     "gemma4_assistant": ("gemma4_text",),
     "mtp": ("bailing_hybrid", "inkling_text", "qwen3_5_text"),
+    **dict.fromkeys(("dflash-few", "dflash2-few", "dspark-few"), DRAFTED_FAMILIES),
+    "mtp-few": ("bailing_hybrid", "inkling_text", "qwen3_5_text"),
 }
-"""Kinds of drafters, and the targets that each is tried on; assistants and multi-token prediction are of certain targets."""
+"""Kinds of drafters, and the targets that each is tried on; assistants and multi-token prediction are of certain targets.
+
+Those that end with ``-few`` propose some of the tokens.
+"""
 DRAFTED_KERNELS = ("hybridge", "llm")
 DRAFTED_BLOCKS, DRAFTED_TOKENS = 2_000, 100_000
 """Blocks of each kind of drafter that are held against the definition, tokens against plain decoding, in all of its cases."""
@@ -218,7 +223,8 @@ def by_drafter(results: dict[Case, dict[str, Any]]) -> list[str]:
         "that of the published definition, which starts from the beginning each time (transformers' own for `mtp` and",
         "`gemma4_assistant`); and the text that of plain decoding, of which the blocks' guesses are changed to right ones by",
         "chance, so that blocks are accepted to every length. A text may part from it where the two best logits are within a",
-        "millionth of the largest: a *tie*, which the order of a sum decides.",
+        "millionth of the largest: a *tie*, which the order of a sum decides. Those called *-few* have a draft vocabulary of",
+        "48 tokens or a few more, chosen by what the model says (`hybridge`) or the first ones (`llm`).",
         "",
         "| drafter | targets | cases | blocks as by the definition | tokens as without it | ties |",
         "|---|---|---|---|---|---|",

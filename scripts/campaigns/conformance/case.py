@@ -33,11 +33,13 @@ from drafter_twins import (
 )  # fmt: skip
 from mtp_reference import save_mtp
 from tiny import count_nodes, save_lively_checkpoint, tiny_config
+from torch import Tensor
 
 from campaigns.agreeing import Agreeing
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.validate import OPERATIONS_PER_PROGRAM, validate
+from hybridge.export.drafters.vocabulary import DraftVocabulary, choose_rows, sampled_scores, steps_of
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.export.write.methods import State, build_cache, build_methods
@@ -116,10 +118,17 @@ TIE = 1e-6
 BLOCK_OPERATIONS, LONGEST_PROMPT, NEW_TOKENS = 40, 20, 30
 
 
+FEW = "-few"
+"""End of a kind whose drafter proposes some of the tokens."""
+FEW_TOKENS = {"hybridge": "self:48", "llm": "48"}
+"""The draft vocabulary by the kernels; without ours there is none by what the model says."""
+
+
 def of_drafter(family: str, variant: int, kernels: str, blocks: int, tokens: int, kind: str) -> dict[str, Any]:
+    kind, few = kind.removesuffix(FEW), FEW_TOKENS[kernels] if kind.endswith(FEW) else None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        definition = MADE.get(kind, with_drafter)(folder, family, variant, kernels, kind)
+        definition = MADE.get(kind, with_drafter)(folder, family, variant, kernels, kind, few)
         session = Session.load(folder / "artifact")
         compared = seed = 0
         while compared < blocks:
@@ -128,7 +137,17 @@ def of_drafter(family: str, variant: int, kernels: str, blocks: int, tokens: int
         return {"passed": True, "blocks": compared, "tokens": same, "ties": ties}
 
 
-def with_drafter(folder: Path, family: str, variant: int, kernels: str, kind: str) -> Definition:
+def chosen_tokens(folder: Path, few: str) -> Tensor:
+    """Return the draft vocabulary of an artifact, int64 [C], chosen once more."""
+    loaded, vocabulary = load_checkpoint(folder / "target"), DraftVocabulary.named(few)
+    assert vocabulary is not None
+    with Session.load(folder / "artifact") as session:
+        steps = steps_of(session.manifest.parameters or 0)
+        scores = sampled_scores(session, loaded.source.tokenizer.core, steps) if vocabulary.source == "self" else None
+    return choose_rows(loaded, vocabulary, scores).ids
+
+
+def with_drafter(folder: Path, family: str, variant: int, kernels: str, kind: str, few: str | None) -> Definition:
     """Export a target with a drafter of its own folder; what this has to propose."""
     target = tiny_config(family, variant)
     save_lively_checkpoint(folder / "target", target, seed=variant)
@@ -136,22 +155,25 @@ def with_drafter(folder: Path, family: str, variant: int, kernels: str, kind: st
     tensors = eagle_tensors(config, 2) if kind == "eagle3" else random_tensors(config)
     save_drafter(folder / "drafter", config, tensors)
     options = ExportOptions(**DRAFTED_SIZES, draft_blocks=(2, 4, 6), kernels=kernels)  # type: ignore[arg-type]
-    export_model(folder / "target", folder / "artifact", options, drafter=folder / "drafter")
+    export_model(folder / "target", folder / "artifact", options, drafter=folder / "drafter", draft_vocab=few)
     model = load_checkpoint(folder / "target").model
     embedding, head = (each.weight.detach() for each in (model.get_input_embeddings(), model.get_output_embeddings()))
     twin = EagleTwin(config, tensors, embedding) if kind == "eagle3" else Twin(config, tensors, embedding, head)
+    if isinstance(twin, Twin) and few:
+        twin.allowed = chosen_tokens(folder, few)
     return definition_of(twin, model)
 
 
-def with_mtp(folder: Path, family: str, variant: int, kernels: str, kind: str) -> Definition:
+def with_mtp(folder: Path, family: str, variant: int, kernels: str, kind: str, few: str | None) -> Definition:
     """Export a target with layers of multi-token prediction in its own checkpoint; what these have to propose."""
     reference = save_mtp(folder / "target", tiny_config(family, variant, **MTP_LAYERS.get(family, {})), seed=variant)
     options = ExportOptions(**DRAFTED_SIZES, mtp=True, draft_len=3, tap_layers=(-1,), kernels=kernels)  # type: ignore[arg-type]
-    export_model(folder / "target", folder / "artifact", options)
+    export_model(folder / "target", folder / "artifact", options, draft_vocab=few)
+    reference.allowed = chosen_tokens(folder, few) if few else None
     return reference.chain
 
 
-def with_assistant(folder: Path, family: str, variant: int, kernels: str, kind: str) -> Definition:
+def with_assistant(folder: Path, family: str, variant: int, kernels: str, kind: str, few: str | None) -> Definition:
     """Export a target with an assistant; what this has to propose."""
     target = tiny_config(family, variant)
     save_lively_checkpoint(folder / "target", target, seed=variant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -21,6 +22,8 @@ from native_programs import app_links, native_program
 from store import demo_folder
 
 import hybridge
+from hybridge.runtime.artifacts.manifest import read_manifest
+from hybridge.runtime.artifacts.options import VocabularyDescription
 from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import library_folder
@@ -158,6 +161,23 @@ def test_inspect_says_whether_apps_can_chat(kernels_artifact: Path, cli: Run) ->
     assert chats.startswith("in apps too: ")
     assert chats in cli("inspect", demo).out
     assert re.search(r"^chats +by Python alone: ", output("inspect", kernels_artifact), re.MULTILINE)
+
+
+def test_inspect_describes_a_draft_vocabulary(tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    folder = Path(shutil.copytree(demo_folder() / "hybridge-demo", tmp_path / "artifact"))
+    manifest = read_manifest(folder)
+    assert manifest.drafter is not None
+    for few in (
+        VocabularyDescription(tokens=96, source="self", coverage=0.98765),
+        VocabularyDescription(tokens=9, source="first"),
+    ):
+        described = manifest.model_copy(update={"drafter": dataclasses.replace(manifest.drafter, vocabulary=few)})
+        (folder / "manifest.json").write_text(described.to_json(), encoding="utf-8")
+        (shown,) = re.findall(r"^drafter +(.+)$", output("inspect", folder), re.MULTILINE)
+        assert shown.endswith(f", among {few}")
+        assert shown in cli("inspect", folder).out
+    assert str(few) == "9 tokens (the first ones)"
 
 
 def test_inspect_finds_an_altered_file(kernels_artifact: Path, tmp_path: Path) -> None:
