@@ -231,11 +231,11 @@ class BenchReport:
         names = [name for name in outcomes if name not in self.apart and name != AUTO]
         return outcomes[AUTO].times(outcomes[max(names, key=lambda name: outcomes[name].times(outcomes[PLAIN]))])
 
-    def overhead(self) -> float:
-        """Return the seconds of commits and bookkeeping for each second of verifying."""
+    def overhead(self) -> float | None:
+        """Return the seconds of commits and bookkeeping for each second of verifying; None if too few tokens were generated."""
         total = self.outcomes[FIXED]["prompt lookup"].total
         useful = total.draft_seconds + total.decode_seconds + total.verify_seconds
-        return (total.new_seconds - useful) / total.verify_seconds
+        return (total.new_seconds - useful) / total.verify_seconds if total.verifies else None
 
     def figures(self) -> list[Figure]:
         """Return the figures beside their targets."""
@@ -257,8 +257,10 @@ class BenchReport:
                 what=f"random bytes, worst drafter ({worst}) vs plain",
                 target="≥ 0.97×", measured=f"{random_speed:.2f}×", reached=random_speed >= 0.97,
             ),
-            Figure(
-                what="commit + bookkeeping, of a verify", target="≤ 3 %", measured=f"{overhead:.1%}", reached=overhead <= 0.03
+            *(
+                Figure(what="commit + bookkeeping, of a verify", target="≤ 3 %", measured=f"{each:.1%}", reached=each <= 0.03)
+                for each in (overhead,)
+                if each is not None
             ),
             Figure(
                 what=f"tokens other than plain greedy decoding's, of {tokens:,}",

@@ -27,6 +27,7 @@ BRINGS = {
     "eval": "hybridge lm-eval, hybridge evaluate --plot",
     "export": "hybridge export, validate, evaluate and demo; hybridge.load",
     "html": "--html of hybridge bench, inspect, run and validate",
+    "images": "pictures: hybridge run --image, /image in hybridge chat, images for hybridge serve",
     "onnx": "--format onnx",
     "optimum": "optimum-cli export hybridge",
 }

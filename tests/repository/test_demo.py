@@ -61,7 +61,7 @@ def opened(folder: Path) -> Subject:
     return load(Artifacts(folder, *(folder.with_name(f"{folder.name}-{name}") for name in ("draft", "dspark"))))
 
 
-WAYS = ["prompt lookup", "draft model", "multi-token prediction", "DSpark"]
+WAYS = ["prompt lookup", "draft model", "multi-token prediction", "DSpark", "auto"]
 
 
 @pytest.mark.parametrize("block", [None, pytest.param(4, marks=pytest.mark.thorough), 16])
@@ -106,11 +106,11 @@ def test_the_trained_draft_keeps_the_sampling_distribution(demo: Path) -> None:
 
 
 def test_the_bench_prints_its_figures(demo: Path, cli: Run) -> None:
-    done = cli("bench", demo, "--draft", f"{demo}-draft", "--tokens", 300, "--samples", 1000, "--json")
+    done = cli("bench", demo, "--draft", f"{demo}-draft", "--tokens", 700, "--samples", 1000, "--json")
     report = json.loads(done.raw)
     assert report["lossless"]
     assert set(report["texts"]["Code, greedy"]) == {PLAIN, *WAYS} - {"DSpark"}  # of one artifact
-    assert len(report["figures"]) == 6
+    assert len(report["figures"]) == 8
 
 
 def test_load_generates_what_the_checkpoint_does(demo: Path) -> None:
