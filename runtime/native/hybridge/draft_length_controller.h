@@ -41,11 +41,10 @@ class DraftLengthController {
   // The probability that a draft token is accepted, by the last ones.
   double acceptance() const { return right_ / judged_; }
 
-  // Begins a text: losses of earlier ones are forgiven, and of their gains some remain to be risked. is_cheap: proposals take no
-  // time.
+  // Begins a text: of earlier losses a part is forgiven, and of gains some remain to be risked. is_cheap: proposals take no time.
   void begin(const RoundCosts& costs, bool is_cheap) {
     if (is_cheap) drafting_[0] = 0;
-    budget_ = std::clamp(budget_, 0.0, MOST_KEPT * costs.of(1));
+    budget_ = std::clamp(budget_, -MOST_OWED * costs.of(1), MOST_KEPT * costs.of(1));
     is_new_ = true;
     shadow_.clear();
   }
@@ -89,6 +88,9 @@ class DraftLengthController {
   // Accounts for a round without a proposal of this drafter.
   void round_passed(double seconds) { budget_ += SHARE * seconds; }
 
+  // Accounts for seconds that a proposal made something else take longer.
+  void lost(const RoundCosts& costs, double seconds) { spend(costs, seconds); }
+
   // The number of draft tokens that are only compared, proposed at once.
   static size_t shadow_length(const RoundCosts& costs) { return std::min(SHADOW_LENGTH, costs.longest() - 1); }
 
@@ -125,8 +127,8 @@ class DraftLengthController {
   static constexpr double OVERDRAFT = 6.0, CLEARLY = 1.25;
   // Decodes that a proposal is taken to cost until one was measured.
   static constexpr double UNKNOWN = 0.5;
-  // Most decodes that are won by earlier blocks and may be lost again.
-  static constexpr double MOST_KEPT = 8.0;
+  // Most decodes that are won by earlier blocks and may be lost again, and that were lost in one text and are saved in the next.
+  static constexpr double MOST_KEPT = 8.0, MOST_OWED = 2.0;
   // Draft tokens in a row that are compared; later ones would only be judged if these are right.
   static constexpr size_t SHADOW_LENGTH = 3;
   // Weight of a judged draft token once one more was judged: the last twenty or so decide.

@@ -140,11 +140,11 @@ class Generator {
   static constexpr Error NOTHING_ALLOWED = Error::InvalidArgument;
 
   // drafter: proposed, for a block of `planned` tokens. seconds: until its tokens were there; drafting: of these, those of the
-  // drafter's proposal; comparing: those of proposals that are only compared.
+  // drafter's proposal; comparing: those of proposals that are only compared, the last one by `compared`.
   struct Round {
     std::vector<int64_t> tokens = {}, proposed = {};
     bool is_forced = false, is_counted = false;
-    Drafter* drafter = nullptr;
+    Drafter *drafter = nullptr, *compared = nullptr;
     size_t planned = 0;
     double seconds = 0, drafting = 0, comparing = 0;
   };
@@ -196,6 +196,8 @@ class Generator {
       DraftLengthController& controller = controller_of(*each);
       if (each != round.drafter) controller.round_passed(seconds);
       else controller.round_done(costs_, round.planned, proposed, accepted, target + round.drafting, round.drafting);
+      // Whatever a decode takes longer behind a proposal, because the caches hold other things, is a part of its price.
+      if (each == round.compared && proposed == 0) controller.lost(costs_, std::max(0.0, std::min(target, 2 * costs_.of(1)) - costs_.of(1)));
       for (const int64_t token : came) controller.compare(token);
     }
   }
@@ -304,6 +306,7 @@ class Generator {
 
   void compare_later(Drafter& drafter, std::vector<int64_t> tokens, double seconds) {
     now_.comparing += seconds;
+    now_.compared = &drafter;
     controller_of(drafter).shadow(costs_, std::move(tokens), seconds);
   }
 
