@@ -212,7 +212,7 @@ class TextModel:
 
     @cached_property
     def pictures(self) -> PictureProcessor:
-        """What prepares pictures for the model. Raises PictureError for one that takes none."""
+        """Return what prepares pictures for the model. Raises PictureError for one that takes none."""
         return PictureProcessor(self.session.model, self.tokenizer)
 
 

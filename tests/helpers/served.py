@@ -56,7 +56,7 @@ def session(seconds: float = 0.0) -> Session:
 
 
 def alone(prompt: list[int], most: int, **options: Any) -> str:
-    """What the model says after ``prompt`` to whom nobody else talks."""
+    """Return what the model says after ``prompt`` to whom nobody else talks."""
     new = list(session().generate(prompt, max_new_tokens=most, **options))
     return BYTES.decode(new[:-1] if new[-1] == END else new)
 

@@ -69,7 +69,6 @@ struct OpenSession {
   std::map<uint64_t, std::unique_ptr<CallbackDrafter>> outside;  // the caller's own that have a number, and 0
   std::unique_ptr<Generator> running;  // refers to the drafters
   std::optional<Constraint> constraint;  // of the last generation
-  hybridge_drafter drafting = HYBRIDGE_NO_DRAFTER;
   Drafted drafted;  // what hybridge_draft answered with
 
   // Ends a generation that nobody ended.

@@ -66,13 +66,11 @@ class DraftLengthController {
     return best;
   }
 
-  // Seconds of a proposal for a block of `length` tokens: measured, or those of the nearest length that was.
+  // Seconds of a proposal for a block of `length` tokens, once some were measured: of this length, the next shorter one, or the
+  // shortest.
   double drafting(size_t length) const {
-    if (drafting_.empty()) return 0;
-    const auto next = drafting_.lower_bound(length);
-    if (next == drafting_.end()) return std::prev(next)->second;
-    if (next->first == length || next == drafting_.begin()) return next->second;
-    return std::prev(next)->second;
+    const auto longer = drafting_.upper_bound(length);
+    return longer == drafting_.begin() ? longer->second : std::prev(longer)->second;
   }
 
   // Accounts for a round of `seconds`, in which this drafter proposed for a block of `planned` tokens, which took it `drafting` of

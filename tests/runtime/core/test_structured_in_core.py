@@ -16,6 +16,7 @@ import torch
 from babbling import BYTES
 from core_grammars import CoreGrammar
 from served import BABBLE, END, ENDLESS, babble, session
+from structures import PROMPT, SAMPLINGS, SCHEMA
 from torch import Tensor
 
 from hybridge.cache.errors import HybridgeError, UsageError
@@ -41,22 +42,6 @@ from hybridge.runtime.text.answers import FORMATS
 from hybridge.runtime.text.chat_template import ChatTemplates
 from hybridge.runtime.text.grammars import Grammars, behind
 
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 6},
-        "kind": {"enum": ["abacus", "bridge"]},
-        "numbers": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
-    },
-    "required": ["name", "kind", "numbers"],
-    "additionalProperties": False,
-}
-PROMPT = list(b"tell me: ")
-SAMPLINGS = {
-    "greedy": Sampling(),
-    "drawn": Sampling(temperature=1.3, seed=4),
-    "narrow": Sampling(temperature=1, top_p=0.7, seed=9),
-}
 DRAFTERS = {"none": DrafterKind.NONE, "lookup": DrafterKind.PROMPT_LOOKUP, "wild": DrafterKind.CALLBACK}
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from served import BYTES, END, session
 from store import demo_folder
+from structures import PROMPT, SAMPLINGS, SCHEMA
 from table import VOCABULARY, Table, table_session
 from tokenizers import ByteLevelBPETokenizer
 
@@ -32,17 +33,6 @@ from hybridge.runtime.text.grammars import Grammars
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
 """A model without bytes."""
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 6},
-        "kind": {"enum": ["abacus", "bridge"]},
-        "numbers": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
-    },
-    "required": ["name", "kind", "numbers"],
-    "additionalProperties": False,
-}
-PROMPT = list(b"tell me: ")
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +50,6 @@ class Wild:
 
     def propose(self, context: Context, limit: int) -> Proposal:
         return Proposal(np.random.default_rng(len(context.tokens)).integers(32, self.vocab_size, limit).tolist())
-
-
-SAMPLINGS = {
-    "greedy": Sampling(),
-    "drawn": Sampling(temperature=1.3, seed=4),
-    "narrow": Sampling(temperature=1, top_p=0.7, seed=9),
-}
 
 
 def said(grammars: Grammars, drafter: Any, sampling: Sampling) -> bytes:
