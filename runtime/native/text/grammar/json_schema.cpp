@@ -356,13 +356,17 @@ class Reader {
     return Expressions::NONE;
   }
 
-  // The values of a choice that are named; those of them that fit, if something else is asked of them.
+  // The values of a choice that are named, as any JSON writes them; those of them that fit, if something else is asked of them.
   Expression named(const Choice& choice, Expression fitting) {
     std::vector<std::string_view> texts;
+    std::vector<Expression> values;
     for (const std::string& each : *choice.literals) {
-      if (fitting == Expressions::NONE || in_.is_nullable(in_.derivative(fitting, each))) texts.push_back(each);
+      if (fitting != Expressions::NONE && !in_.is_nullable(in_.derivative(fitting, each))) continue;
+      if (choice.type != Type::STRING || each.find('\\') == std::string::npos) texts.push_back(each);
+      else values.push_back(between_quotes(spellings(JsonDocument(each).root("the value").string())));
     }
-    return in_.one_of(texts);
+    values.push_back(in_.one_of(texts));
+    return in_.either(std::move(values));
   }
 
   Expression any() {
