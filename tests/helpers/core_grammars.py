@@ -99,7 +99,7 @@ def walk(core: CoreGrammar, reference: Reference, matcher: LLMatcher, rng: Rando
 
     Where llguidance's mask has the one token alone that its tokenizer would write, the core may have others besides, because it
     forces a token only if no longer one of the vocabulary might take its place. In names that a schema leaves open llguidance
-    has escapes of all characters by number, of those in the schema's own names as well; the core's are those that JSON asks for.
+    has escapes of all characters by number, of those in the schema's own names as well; the core's are those JSON asks for.
     """
     text: list[int] = []
     for place in range(length):
@@ -107,17 +107,18 @@ def walk(core: CoreGrammar, reference: Reference, matcher: LLMatcher, rng: Rando
             assert not core.mask([*text, reference.eos_id], reference.vocab_size)[: reference.eos_id].any()
             break
         mine, its = core.mask(text, reference.vocab_size), reference.mask(matcher)
+        said = bytes(each for each in text if each < 256)
         forced = matcher.compute_ff_tokens()
         if forced:
             assert mine[forced[0]], (text, forced)
             assert core.forced(text) == forced[: len(core.forced(text))]
-        elif set(np.flatnonzero(its)) == DIGITS and re.search(rb"\\u[\da-fA-F]{0,3}$", bytes(each for each in text if each < 256)):
+        elif set(np.flatnonzero(its)) == DIGITS and re.search(rb"\\u[\da-fA-F]{0,3}$", said):
             assert mine.any()
             assert not mine[~its].any()
             its = mine
         else:
             differing = np.flatnonzero(mine != its)
-            assert len(differing) == 0, (bytes(each for each in text if each < 256), differing[:10], mine[differing[:10]])
+            assert len(differing) == 0, (said, differing[:10], mine[differing[:10]])
         choices = np.flatnonzero(its)
         plain = choices[choices < 128]
         token = int(rng.choice(plain if len(plain) and rng.random() < 0.9 else choices))
