@@ -377,6 +377,8 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "text_open": [Handle, c_int, POINTER(Handle)],
     "text_push": [Handle, c_int64, POINTER(c_void_p), Count],
     "text_finish": [Handle, POINTER(c_void_p), Count],
+    "text_stop": [Handle, c_char_p, c_size_t],
+    "text_stopped": [Handle, POINTER(c_int)],
     "text_close": [Handle],
     "grammar_json_schema": [Handle, c_char_p, c_size_t, POINTER(Handle)],
     "grammar_regex": [Handle, c_char_p, c_size_t, POINTER(Handle)],

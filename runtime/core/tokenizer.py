@@ -7,7 +7,7 @@ import functools
 import re
 import weakref
 from collections.abc import Iterable, Sequence
-from ctypes import byref, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,9 +130,9 @@ class Tokenizer:
         arguments = (given.ctypes.data_as(Tokens), len(given), skip_special_tokens)
         return self._text("tokenizer_decode", *arguments, capacity=16 * len(given) + 64)
 
-    def stream(self) -> TextStream:
-        """Return the text of tokens that come one after the other, without special ones."""
-        return TextStream(self)
+    def stream(self, stop: Sequence[str] = ()) -> TextStream:
+        """Return the text of tokens that come one after the other, without special ones; see ``TextStream`` for ``stop``."""
+        return TextStream(self, stop=stop)
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token by its text."""
@@ -153,6 +153,12 @@ class Tokenizer:
             if size.value <= capacity:
                 return text.raw[: size.value].decode("utf-8")
             capacity = size.value
+
+
+def check_stop_strings(stop: Sequence[str]) -> None:
+    """Raise UsageError for an empty stop string."""
+    if "" in stop:
+        raise UsageError("a stop string is empty; give at least one character.")
 
 
 def _utf8(text: str) -> bytes:
@@ -186,12 +192,30 @@ def check_draft_tokenizer(draft: Artifact, target: Artifact) -> None:
 
 
 class TextStream:
-    """The text of tokens that come one after the other."""
+    """The text of tokens that come one after the other, up to a stop string, in pieces that never change."""
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
-        self.handle = Handle()
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, stop: Sequence[str] = ()) -> None:
+        """Begin a text.
+
+        stop: texts before the first of which it ends. One that may begin them is held back until more has come. Raises
+        UsageError for an empty one, which would end every text before it begins.
+        """
+        check_stop_strings(stop)
+        self.handle, self._has_stops = Handle(), bool(stop)
         run("text_open", tokenizer.handle, skip_special_tokens, byref(self.handle))
         weakref.finalize(self, load().hybridge_text_close, self.handle)
+        for text in stop:
+            data = text.encode("utf-8", "surrogatepass")
+            run("text_stop", self.handle, data, len(data))
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether a stop string was complete, behind which nothing is added."""
+        if not self._has_stops:
+            return False
+        stopped = c_int()
+        run("text_stopped", self.handle, byref(stopped))
+        return bool(stopped)
 
     def push(self, token: int) -> str:
         """Return what a token adds to the text; a character is held back until all of it is there."""

@@ -29,18 +29,11 @@ ResponseTemplate = Mapping[str, Any]
 """Fields of a message, and the texts that open and close them; see ``response_parser.py``."""
 
 
-class TokenStream(Protocol):
-    """Turns tokens that come one after the other into text, whole characters at a time."""
-
-    def push(self, token: int, /) -> str: ...
-    def finish(self) -> str: ...
-
-
 class TokenDecoder(Protocol):
     """The part of a tokenizer that turns tokens into text."""
 
     def decode(self, ids: Sequence[int], /) -> str: ...
-    def stream(self) -> TokenStream: ...
+    def stream(self, stop: Sequence[str] = (), /) -> TextStream: ...
 
 
 @dataclass(frozen=True)
@@ -302,16 +295,16 @@ class ShownTokens:
         """Return the text of tokens."""
         return self._tokenizer.decode([token for token in ids if token not in self._hidden], skip_special_tokens=False)
 
-    def stream(self) -> ShownStream:
-        """Return the text of tokens that come one after the other."""
-        return ShownStream(self._tokenizer, self._hidden)
+    def stream(self, stop: Sequence[str] = ()) -> ShownStream:
+        """Return the text of tokens that come one after the other, up to a stop string."""
+        return ShownStream(self._tokenizer, self._hidden, stop)
 
 
 class ShownStream(TextStream):
     """Streams text without the tokens in ``hidden``."""
 
-    def __init__(self, tokenizer: Tokenizer, hidden: Collection[int]) -> None:
-        super().__init__(tokenizer, skip_special_tokens=False)
+    def __init__(self, tokenizer: Tokenizer, hidden: Collection[int], stop: Sequence[str] = ()) -> None:
+        super().__init__(tokenizer, skip_special_tokens=False, stop=stop)
         self._hidden = hidden
 
     def push(self, token: int) -> str:

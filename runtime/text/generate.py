@@ -90,14 +90,15 @@ def generate_text(
     """
     stats = GenerationStats() if stats is None else stats
     answer = Answer() if answer is None else answer
-    stream = StoppedText(decoder, stop) if decoder is not None else None
+    stream = decoder.stream(stop) if decoder is not None else None
     ends = session.manifest.eos_ids if eos_ids is None else eos_ids
     seen: list[TokenLogprobs] = []
-    is_stopped, last = False, -1
+    is_stopped, last, text = False, -1, ""
 
     def ends_with(token: int) -> bool:
-        nonlocal is_stopped
-        is_stopped = (stream is not None and stream.push(token)) or (until is not None and until(token))
+        nonlocal is_stopped, text
+        text = stream.push(token) if stream is not None else ""
+        is_stopped = (stream is not None and stream.stopped) or (until is not None and until(token))
         return is_stopped
 
     generated = session.generate(
@@ -107,10 +108,10 @@ def generate_text(
     )  # fmt: skip
     with closing(generated):  # type: ignore[type-var]  # a generator
         for last in generated:
-            text = stream.read() if stream is not None else ""
-            content, reasoning = _split(answer, text)
+            said, text = text, ""
+            content, reasoning = _split(answer, said)
             # The tokens of a verified block are watched at once, and yielded one by one.
-            yield TextPiece(text, [last], [seen.pop(0)] if seen else [], stats.origin, content, reasoning)
+            yield TextPiece(said, [last], [seen.pop(0)] if seen else [], stats.origin, content, reasoning)
     text = stream.finish() if stream is not None else ""
     content, reasoning = _split(answer, text, ended=True)
     reason: FinishReason = "stop" if is_stopped or last in ends else "length"
@@ -129,58 +130,6 @@ def _logprobs(logits: NDArray[np.float32], token: int, most: int) -> TokenLogpro
     best = np.argsort(-logprobs, kind="stable")[: min(most, len(logprobs))]
     pairs = [(int(each), float(logprobs[each])) for each in best]
     return TokenLogprobs(token, max(float(logprobs[token]), LEAST_LOGPROB), pairs)
-
-
-class StoppedText:
-    """The text of a growing list of tokens up to a stop string, in pieces that never change.
-
-    It holds back a text that may begin a stop string until more has come. A stop string ends the text just before it.
-    """
-
-    def __init__(self, tokenizer: TokenDecoder, stop: Sequence[str] = ()) -> None:
-        """Raise UsageError for an empty stop string, which would end every text before it begins."""
-        if "" in stop:
-            raise UsageError("a stop string is empty; give at least one character.")
-        self.stop = stop
-        self.stopped = False
-        self._stream = tokenizer.stream()
-        self._ready, self._held = "", ""
-
-    def push(self, token: int) -> bool:
-        """Add a token. Return whether a stop string is complete, which ends a generation ``until`` this."""
-        self._release(self._stream.push(token))
-        return self.stopped
-
-    def read(self) -> str:
-        """Return the text that became complete since the last call."""
-        taken, self._ready = self._ready, ""
-        return taken
-
-    def finish(self) -> str:
-        """Return the rest of the text, once all tokens are there."""
-        self._release(self._stream.finish())
-        if not self.stopped:
-            self._ready, self._held = self._ready + self._held, ""
-        return self.read()
-
-    def _release(self, piece: str) -> None:
-        if self.stopped:
-            return
-        if not self.stop:
-            self._ready += piece
-            return
-        self._held += piece
-        # The stop string that is complete first wins, however the text is cut into pieces.
-        met = [(self._held.find(each) + len(each), self._held.find(each)) for each in self.stop if each in self._held]
-        self.stopped = bool(met)
-        end = min(met)[1] if met else len(self._held) - self._beginning()
-        self._ready, self._held = self._ready + self._held[:end], self._held[end:]
-
-    def _beginning(self) -> int:
-        """Return how many characters at the end may begin a stop string."""
-        longest = max(map(len, self.stop), default=0)
-        ends = (self._held[-size:] for size in range(min(longest - 1, len(self._held)), 0, -1))
-        return next((len(end) for end in ends if any(stop.startswith(end) for stop in self.stop)), 0)
 
 
 @dataclass(frozen=True, kw_only=True)

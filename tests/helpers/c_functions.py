@@ -16,6 +16,7 @@ FOR_PYTHON = {
     *(f"hybridge_tokenizer_{name}" for name in ("read", "id", "token", "added", "info")),
     *(f"hybridge_grammar_{name}" for name in ("mask", "forced", "fitting")),
     *("hybridge_chat_over", "hybridge_chat_render"),
+    *("hybridge_text_stop", "hybridge_text_stopped"),
     "hybridge_artifact_model",
     *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info")),
     *("hybridge_model_vision", "hybridge_picture_open", "hybridge_picture_close", "hybridge_picture_ids"),

@@ -9,6 +9,7 @@
 #include <hybridge/hybridge.h>
 #include <hybridge/open_file.h>
 
+#include "../text/stop_strings.h"
 #include "../text/tokenizer.h"
 #include "failure.h"
 #include "handles.h"
@@ -16,6 +17,7 @@
 namespace {
 
 using namespace hybridge::c;
+using hybridge::text::StopStrings;
 using hybridge::text::TextPart;
 using hybridge::text::TextStream;
 using hybridge::text::TextToken;
@@ -27,6 +29,7 @@ constexpr size_t LARGEST_FILE = size_t(1) << 28;  // no published tokenizer.json
 struct OpenText {
   std::shared_ptr<const Tokenizer> of;
   TextStream stream;
+  StopStrings stopping;
   std::string piece;
   std::atomic<bool> busy = false;
 
@@ -68,19 +71,27 @@ hybridge_status copy(std::string_view from, char* to, size_t capacity, size_t* s
 // Ids as the tokenizer has them: one that is out of range is an id that nothing has.
 uint32_t id_of(int64_t token) { return 0 <= token && token < UINT32_MAX ? static_cast<uint32_t>(token) : UINT32_MAX; }
 
+// Runs `call` on a stream, in which no other call is then.
 template <typename Call>
-hybridge_status add_piece(hybridge_text text, const char** piece, size_t* size, Call&& call) {
-  if (piece == nullptr || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+hybridge_status with_text(hybridge_text text, Call&& call) {
   return with<OpenText>(text, [&](OpenText& open) {
     if (open.busy.exchange(true)) return HYBRIDGE_BUSY;
     struct Release {
       std::atomic<bool>& busy;
       ~Release() { busy = false; }
     } release{open.busy};
-    open.piece = call(open.stream);
+    call(open);
+    return HYBRIDGE_OK;
+  });
+}
+
+template <typename Call>
+hybridge_status add_piece(hybridge_text text, const char** piece, size_t* size, Call&& call) {
+  if (piece == nullptr || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with_text(text, [&](OpenText& open) {
+    open.piece = call(open);
     *piece = open.piece.data();
     *size = open.piece.size();
-    return HYBRIDGE_OK;
   });
 }
 
@@ -186,11 +197,21 @@ hybridge_status hybridge_text_open(hybridge_tokenizer tokenizer, int skip_specia
 }
 
 hybridge_status hybridge_text_push(hybridge_text text, int64_t token, const char** piece, size_t* size) {
-  return add_piece(text, piece, size, [&](TextStream& stream) { return stream.push(id_of(token)); });
+  return add_piece(text, piece, size, [&](OpenText& open) { return open.stopping.push(open.stream.push(id_of(token))); });
 }
 
 hybridge_status hybridge_text_finish(hybridge_text text, const char** piece, size_t* size) {
-  return add_piece(text, piece, size, [](TextStream& stream) { return stream.finish(); });
+  return add_piece(text, piece, size, [](OpenText& open) { return open.stopping.push(open.stream.finish()) + open.stopping.finish(); });
+}
+
+hybridge_status hybridge_text_stop(hybridge_text text, const char* stop, size_t size) {
+  if (stop == nullptr || size == 0) return HYBRIDGE_INVALID_ARGUMENT;
+  return with_text(text, [&](OpenText& open) { open.stopping.add({stop, size}); });
+}
+
+hybridge_status hybridge_text_stopped(hybridge_text text, int* stopped) {
+  if (stopped == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with_text(text, [&](OpenText& open) { *stopped = open.stopping.is_complete(); });
 }
 
 hybridge_status hybridge_text_close(hybridge_text text) {

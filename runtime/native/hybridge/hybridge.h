@@ -460,6 +460,11 @@ typedef uint64_t hybridge_text;
 hybridge_status hybridge_text_open(hybridge_tokenizer tokenizer, int skip_special, hybridge_text* text);
 hybridge_status hybridge_text_push(hybridge_text text, int64_t token, const char** piece, size_t* size);
 hybridge_status hybridge_text_finish(hybridge_text text, const char** piece, size_t* size);
+
+// Lets the text end before a string, which is not empty, and says whether it has: to the first of such strings that is complete. A
+// text that may begin one is held back.
+hybridge_status hybridge_text_stop(hybridge_text text, const char* stop, size_t size);
+hybridge_status hybridge_text_stopped(hybridge_text text, int* stopped);
 hybridge_status hybridge_text_close(hybridge_text text);
 
 // Grammars: texts that are JSON of a schema, or that a regular expression matches as a whole. A generation follows one by its field

@@ -13,7 +13,10 @@ namespace hybridge::text {
 // Holds back a text that may begin one of the strings, until more has come.
 class StopStrings {
  public:
-  explicit StopStrings(std::vector<std::string> strings) : strings_(std::move(strings)) {}
+  explicit StopStrings(std::vector<std::string> strings = {}) : strings_(std::move(strings)) {}
+
+  // Adds a string, which is not empty.
+  void add(std::string_view string) { strings_.emplace_back(string); }
 
   // Whether one of them was complete: what comes then is left out.
   bool is_complete() const { return is_complete_; }

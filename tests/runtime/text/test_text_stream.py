@@ -9,7 +9,6 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import TokenDecoder
-from hybridge.runtime.text.generate import StoppedText
 
 BYTES = Tokenizer.from_file(EMBEDDED / "tokenizer.json")
 
@@ -26,12 +25,11 @@ WORDS = words()
 
 def streamed(tokenizer: TokenDecoder, ids: list[int], stop: list[str]) -> tuple[str, list[str], int]:
     """The whole text, its pieces, and how many tokens were taken in."""
-    stream = StoppedText(tokenizer, stop)
+    stream = tokenizer.stream(stop)
     pieces = []
     for count, token in enumerate(ids, start=1):
-        stopped = stream.push(token)
-        pieces.append(stream.read())
-        if stopped:
+        pieces.append(stream.push(token))
+        if stream.stopped:
             return "".join(pieces), pieces, count
     pieces.append(stream.finish())
     return "".join(pieces), pieces, len(ids)
@@ -152,4 +150,4 @@ def test_only_a_few_tokens_are_held_back() -> None:
 
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(UsageError, match="empty"):
-        StoppedText(BYTES, [""])
+        BYTES.stream([""])
