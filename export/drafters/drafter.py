@@ -117,8 +117,8 @@ class ArtifactDrafter(nn.Module):
         return self.cache.part(self.place, DrafterLengthLayer)
 
     def draws(self, draft_len: int) -> tuple[Tensor, ...]:
-        """Return example inputs of what decides the draws of ``draft_len`` tokens: none if the drafter cannot sample."""
-        return (torch.zeros(1, draft_len), torch.zeros(1)) if self.description.samples else ()
+        """Return example inputs of what decides the draws of ``draft_len`` tokens."""
+        return torch.zeros(1, draft_len), torch.zeros(1)
 
     def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
         """Read the first ``count`` pairs of hidden [1, T, F] and the tokens [1, T] after each.

@@ -172,10 +172,10 @@ class DraftProposals:
 class TokenSelector:
     """Chooses draft tokens by their scores: the best, or drawn from softmax(scores / temperature) by its noise.
 
-    draws: None if the best is always chosen. ids: int64 [C], the tokens that the scores are of, if not of the whole vocabulary.
+    ids: int64 [C], the tokens that the scores are of, if not of the whole vocabulary.
     """
 
-    def __init__(self, kernels: Kernels, draws: SamplingInputs | None, ids: Tensor | None = None) -> None:
+    def __init__(self, kernels: Kernels, draws: SamplingInputs, ids: Tensor | None = None) -> None:
         self.kernels, self.draws, self.ids = kernels, draws, ids
         # The sum makes it a result: a program must not give out its own constant.
         self.candidates = None if ids is None else ids[None, None] + 0
@@ -188,11 +188,8 @@ class TokenSelector:
             i: the index of the one draft token, which has draw ``i``.
             of: candidates [1, N, C] that the scores are of, in place of ``ids``.
         """
-        if self.draws is None:
-            places = self.kernels.best_candidates(scores, 1).squeeze(-1)
-        else:
-            noise = self.draws.noise if i is None else self.draws.noise[:, i : i + 1]
-            places = self.kernels.draw(scores, noise, self.draws.temperature)
+        noise = self.draws.noise if i is None else self.draws.noise[:, i : i + 1]
+        places = self.kernels.draw(scores, noise, self.draws.temperature)
         tokens = self.named(places) if of is None else of.gather(-1, places.unsqueeze(-1)).squeeze(-1)
         return DraftProposals(tokens, self.kernels.top_probability(scores), scores, self.candidates if of is None else of)
 

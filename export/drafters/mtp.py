@@ -27,7 +27,7 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.drafters.checkpoint import MOST_LAYERS, fill, read_tensors, tensor_names
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, TargetModel
-from hybridge.export.drafters.layers import DraftProposals, TokenSelector
+from hybridge.export.drafters.layers import DraftProposals, SamplingInputs, TokenSelector
 from hybridge.export.drafters.mtp_families import FAMILIES, LAYER, MtpFamily, mtp_config, mtp_family
 from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary
 from hybridge.export.model.adapt import adapt_layer
@@ -128,7 +128,7 @@ def _check_layers(checkpoint: LoadedModel, family: MtpFamily, stored: dict[str, 
 
 
 class MtpDrafter(ArtifactDrafter):
-    """The drafter over the model and the cache; its layers' state is behind its length. It cannot sample."""
+    """The drafter over the model and the cache; its layers' state is behind its length."""
 
     def __init__(self, weights: MtpWeights, cache: HybridCache, place: int, description: DrafterDescription) -> None:
         super().__init__(cache, place, description)
@@ -152,7 +152,7 @@ class MtpDrafter(ArtifactDrafter):
         self, target: TargetModel, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor
     ) -> Answers:
         block = self.length.extend(tokens.shape[1], count, draft_len)
-        selector = TokenSelector(self.length.kernels, None, self.ids)
+        selector = TokenSelector(self.length.kernels, SamplingInputs(*draws), self.ids)
         h, g, steps = known(hidden, block), hidden, list[DraftProposals]()
         for i in range(draft_len):
             if i < self.count:
@@ -161,9 +161,7 @@ class MtpDrafter(ArtifactDrafter):
             else:
                 g = self._go_on(target, g, steps[-1].tokens, block, i)
             steps.append(selector.choose(target.logits(g), i))
-        fits = self.close(block) >= 0
-        found, probabilities = (torch.cat([getattr(each, name) for each in steps], 1) for name in ("tokens", "probabilities"))
-        return torch.where(fits, found, -1), probabilities
+        return DraftProposals.joined(steps).answers(self.close(block) >= 0)
 
     def _weights_of(self, index: int) -> MtpLayer:
         return self.weights.layers[index]  # type: ignore[return-value]  # a ModuleList forgets what it holds
@@ -315,7 +313,7 @@ class MtpPlan:
 
     @property
     def description(self) -> DrafterDescription:
-        return DrafterDescription(kind="mtp", taps=(self.tap,), blocks=(self.draft_len + 1,))
+        return DrafterDescription(kind="mtp", taps=(self.tap,), blocks=(self.draft_len + 1,), samples=True)
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         layers = mtp_state(mtp_config(self.config), sizes, kernels, self.count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -90,26 +91,35 @@ class MtpReference:
         assert all(name.startswith(("embed_tokens.", "shared_head.")) for name in shared.keys() - state.keys())
         self.drafter.load_state_dict({**shared, **state})
 
-    @mock.patch.dict(LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING, WINDOWED)
-    @torch.no_grad()
     def chain(self, tokens: list[int], length: int) -> list[int]:
         """Guesses after ``tokens``, whose last one is known and not committed; the last layer goes on with its own output."""
+        guesses, _ = self.guess(tokens, length)
+        assert self.allowed is not None or guesses[: len(self.drafter.layers)] == self._own(tokens)[:length]
+        return guesses
+
+    @mock.patch.dict(LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING, WINDOWED)
+    @torch.no_grad()
+    def guess(self, tokens: list[int], length: int, drawn: Sequence[int] | None = None) -> tuple[list[int], Tensor]:
+        """The same guesses, or ``drawn`` in their place, and the logits [length, V] that each is chosen by."""
         hidden = self.model.get_decoder()(torch.tensor([tokens[:-1]]), use_cache=False).last_hidden_state
         ids, positions = torch.tensor([tokens[1:]]), torch.arange(1, len(tokens))[None]
         cache, layers = MtpCache(config=self.drafter.config), len(self.drafter.layers)
-        guesses: list[int] = []
+        guesses, scores = list[int](), list[Tensor]()
         for i in range(length):
             layer = min(i, layers - 1)
             hidden = self.drafter.forward_layer(layer, hidden, positions, cache, input_ids=ids)
             logits = self.drafter._project_to_logits(hidden[:, -1])[0]
-            guesses.append(int(logits.argmax() if self.allowed is None else self.allowed[logits[self.allowed].argmax()]))
+            best = logits.argmax() if self.allowed is None else self.allowed[logits[self.allowed].argmax()]
+            guesses.append(int(best) if drawn is None else drawn[i])
+            scores.append(logits)
             ids = torch.cat([ids[:, 1:], torch.tensor([guesses[-1:]])], dim=1)
             positions = positions + 1
             if i >= layers - 1:
                 hidden, ids, positions = hidden[:, -1:], ids[:, -1:], positions[:, -1:]
-        assert self.allowed is not None or guesses[:layers] == self._own(tokens)[:length]
-        return guesses
+        return guesses, torch.stack(scores)
 
+    @mock.patch.dict(LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING, WINDOWED)
+    @torch.no_grad()
     def _own(self, tokens: list[int]) -> list[int]:
         """What ``MtpModel`` itself makes of it: one guess a layer."""
         hidden = self.model.get_decoder()(torch.tensor([tokens[:-1]]), use_cache=False).last_hidden_state

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from drafter_programs import compare_blocks, draft
+from drafter_programs import compare_blocks, distributions, draft
 from mtp_reference import MtpReference, published, random_mtp, save_mtp
 from store import exported
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
@@ -28,6 +28,7 @@ from hybridge.runtime import Context, ExportOptions, Sampling, Session
 from hybridge.runtime.artifacts.options import DrafterDescription
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.programs import ModelDescription
+from hybridge.runtime.core.session import DraftNoise
 
 OPTIONS = ExportOptions(
     max_seq_len=41, prefill_chunk=7, verify_len=5, shorter_verify_lens=(3,), tap_layers=(1, -1), mtp=True, draft_len=3
@@ -62,7 +63,7 @@ def reference_and_session(request: pytest.FixtureRequest) -> tuple[MtpReference,
         vocab_size=model.config.vocab_size,
         eos_ids=[],
         options=OPTIONS,
-        drafter=DrafterDescription(kind="mtp", taps=(-1,), blocks=(4,)),
+        drafter=DrafterDescription(kind="mtp", taps=(-1,), blocks=(4,), samples=True),
     )
     return MtpReference(model, weights), Session.over(program(adapted, drafter), description)
 
@@ -91,6 +92,18 @@ def test_guesses_are_those_of_the_chain_without_a_cache(
         start = cut
         assert proposed(session, context) == reference.chain(context.tokens, 3)
         assert proposed(session, context) == [], "nothing new was committed since"
+
+
+def test_drawn_tokens_come_from_the_distribution_that_is_given(reference_and_session: tuple[MtpReference, Session]) -> None:
+    reference, session = reference_and_session
+    session.reset()
+    session.prefill(TOKENS[:6])
+    heat, noise = 1.7, [0.03, 0.5, 0.97]
+    drafted = session.draft(session.hidden, TOKENS[1:7], draws=DraftNoise(noise, heat))
+    _, scores = reference.guess(TOKENS[:7], 3, drawn=drafted.tokens)
+    for i, (token, q) in enumerate(zip(drafted.tokens, distributions(drafted, heat, session.vocab_size), strict=True)):
+        assert np.allclose(q, (scores[i].double() / heat).softmax(-1), atol=1e-4)
+        assert q[:token].sum() - 1e-4 <= noise[i] <= q[: token + 1].sum() + 1e-4
 
 
 def test_a_rejected_block_is_not_what_the_drafter_reads(reference_and_session: tuple[MtpReference, Session]) -> None:
@@ -128,7 +141,8 @@ def test_what_stands_behind_the_pairs_is_not_looked_at(reference_and_session: tu
     rows = np.full((1, 5, hidden.shape[-1]), np.nan, np.float32)
     rows[0, :3] = hidden
     assert session.model.program is not None
-    tokens, chances = session.model.program.call("draft", rows, np.array([[*TOKENS[1:4], 0, 0]]), np.array([3]))
+    draws = np.zeros((1, 3), np.float32), np.zeros(1, np.float32)
+    tokens, chances, _ = session.model.program.call("draft", rows, np.array([[*TOKENS[1:4], 0, 0]]), np.array([3]), *draws)
     assert tokens[0].tolist() == reference.chain(TOKENS[:4], 3)
     assert ((chances > 0) & (chances <= 1)).all()
 
