@@ -42,7 +42,8 @@ class Block:
 
     start: int64 [1], the position of the first. count: int64 [1], the number of real tokens; the others are padding and leave
     the state unchanged. tentative: stage the block for a later ``commit`` and leave the committed state alone. ahead: added to
-    positions to get positions in the text, for state that begins behind the text's first tokens.
+    positions to get positions in the text, for state that begins behind the text's first tokens. rope: float32 [T], or [3, T]
+    for rope of three axes, if the rope positions of the tokens are not their positions.
     """
 
     start: Tensor
@@ -50,12 +51,18 @@ class Block:
     length: int
     tentative: bool = False
     ahead: int = 0
+    rope: Tensor | None = None
     _shared: dict[tuple[Hashable, int], tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def positions(self) -> Tensor:
         """Return int64 [T], the position of each token."""
         return self.start + torch.arange(self.length)
+
+    @property
+    def rope_positions(self) -> Tensor:
+        """Return [T], or [3, T] for the rows of a picture: where rope turns each token."""
+        return self.positions if self.rope is None else self.rope
 
     @property
     def text_positions(self) -> Tensor:

@@ -14,7 +14,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.check.validate import validate_session
 from hybridge.export.drafters.drafter import DrafterPlan, VocabularyName
 from hybridge.export.drafters.plan import plan_drafter, plan_own_drafter
-from hybridge.export.model.vision import describe_pictures
+from hybridge.export.model.vision import PROCESSOR_FILES, VISION, describe_pictures
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
@@ -24,7 +24,7 @@ from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, reso
 from hybridge.export.write.folder import output_folder
 from hybridge.export.write.pte import PteWriter
 from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.artifacts.options import DEFAULT_PROGRAMS, ExportOptions
+from hybridge.runtime.artifacts.options import DEFAULT_PROGRAMS, ExportOptions, PictureDescription
 
 
 def export_model(
@@ -89,12 +89,14 @@ def export_model(
     pictures = describe_pictures(source.config, source.folder, options)
     for text in source.warnings(pictures=pictures is not None):
         steps.warn(text)
+    if pictures is None and options.images and options.format == "pte" and source.config.model_type in VISION:
+        steps.warn(f"{source.path} has no {PROCESSOR_FILES[0]}: with the one of the checkpoint, pictures are exported, too.")
     with output_folder(Path(out), force=force) as folder:
         with steps.step("Laying out the state"):
-            writer = writer_class(source.config, options, plan)
+            writer = writer_class(source.config, options, plan, pictures)
         with steps.step("Reading the checkpoint"):
             whole = calibrate is not None or (plan is not None and plan.reads_target)
-            loaded = load_checkpoint(source, None if whole else writer.reader())
+            loaded = load_checkpoint(source, None if whole else writer.reader(), pictures=pictures is not None)
         calibrated = None
         if calibrate is not None:
             with steps.step("Calibrating"):
@@ -110,7 +112,13 @@ def export_model(
 class Writer(Protocol):
     """Writes artifacts of one format."""
 
-    def __init__(self, config: Any, options: ExportOptions, drafter: DrafterPlan | None = None) -> None:
+    def __init__(
+        self,
+        config: Any,
+        options: ExportOptions,
+        drafter: DrafterPlan | None = None,
+        pictures: PictureDescription | None = None,
+    ) -> None:
         """Check the options for a model of ``config`` and lay out its state. Raises UsageError, UnsupportedModelError."""
 
     def reader(self) -> Reader | None:

@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     import hybridge.export.write.pte  # noqa: F401
 
 from command_line import Outcome, Run, exit_code, outcome
-from public_folders import LFM2_VL_OPTIONS, save_lfm2_vl
+from public_folders import LFM2_VL_OPTIONS, QWEN_OPTIONS, save_lfm2_vl, save_qwen3_5_pictures
 from store import exported as stored
 from tiny import save_checkpoint, save_lively_checkpoint, save_tokenizer, tiny_config
 
@@ -127,6 +127,20 @@ def pictures_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pictures_artifact(pictures_checkpoint: Path) -> Path:
     """The artifact of ``pictures_checkpoint``, whose encoder has two methods."""
     return stored(pictures_checkpoint, LFM2_VL_OPTIONS)
+
+
+@pytest.fixture(scope="session")
+def grid_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen3.5 checkpoint in its public form, scaled down, whose pictures have rope positions on three axes."""
+    folder = tmp_path_factory.mktemp("qwen3_5")
+    save_qwen3_5_pictures(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def grid_artifact(grid_checkpoint: Path) -> Path:
+    """The artifact of ``grid_checkpoint``, with its own drafter and an encoder of two methods."""
+    return stored(grid_checkpoint, QWEN_OPTIONS)
 
 
 @pytest.fixture

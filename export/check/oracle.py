@@ -48,7 +48,7 @@ def load_oracle(checkpoint: CheckpointSource | str | Path, manifest: Description
 
 def load_original(checkpoint: CheckpointSource | str | Path, manifest: Description) -> LoadedModel:
     """Load the checkpoint in float32, as it is. Raises CheckpointError, and UsageError if it is another model."""
-    loaded = load_checkpoint(checkpoint)
+    loaded = load_checkpoint(checkpoint, pictures=manifest.pictures is not None)
     config = loaded.config
     if (config.model_type, loaded.vocab_size) != (manifest.model_type, manifest.vocab_size):
         raise UsageError(
@@ -100,11 +100,12 @@ def uncached_with_pictures(loaded: LoadedModel, pixels: Pixels) -> Oracle:
     def oracle(tokens: Sequence[int]) -> Tensor:
         pictures = [torch.from_numpy(pixels[token].copy()) for token in tokens if token in pixels]
         ids = torch.tensor([tokens])
-        embeddings = whole.get_input_embeddings()(ids.clamp(min=0))
+        embeddings, positions = whole.get_input_embeddings()(ids.clamp(min=0)), None
         if pictures:
-            features = whole.get_image_features(**family.inputs(whole.config, processor, pictures)).pooler_output
-            embeddings[ids < 0] = torch.cat(list(features))
-        logits: Tensor = whole(inputs_embeds=embeddings, use_cache=False).logits[0]
+            inputs = family.inputs(whole.config, processor, pictures)
+            embeddings[ids < 0] = torch.cat(list(whole.get_image_features(**inputs).pooler_output))
+            positions = family.positions(whole, tokens, inputs) if family.positions else None
+        logits: Tensor = whole(inputs_embeds=embeddings, position_ids=positions, use_cache=False).logits[0]
         return logits.float()
 
     return oracle

@@ -24,6 +24,7 @@ from hybridge.cache.families import FAMILIES as CACHES
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterLengthLayer, DrafterStateLayer
 from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.rope_delta import rope_delta_of
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.drafters.checkpoint import MOST_LAYERS, fill, read_tensors, tensor_names
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, TargetModel
@@ -208,8 +209,13 @@ class MtpDrafter(ArtifactDrafter):
         z = layer.joined(target.embed(tokens), h)
         self.cache.block = block
         rotary: Any = getattr(target.decoder, "rotary_emb", None)
-        rope = None if rotary is None else rotary(z, block.text_positions[None])
+        rope = None if rotary is None else rotary(z, self._rope_positions(block)[None])
         return self.weights.normed(index, layer.block(z, position_embeddings=rope, attention_mask=None))
+
+    def _rope_positions(self, block: Block) -> Tensor:
+        """Return the rope positions [T] of a block; rows of pictures are a text to the drafter."""
+        behind = rope_delta_of(self.cache.cache_layers())
+        return block.text_positions if behind is None else block.text_positions + behind.rope_delta[0]
 
 
 def known(hidden: Tensor, block: Block) -> Tensor:

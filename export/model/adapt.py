@@ -51,7 +51,8 @@ class AdaptedModel(nn.Module):
 
         Embeddings [1, T, hidden] may take the place of tokens.
         """
-        positions = {"position_ids": self.cache.cache.block.positions[None, :]} if "position_ids" in self.takes else {}
+        rope = self.cache.cache.block.rope_positions
+        positions = {"position_ids": rope.unsqueeze(-2)} if "position_ids" in self.takes else {}
         given = {"inputs_embeds": tokens} if tokens.is_floating_point() else {"input_ids": tokens}
         hidden: Tensor = self.decoder(**given, use_cache=False, **positions).last_hidden_state
         return hidden

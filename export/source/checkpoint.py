@@ -234,13 +234,16 @@ def logits_width(config: Any) -> int:
     return width
 
 
-def load_checkpoint(checkpoint: CheckpointSource | str | Path, reader: Reader | None = None) -> LoadedModel:
+def load_checkpoint(
+    checkpoint: CheckpointSource | str | Path, reader: Reader | None = None, *, pictures: bool = False
+) -> LoadedModel:
     """Load the weights of a checkpoint in float32, with its adapters merged.
 
     Args:
         checkpoint: what ``resolve_checkpoint`` returned, or a name for it to resolve.
         reader: works on each weight as it is read, such as a packer, which then need not be float32. It is not asked if
             there are adapters, because they are merged into whole weights.
+        pictures: load the encoder of pictures as well; otherwise only if transformers has no class without it.
 
     Raises:
         CheckpointError: weights are missing, misshapen, damaged or not finite. Also what ``merge_adapters`` and
@@ -249,7 +252,7 @@ def load_checkpoint(checkpoint: CheckpointSource | str | Path, reader: Reader | 
     source = checkpoint if isinstance(checkpoint, CheckpointSource) else resolve_checkpoint(checkpoint)
     checked = CheckedReader(reader) if reader and not source.adapters else None
     with _weights(source) as weights, remember_origins(), read_one_by_one(checked) if checked else nullcontext():
-        model = _load_weights(source, weights)
+        model = _load_weights(source, weights, pictures)
     if broken := checked.broken if checked else broken_weights(model):
         raise CheckpointError(f"{_some(broken)} in {source.path} is not finite (NaN or infinity); the weights are damaged.")
     text = merge_adapters(text_model(model).eval().requires_grad_(False), source.adapters)
@@ -269,7 +272,7 @@ def _weights(source: CheckpointSource) -> Iterator[dict[str, Any]]:
             yield {"pretrained_model_name_or_path": None, "state_dict": stored.dequantized(source.quantization)}
 
 
-def _load_weights(source: CheckpointSource, weights: dict[str, Any]) -> PreTrainedModel:
+def _load_weights(source: CheckpointSource, weights: dict[str, Any], pictures: bool) -> PreTrainedModel:
     # Its log is about reference kernels and what it loads; what matters there is an error.
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
     transformers_logging.disable_progress_bar()
@@ -277,7 +280,7 @@ def _load_weights(source: CheckpointSource, weights: dict[str, Any]) -> PreTrain
     folder = source.path
     model: PreTrainedModel
     try:
-        kind, config = model_class(_class_for(config), config)
+        kind, config = model_class(_class_for(config, pictures), config)
         with refuse_unfit_weights():
             model, info = kind.from_pretrained(
                 **weights,
@@ -293,7 +296,7 @@ def _load_weights(source: CheckpointSource, weights: dict[str, Any]) -> PreTrain
     except UnfitWeightsError as unfit:
         raise CheckpointError(_unfit(folder, unfit)) from None
     except Exception as error:  # whatever a damaged file or an impossible size makes transformers run into
-        raise CheckpointError(_obstacle(folder, config, error)) from error
+        raise CheckpointError(_obstacle(folder, config, pictures, error)) from error
     assert not info["missing_keys"], "they are refused before: see refuse_unfit_weights()"
     generation = folder / "generation_config.json"
     if "state_dict" in weights and generation.is_file():  # transformers has looked into no folder
@@ -304,17 +307,17 @@ def _load_weights(source: CheckpointSource, weights: dict[str, Any]) -> PreTrain
     return model
 
 
-def _class_for(config: Any) -> Any:
+def _class_for(config: Any, pictures: bool) -> Any:
     """Return the auto class to load: for a few multimodal models transformers has no class for text alone."""
-    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+    return AutoModelForCausalLM if not pictures and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
-def _obstacle(folder: Path, config: Any, error: Exception) -> str:
+def _obstacle(folder: Path, config: Any, pictures: bool, error: Exception) -> str:
     """Explain why loading failed: the model cannot be built, or its weights cannot be read."""
     reason = f"{type(error).__name__}: {first_line(error)}"
     try:
         with torch.device("meta"):
-            _class_for(config).from_config(config)
+            _class_for(config, pictures).from_config(config)
     except Exception:  # whatever an impossible size makes transformers run into
         return f"{folder / 'config.json'} describes a model that transformers cannot build ({reason}). {ADVICE}"
     return f"the weights in {folder} cannot be read ({reason}); the checkpoint is damaged."

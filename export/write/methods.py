@@ -22,6 +22,7 @@ from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import UsageError
 from hybridge.cache.families import text_config
 from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.cache.layers.rope_delta import RopeDeltaLayer, rope_delta_of
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan, TargetModel
 from hybridge.export.drafters.plan import plan_drafter
@@ -57,9 +58,17 @@ class State(nn.Module):
         self._shared = Shared(embedding, model.get_output_embeddings()) if drafter else None
         self.requires_grad_(False)
 
-    def hidden(self, tokens: Tensor, block: Block) -> Tensor:
-        """Run tokens [1, T], or embeddings [1, T, hidden], as ``block`` and return hidden states [1, T, hidden]."""
-        self.cache.block = block
+    @property
+    def rope(self) -> RopeDeltaLayer | None:
+        """Return the layer that keeps rope positions, if they are not those of the tokens."""
+        return rope_delta_of(self.cache.cache_layers())
+
+    def hidden(self, tokens: Tensor, block: Block, grid: Tensor | None = None) -> Tensor:
+        """Run tokens [1, T], or embeddings [1, T, hidden], as ``block`` and return hidden states [1, T, hidden].
+
+        grid: int64 [3, T], rope positions from the text's next one on, if they do not follow each other.
+        """
+        self.cache.block = block if self.rope is None else self.rope.place(block, grid)
         hidden = self.model.hidden(tokens)
         self.cache.close(block)
         return hidden
@@ -71,9 +80,25 @@ class State(nn.Module):
         """
         block = self.cache.extend(tokens.shape[1], count)
         hidden = self.hidden(tokens, block)
+        return self._last_logits(hidden, block), hidden
+
+    def extend_by_picture(self, rows: Tensor, grid: Tensor, advance: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Commit the first ``count`` of embeddings [1, T, hidden] likewise, at the rope positions of ``grid`` (int64 [3, T]).
+
+        The text behind them continues ``advance`` (int64 [1]) positions on.
+        """
+        assert self.rope is not None
+        count = torch.where(self.rope.allows(count, advance), count, 0)
+        block = self.cache.extend(rows.shape[1], count)
+        hidden = self.hidden(rows, block, grid)
+        self.rope.move(block, advance)
+        return self._last_logits(hidden, block), hidden
+
+    def _last_logits(self, hidden: Tensor, block: Block) -> Tensor:
+        """Return the logits [1, 1, V] after the last token that counts, NaN for a refused block."""
         last = hidden.index_select(1, (block.count - 1).clamp(min=0))
         # Select before the head, because the vocabulary is hundreds of times wider.
-        return self.model.logits(torch.where(block.count > 0, last, float("nan"))), hidden
+        return self.model.logits(torch.where(block.count > 0, last, float("nan")))
 
     @property
     def target(self) -> TargetModel:
@@ -126,12 +151,25 @@ class PrefillEmbeddings(ProgramMethod):
         return self.state.tapped(*self.state.extend(embeddings, n))
 
 
-class EncodePicture(ProgramMethod):
-    """pixels [N, P], rows [N, R], columns [N, R], n [1] -> embeddings [1, N / merge², H]; touches no state."""
+class PrefillPicture(ProgramMethod):
+    """embeddings [1, C, H], grid [3, C], advance [1], n [1] -> logits [1, 1, V] of row n; commits the first n rows.
 
-    def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, n: Tensor) -> Tensor:
+    Their rope positions are those of the grid from the text's next one on, which moves on by ``advance``.
+    """
+
+    def forward(self, embeddings: Tensor, grid: Tensor, advance: Tensor, n: Tensor) -> Outputs:
+        return self.state.tapped(*self.state.extend_by_picture(embeddings, grid, advance, n))
+
+
+class EncodePicture(ProgramMethod):
+    """pixels [N, P], rows [N, R], columns [N, R], n [1] -> embeddings [1, N / merge², H]; touches no state.
+
+    An encoder with rope takes places [N, 2], the row and column of each patch, before n.
+    """
+
+    def forward(self, *patches: Tensor) -> Tensor:
         assert self.state.vision is not None
-        embeddings: Tensor = self.state.vision(pixels, rows, columns, n)
+        embeddings: Tensor = self.state.vision(*patches)
         return embeddings
 
 
@@ -252,11 +290,16 @@ def picture_methods(state: State, pictures: PictureDescription) -> Mapping[str, 
         count = tokens * pictures.merge**2
         pixels = torch.zeros(count, 3 * pictures.patch_size**2, dtype=torch.uint8)
         weights = torch.full((count, pictures.position_side), 1 / pictures.position_side)
-        return pixels, weights, weights.clone(), torch.full((1,), count, dtype=torch.long)
+        places = (torch.zeros(count, 2),) if pictures.form.has_rope else ()
+        return pixels, weights, weights.clone(), *places, torch.full((1,), count, dtype=torch.long)
 
-    embeddings = torch.zeros(1, state.cache.sizes.prefill_chunk, state.model.width)
+    chunk, one = state.cache.sizes.prefill_chunk, torch.ones(1, dtype=torch.long)
+    embeddings = torch.zeros(1, chunk, state.model.width)
     encoding = {name: (EncodePicture(state), patches(tokens)) for name, tokens in pictures.methods.items()}
-    return {**encoding, "prefill_embeddings": (PrefillEmbeddings(state), (embeddings, torch.ones(1, dtype=torch.long)))}
+    if state.rope is None:
+        return {**encoding, "prefill_embeddings": (PrefillEmbeddings(state), (embeddings, one))}
+    grid = torch.zeros(3, chunk, dtype=torch.long)
+    return {**encoding, "prefill_embeddings": (PrefillPicture(state), (embeddings, grid, one, one.clone()))}
 
 
 def build_encoder(loaded: LoadedModel, options: ExportOptions, warn: Callable[[str], None]) -> nn.Module:
@@ -291,16 +334,19 @@ def blank_tokens(count: int) -> Tensor:
 KERNELS: Mapping[str, type[Kernels]] = {"llm": LlmKernels, "hybridge": HybridgeKernels, "aten": CoreKernels}
 
 
-def build_cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None = None) -> HybridCache:
+def build_cache(
+    config: Any, options: ExportOptions, drafter: DrafterPlan | None = None, pictures: PictureDescription | None = None
+) -> HybridCache:
     """Check the options, and return the cache of an export of a model, or of its text model, of ``config``.
 
     drafter: as ``plan_drafter`` planned it with the same options; if left out, one of the model's own weights if asked
-    for. Raises UsageError for impossible sizes and UnsupportedModelError for layers without a state of ours.
+    for. pictures: as ``describe_pictures`` described them. Raises UsageError for impossible sizes and
+    UnsupportedModelError for layers without a state of ours.
     """
     config = text_config(config)
     drafter = drafter or plan_drafter(config, options)[0]
     with torch.device("meta"):
-        size = _cache(config, options, drafter).state_bytes()
+        size = _cache(config, options, drafter, pictures).state_bytes()
     check_verify_lens(options)
     check_quantization(options)
     check_taps(options.tap_layers, config.num_hidden_layers)
@@ -310,7 +356,7 @@ def build_cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None
             f"the state would take {size / 1e9:.1f} GB of the {memory / 1e9:.1f} GB that this process may have; "
             "lower --max-seq-len or --snapshot-slots."
         )
-    cache = _cache(config, options, drafter)
+    cache = _cache(config, options, drafter, pictures)
     check_kv_cache(cache, options)
     return cache
 
@@ -326,7 +372,9 @@ def check_kv_cache(cache: HybridCache, options: ExportOptions) -> None:
         )
 
 
-def _cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None) -> HybridCache:
+def _cache(
+    config: Any, options: ExportOptions, drafter: DrafterPlan | None, pictures: PictureDescription | None
+) -> HybridCache:
     sizes = CacheSizes(
         max_seq_len=options.max_seq_len,
         prefill_chunk=options.prefill_chunk,
@@ -338,6 +386,8 @@ def _cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None) -> 
     )
     kernels = KERNELS[options.kernels]()
     cache = HybridCache.of_sizes(config, sizes, kernels)
+    # A drafter's layers come last: it finds them by their number.
+    cache.layers.extend([RopeDeltaLayer(sizes, kernels)] if pictures and pictures.form.axes > 1 else [])
     cache.layers.extend(drafter.layers(sizes, kernels) if drafter else [])
     return cache
 

@@ -55,7 +55,7 @@ CONTRIB = "com.microsoft"
 class OnnxWriter:
     """Writes ``model.onnx`` and its commit for onnxruntime; see ``hybridge.export.api.Writer``."""
 
-    def __init__(self, config: Any, options: ExportOptions, drafter: object = None) -> None:
+    def __init__(self, config: Any, options: ExportOptions, drafter: object = None, pictures: object = None) -> None:
         """Check the options and lay out the state.
 
         Raises UsageError for options that only a .pte has, UnsupportedModelError for layers that onnxruntime has no

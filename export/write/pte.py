@@ -17,7 +17,6 @@ from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary, choose_rows, sampled_scores, steps_of
 from hybridge.export.layers import PackedLinear
 from hybridge.export.lower.lower import calls, lower, outputs
-from hybridge.export.model.vision import describe_pictures
 from hybridge.export.pinned.executorch import HEAD_BYTES, SEGMENT_ALIGNMENT, constant_offsets, read_header, read_program
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.progress import ExportProgress
@@ -39,7 +38,7 @@ from hybridge.runtime.artifacts.manifest import (
     program_method,
 )
 from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription, drafter_constants
-from hybridge.runtime.artifacts.program_check import BOUNDED, VISION
+from hybridge.runtime.artifacts.program_check import BOUNDED
 from hybridge.runtime.core.session import Session
 
 LARGEST_OWN = 0.12
@@ -49,11 +48,21 @@ LARGEST_OWN = 0.12
 class PteWriter:
     """Writes ``model.pte``, the program with all methods over one state; see ``hybridge.export.api.Writer``."""
 
-    def __init__(self, config: Any, options: ExportOptions, drafter: DrafterPlan | None = None) -> None:
-        """Lay out the cache. drafter: as ``plan_drafter`` planned it with the same options; if left out, MTP if asked for."""
-        self.config, self.options = config, options
+    def __init__(
+        self,
+        config: Any,
+        options: ExportOptions,
+        drafter: DrafterPlan | None = None,
+        pictures: PictureDescription | None = None,
+    ) -> None:
+        """Lay out the cache.
+
+        drafter: as ``plan_drafter`` planned it with the same options; if left out, MTP if asked for. pictures: as
+        ``describe_pictures`` described them; None to export the text model alone.
+        """
+        self.config, self.options, self.pictures = config, options, pictures
         self.plan = drafter or plan_drafter(config, options)[0]
-        self.cache = build_cache(config, options, self.plan)
+        self.cache = build_cache(config, options, self.plan, pictures)
 
     def reader(self) -> Reader | None:
         """Return a packer for weights as they are read, if the artifact has packed layers."""
@@ -61,7 +70,7 @@ class PteWriter:
 
     def write(self, loaded: LoadedModel, folder: Path, steps: ExportProgress, calibrated: Calibrated | None = None) -> Manifest:
         """Write the artifact into ``folder``. Raises ExportFailedError and OSError."""
-        options, model = self.options, loaded.model
+        options, model, pictures = self.options, loaded.model, self.pictures
         write_tokenizer(loaded, folder, steps)
         drafter_weights = self._load_drafter(loaded, steps)
         if is_packed(options):
@@ -78,7 +87,6 @@ class PteWriter:
             vocabulary = replace(vocabulary, source="first")  # its rows are copied, and cannot be chosen later
         rows = choose_rows(loaded, vocabulary) if vocabulary else None
         drafter = self.plan.build(drafter_weights, self.cache, head, rows) if self.plan else None
-        pictures = describe_pictures(loaded.source.config, loaded.source.folder, options)
         vision = build_encoder(loaded, options, steps.warn) if pictures else None
         # Figures are taken before the adaptation takes the model apart.
         weights = WeightFigures.of(model, *(each for each in (drafter, vision) if each is not None))
@@ -127,7 +135,7 @@ class PteWriter:
 
     def _leave_out(self, options: ExportOptions) -> None:
         self.plan, self.options = None, options
-        self.cache = build_cache(self.config, options)
+        self.cache = build_cache(self.config, options, pictures=self.pictures)
 
     def _with_spoken(
         self,
@@ -176,7 +184,7 @@ class PteWriter:
             "hybridge_taps": len(options.tap_layers),
             "hybridge_draft_len": drafter.description.blocks[-1] - 1 if drafter else 0,
             **(drafter_constants(drafter.description, options.tap_layers) if drafter else {}),
-            **({VISION: pictures.constants} if pictures else {}),
+            **(pictures.constants if pictures else {}),
             BOUNDED: [place for place, (name, _) in enumerate(self.cache.named_buffers()) if name in bounded],
         }
 

@@ -335,6 +335,33 @@ def check_drafter(drafter: DrafterDescription, tap_layers: tuple[int, ...], veri
 MOST_IMAGE_TOKENS = 4096
 """Most tokens of one picture or tile."""
 LARGEST_PATCH, LARGEST_MERGE, LARGEST_SIDE = 64, 8, 256
+VISION, VISION_FORM = "hybridge_vision", "hybridge_vision_form"
+"""The constant methods that describe the encoder of pictures, and the positions of patches and rows if they are unusual."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureForm:
+    """The positions of a picture's patches and rows, by the model type.
+
+    Attributes:
+        axes: of the rope positions of a picture's rows in the text: 1, as tokens have them, or 3 (time, row and column).
+        has_corners: learned positions are interpolated so that the outermost ones lie on the corners of a picture, without
+            antialiasing.
+        has_rope: the encoder turns patches by their row and column.
+    """
+
+    axes: int = 1
+    has_corners: bool = False
+    has_rope: bool = False
+
+    @property
+    def constants(self) -> list[int]:
+        """Return the numbers of ``hybridge_vision_form``."""
+        return [self.axes, int(self.has_corners), int(self.has_rope)]
+
+
+FORMS = {"lfm2_vl": PictureForm(), "qwen3_5": PictureForm(axes=3, has_corners=True, has_rope=True)}
+"""For each model type of ``PictureDescription``, the positions of its pictures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,7 +383,7 @@ class PictureDescription:
         marks: special tokens are around a picture and before each of its tiles.
     """
 
-    model_type: Literal["lfm2_vl"]
+    model_type: Literal["lfm2_vl", "qwen3_5"]
     placeholder: int
     patch_size: int
     merge: int
@@ -385,9 +412,16 @@ class PictureDescription:
         return {"vision_encoder": longest} | {f"vision_encoder_{tokens}": tokens for tokens in shorter}
 
     @property
-    def constants(self) -> list[int]:
-        """Return the numbers of ``hybridge_vision``, by which the core prepares pictures."""
-        return [self.patch_size, self.merge, self.position_side, self.placeholder, *self.budgets]
+    def form(self) -> PictureForm:
+        """Return the positions of patches and rows."""
+        return FORMS[self.model_type]
+
+    @property
+    def constants(self) -> dict[str, list[int]]:
+        """Return the constant methods by which the core prepares pictures."""
+        numbers = [self.patch_size, self.merge, self.position_side, self.placeholder, *self.budgets]
+        others = {} if self.form == PictureForm() else {VISION_FORM: self.form.constants}
+        return {VISION: numbers, **others}
 
 
 def check_pictures(pictures: PictureDescription, vocab_size: int) -> None:

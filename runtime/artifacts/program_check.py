@@ -36,9 +36,6 @@ OWN_BUFFERS = ("length", "staged", "slot_length", "operations")
 BOUNDED = "hybridge_bounded"
 """The constant method that lists the places of the bounded buffers in the state."""
 
-VISION = "hybridge_vision"
-"""The constant method that describes the encoder of pictures."""
-
 Signature = list[tuple[str, list[int]]]
 """Dtype and shape of each tensor."""
 
@@ -107,15 +104,17 @@ def _picture_inputs(manifest: Manifest) -> dict[str, Signature]:
     pictures = manifest.pictures
     if pictures is None:
         return {}
-    values, side = 3 * pictures.patch_size**2, pictures.position_side
+    values, side, form = 3 * pictures.patch_size**2, pictures.position_side, pictures.form
 
     def patches(tokens: int) -> Signature:
         count = tokens * pictures.merge**2
-        return [("uint8", [count, values]), ("float32", [count, side]), ("float32", [count, side]), NUMBER]
+        places = [("float32", [count, 2])] if form.has_rope else []
+        return [("uint8", [count, values]), ("float32", [count, side]), ("float32", [count, side]), *places, NUMBER]
 
-    width = _embedding_width(manifest)
+    width, chunk = _embedding_width(manifest), manifest.options.prefill_chunk
+    grid: Signature = [("int64", [form.axes, chunk]), NUMBER] if form.axes > 1 else []
     return {name: patches(tokens) for name, tokens in pictures.methods.items()} | {
-        "prefill_embeddings": [("float32", [1, manifest.options.prefill_chunk, width]), NUMBER]
+        "prefill_embeddings": [("float32", [1, chunk, width]), *grid, NUMBER]
     }
 
 
@@ -220,7 +219,7 @@ def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
         "hybridge_taps": [len(options.tap_layers)],
         "hybridge_draft_len": [max(proposing(manifest).values(), default=0)],
         **(drafter_constants(drafter, options.tap_layers) if drafter else {}),
-        **({VISION: manifest.pictures.constants} if manifest.pictures else {}),
+        **(manifest.pictures.constants if manifest.pictures else {}),
     }
 
 

@@ -15,7 +15,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hybridge.runtime.artifacts.options import Description, DrafterDescription, ExportOptions, PictureDescription
+from hybridge.cache.errors import UsageError
+from hybridge.runtime.artifacts.options import (
+    VISION,
+    Description,
+    DrafterDescription,
+    ExportOptions,
+    PictureDescription,
+    PictureForm,
+)
 from hybridge.runtime.core.interface import (
     MOST_DIMENSIONS,
     ArrayStruct,
@@ -126,7 +134,7 @@ def _described(program: Program, description: Description, call: Any, buffer: An
         "eos_id": description.eos_ids,
         "draft_block": drafter.blocks if drafter else (),
         "draft_tap": [options.tap_layers.index(tap) for tap in drafter.taps] if drafter else (),
-        "vision": description.pictures.constants if description.pictures else (),
+        "vision": _encoder_numbers(description.pictures) if description.pictures else (),
     }
     names, bounded = list(program.names), list(program.bounded)
     table = ProgramStruct(
@@ -151,6 +159,13 @@ def _described(program: Program, description: Description, call: Any, buffer: An
         setattr(table, name if name == "vision" else f"{name}s", (c_int64 * len(values))(*values))
         setattr(table, f"{name}_count", len(values))
     return table
+
+
+def _encoder_numbers(pictures: PictureDescription) -> list[int]:
+    """Return the numbers of an encoder. Raises UsageError for positions that only a .pte has."""
+    if pictures.form != PictureForm():
+        raise UsageError(f"pictures of a {pictures.model_type!r} model have positions that only a .pte has; export one.")
+    return pictures.constants[VISION]
 
 
 def _strings(names: Sequence[str]) -> Array[c_char_p]:

@@ -224,7 +224,7 @@ def lfm2_vl_layout(image: Image, description: PictureDescription) -> Layout:
     Source: transformers 5.23 ``Lfm2VlImageProcessor``; its order of equally good grids is kept, too. Raises PictureError.
     """
     width, height = image.size
-    whole = _whole_size(width, height, description)
+    whole = _whole_size(width, height, description, least=description.unit)
     if description.max_tiles == 1 or not _is_large(width, height, description):
         return Layout([_resized(image, *whole)])
     columns, rows = _grid(width, height, description)
@@ -240,11 +240,32 @@ def lfm2_vl_layout(image: Image, description: PictureDescription) -> Layout:
     return Layout(tiles, rows, columns)
 
 
-def _whole_size(width: int, height: int, description: PictureDescription) -> tuple[int, int]:
-    """Return width and height of a picture in one part, multiples of the encoder's unit. Raises PictureError."""
+MOST_UNEQUAL = 200
+"""Times that one side of a picture may be the other: Qwen3.5's processor refuses more."""
+
+
+def qwen3_5_layout(image: Image, description: PictureDescription) -> Layout:
+    """Resize a picture as Qwen3.5's processor does, to one part. Raises PictureError.
+
+    Source: transformers 5.23 ``Qwen2VLImageProcessorPil``, which lets Pillow resize, too.
+    """
+    width, height = image.size
+    if max(width, height) > MOST_UNEQUAL * min(width, height):
+        raise _too_narrow(width, height, f"one side is more than {MOST_UNEQUAL} times the other")
+    from PIL.Image import Resampling
+
+    resized = image.resize(_whole_size(width, height, description, least=0), Resampling.BICUBIC)
+    return Layout([np.asarray(resized, np.uint8)])
+
+
+def _whole_size(width: int, height: int, description: PictureDescription, *, least: int) -> tuple[int, int]:
+    """Return width and height of a picture in one part, multiples of the encoder's unit. Raises PictureError.
+
+    least: of a side that is not resized to fewer or more pixels; 0 makes such a picture larger.
+    """
     unit = description.unit
     fewest, most = (tokens * unit**2 for tokens in (description.min_tokens, description.max_tokens))
-    sides = [max(unit, round(side / unit) * unit) for side in (width, height)]
+    sides = [max(least, round(side / unit) * unit) for side in (width, height)]
     if math.prod(sides) > most:
         shrink = math.sqrt(width * height / most)
         sides = [max(unit, math.floor(side / shrink / unit) * unit) for side in (width, height)]
@@ -253,11 +274,15 @@ def _whole_size(width: int, height: int, description: PictureDescription) -> tup
         sides = [math.ceil(side * grow / unit) * unit for side in (width, height)]
     tokens = math.prod(sides) // unit**2
     if tokens > description.budgets[-1]:
-        raise PictureError(
-            f"a picture of {width} x {height} pixels is too long and narrow: it would take {tokens} tokens at once, and the "
-            f"encoder takes {description.budgets[-1]}; crop it, or resize it to sides less unequal."
-        )
+        most_tokens = description.budgets[-1]
+        raise _too_narrow(width, height, f"it would take {tokens} tokens at once, and the encoder takes {most_tokens}")
     return sides[0], sides[1]
+
+
+def _too_narrow(width: int, height: int, reason: str) -> PictureError:
+    return PictureError(
+        f"a picture of {width} x {height} pixels is too long and narrow: {reason}; crop it, or resize it to sides less unequal."
+    )
 
 
 def _is_large(width: int, height: int, description: PictureDescription) -> bool:
@@ -308,5 +333,8 @@ def _interpolated(lines: NDArray[Any], count: int) -> NDArray[np.float32]:
     return found
 
 
-LAYOUTS: Mapping[str, Callable[[Image, PictureDescription], Layout]] = {"lfm2_vl": lfm2_vl_layout}
+LAYOUTS: Mapping[str, Callable[[Image, PictureDescription], Layout]] = {
+    "lfm2_vl": lfm2_vl_layout,
+    "qwen3_5": qwen3_5_layout,
+}
 """For each model type of ``PictureDescription``, how a picture is cut."""

@@ -58,6 +58,93 @@ def save_qwen3_5(folder: Path, seed: int = 0) -> None:
     )
 
 
+# Qwen3.5 with pictures
+
+QWEN_SPECIAL = [*SPECIAL, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+QWEN_VISION: dict[str, Any] = {
+    "depth": 2,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_size": 32,
+    "in_channels": 3,
+    "initializer_range": 0.02,
+    "intermediate_size": 40,
+    "model_type": "qwen3_5",
+    "num_heads": 2,
+    "num_position_embeddings": 25,
+    "out_hidden_size": 48,
+    "patch_size": 4,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "deepstack_visual_indexes": [],
+}
+QWEN_PICTURES: dict[str, Any] = {
+    "size": {"longest_edge": 16 * 64, "shortest_edge": 4 * 64},
+    "patch_size": 4,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "image_mean": [0.5, 0.4, 0.6],
+    "image_std": [0.5, 0.3, 0.7],
+    "processor_class": "Qwen3VLProcessor",
+    "image_processor_type": "Qwen2VLImageProcessorFast",
+}
+QWEN_ROPE: dict[str, Any] = {
+    "mrope_interleaved": True,
+    "mrope_section": [3, 3, 2],
+    "partial_rotary_factor": 0.5,
+    "rope_theta": 100.0,
+    "rope_type": "default",
+}
+QWEN_OPTIONS = ExportOptions(
+    max_seq_len=160, prefill_chunk=16, verify_len=5, snapshot_slots=2, image_tokens=(6, 20), mtp=True, draft_len=3
+)
+
+
+def save_qwen3_5_pictures(folder: Path, seed: int = 0, *, mtp: bool = True, kind: str = "qwen3_5") -> None:
+    """Write a Qwen3.5 folder that takes pictures: the processor's options and the tokens for pictures are in it.
+
+    Its config.json has the fields of Qwen3.5-0.8B's, scaled down; the encoder takes 20 tokens, so that a picture of 5 x 4 may
+    end inside a chunk.
+    """
+    sizes = VARIANTS[f"{kind}_text"][0]
+    text = {**sizes, "vocab_size": TOKENS, "eos_token_id": END_OF_DOCUMENT, "head_dim": 32, "rope_parameters": QWEN_ROPE}
+    vision = {**QWEN_VISION, "model_type": kind, "out_hidden_size": sizes["hidden_size"]}
+    ids = {token.strip("<|>"): i for i, token in enumerate(QWEN_SPECIAL)}
+    config = AutoConfig.for_model(
+        kind,
+        text_config={"model_type": f"{kind}_text", **text},
+        vision_config=vision,
+        image_token_id=ids["image_pad"],
+        video_token_id=ids["video_pad"],
+        vision_start_token_id=ids["vision_start"],
+        vision_end_token_id=ids["vision_end"],
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    lively(model, seed).save_pretrained(folder)
+    if mtp:
+        path, target = folder / "model.safetensors", load_checkpoint(folder).model
+        save_file(load_file(path) | published(target, random_mtp(target, seed)), path, metadata={"format": "pt"})
+    write_json(folder / "preprocessor_config.json", QWEN_PICTURES)
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(TEXT, vocab_size=TOKENS, special_tokens=QWEN_SPECIAL, show_progress=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "Qwen2Tokenizer",
+            "eos_token": SPECIAL[END_OF_TURN],
+            "pad_token": SPECIAL[END_OF_DOCUMENT],
+            "image_token": "<|image_pad|>",
+            "video_token": "<|video_pad|>",
+            "vision_bos_token": "<|vision_start|>",
+            "vision_eos_token": "<|vision_end|>",
+            "added_tokens_decoder": {str(i): added_token(token) for i, token in enumerate(QWEN_SPECIAL)},
+        },
+    )
+    (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "qwen3_5.jinja").read_text())
+
+
 # LFM2-VL
 
 PICTURE = {"placeholder": "<image>", "begin": "<|image_start|>", "end": "<|image_end|>", "thumbnail": "<|img_thumbnail|>"}

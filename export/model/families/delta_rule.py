@@ -94,9 +94,21 @@ class OlmoGatedDeltaNet(GatedDeltaNet):
 
 
 def text_positions_only(model: PreTrainedModel, cache: HybridCache) -> None:
-    """Keep one position of a text's three: Qwen3.5 mixes the frequencies of time, height and width, equal for text."""
+    """Keep one position of a text's three: Qwen3.5 mixes the frequencies of time, height and width, equal for text.
+
+    Rows of pictures keep all three, by a choice that lowers: transformers overwrites slices.
+    """
     rotary = decoder_of(model).rotary_emb
-    replace_method(rotary, "recomposition_frequencies", lambda freq: torch.cat((freq[0], freq[0]), dim=-1))
+
+    def mixed(freq: Tensor) -> Tensor:
+        rope, found = cache.block.rope, freq[0]
+        if rope is not None and rope.dim() > 1:
+            place = torch.arange(found.shape[-1])
+            for axis in (1, 2):
+                found = torch.where((place % 3 == axis) & (place < 3 * rotary.mrope_section[axis]), freq[axis], found)
+        return torch.cat((found, found), dim=-1)
+
+    replace_method(rotary, "recomposition_frequencies", mixed)
 
 
 QWEN3_5 = Adaptation(mixers={"linear_attn": GatedDeltaNet}, prepare=text_positions_only)

@@ -241,15 +241,16 @@ class Checkpoints {
     return std::make_shared<RowSegment>(std::move(parent), std::move(tokens), std::move(counts), std::move(rows));
   }
 
-  // Returns whether it has as many rows as its text, and the part that its drafter has read, fill.
+  // Returns whether it has as many rows as its text, and the part that its drafter has read, fill, and rope positions of its text.
   bool fits(const Checkpoint& checkpoint) const {
     size_t drafted = checkpoint.length();
     for (size_t i = 0; i < bounded_.size(); ++i) {
-      if (bounded_[i] != buffers_.drafter()) continue;
-      float read = -1;
+      const bool is_drafter = bounded_[i] == buffers_.drafter(), is_behind = StateLayout::is_rope_delta(bounded_[i]);
+      if (!is_drafter && !is_behind) continue;
+      float read = is_drafter ? -1 : 1;
       if (checkpoint.bounded[i].size() == sizeof(read)) std::memcpy(&read, checkpoint.bounded[i].data(), sizeof(read));
-      if (!StateLayout::is_drafted(read, checkpoint.length())) return false;
-      drafted = static_cast<size_t>(read);
+      if (!StateLayout::is_drafted(is_drafter ? read : -read, checkpoint.length())) return false;
+      if (is_drafter) drafted = static_cast<size_t>(read);
     }
     return checkpoint.segment->counts == buffers_.filled(checkpoint.length(), drafted);
   }

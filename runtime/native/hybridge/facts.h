@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -56,15 +57,20 @@ inline Array number(const int64_t& value) { return {Type::Long, {1}, const_cast<
 
 // The encoder of pictures in a program: pixels along a side of a patch, patches along a side of the square that becomes one token,
 // learned positions along a side, the token that stands for a row of a picture, and the most tokens of each of its methods,
-// ascending.
+// ascending. axes: of the rope positions of a picture's rows in the text, 1 as of tokens, or 3: time, row and column. has_corners:
+// learned positions are interpolated with the outermost ones on a picture's corners. has_rope: it takes row and column of each patch.
 struct Encoder {
   int64_t patch, merge, side, placeholder;
   std::vector<int64_t> budgets;
+  int64_t axes = 1;
+  bool has_corners = false, has_rope = false;
 
-  // The numbers of a program's `hybridge_vision`; none without any.
-  static std::optional<Encoder> of(const std::vector<int64_t>& numbers) {
-    if (numbers.size() < 5) return std::nullopt;
-    return Encoder{numbers[0], numbers[1], numbers[2], numbers[3], {numbers.begin() + 4, numbers.end()}};
+  // The numbers of a program's `hybridge_vision`, and of its `hybridge_vision_form` if it has one; none without any.
+  static std::optional<Encoder> of(const std::vector<int64_t>& numbers, const std::vector<int64_t>& form = {}) {
+    if (numbers.size() < 5 || (!form.empty() && form.size() != 3)) return std::nullopt;
+    Encoder encoder{numbers[0], numbers[1], numbers[2], numbers[3], {numbers.begin() + 4, numbers.end()}};
+    if (!form.empty()) std::tie(encoder.axes, encoder.has_corners, encoder.has_rope) = std::tuple(form[0], form[1] != 0, form[2] != 0);
+    return encoder;
   }
 
   // Pixels along a side of a token's square.
@@ -72,7 +78,7 @@ struct Encoder {
 
   bool is_sane(int64_t vocab_size) const {
     const auto within = [](int64_t value, int64_t highest) { return 1 <= value && value <= highest; };
-    return within(patch, 64) && within(merge, 8) && within(side, 256) && 0 <= placeholder && placeholder < vocab_size &&
+    return (axes == 1 || axes == 3) && within(patch, 64) && within(merge, 8) && within(side, 256) && 0 <= placeholder && placeholder < vocab_size &&
            !budgets.empty() && std::is_sorted(budgets.begin(), budgets.end()) && within(budgets.front(), 4096) &&
            within(budgets.back(), 4096);
   }

@@ -53,6 +53,19 @@ inline Floats interpolation(size_t size, size_t side) {
   return weights;
 }
 
+// The same with the first and the last learned position on the ends, between two of them at a time.
+inline Floats interpolation_to_corners(size_t size, size_t side) {
+  Floats weights(size * side, 0.0f);
+  for (size_t place = 0; place < size; ++place) {
+    const float at = static_cast<float>(place * (side - 1)) / static_cast<float>(std::max<size_t>(size - 1, 1));
+    const auto low = static_cast<size_t>(at);
+    const float share = at - static_cast<float>(low);
+    weights[place * side + low] = 1.0f - share;
+    if (low + 1 < side) weights[place * side + low + 1] = share;
+  }
+  return weights;
+}
+
 class Picture {
  public:
   // rgb: uint8 [height, width, 3]. InvalidArgument for sides that are no multiples of the encoder's unit or for more tokens than the
@@ -86,11 +99,13 @@ class Picture {
     pixels.resize(static_cast<size_t>(patches * values), 0);
     const auto [rows, columns] = positions(static_cast<size_t>(patches));
     const int64_t count = tokens * square;
+    const Array cut{Type::Byte, {patches, values}, pixels.data()}, n = number(count);
+    const Array down = input(rows, {patches, encoder_.side}), across = input(columns, {patches, encoder_.side});
+    const Floats at = places(static_cast<size_t>(patches));
     ++encodings_;
-    const auto outputs = ET_UNWRAP(call(
-        encoding(encoder_, budget),
-        {Array{Type::Byte, {patches, values}, pixels.data()}, input(rows, {patches, encoder_.side}),
-         input(columns, {patches, encoder_.side}), number(count)}));
+    const std::string method = encoding(encoder_, budget);
+    const auto outputs = ET_UNWRAP(
+        encoder_.has_rope ? call(method, {cut, down, across, input(at, {patches, 2}), n}) : call(method, {cut, down, across, n}));
     const float* first = outputs.empty() ? nullptr : outputs[0].real();
     if (first == nullptr || outputs[0].count() % static_cast<size_t>(budget) != 0) return Error::InvalidProgram;
     width_ = outputs[0].count() / static_cast<size_t>(budget);
@@ -106,6 +121,20 @@ class Picture {
 
   // The embeddings [count, width] of rows from `begin` on, once it was encoded.
   std::span<const float> rows(size_t begin, size_t count) const { return std::span(embeddings_).subspan(begin * width_, count * width_); }
+
+  // Rope positions [axes, size] of rows from `begin` on, time, row and column, counted from the picture's first; 0 behind `count`.
+  Numbers grid(size_t begin, size_t count, size_t size) const {
+    const size_t across = columns_ / static_cast<size_t>(encoder_.merge);
+    Numbers found(static_cast<size_t>(encoder_.axes) * size, 0);
+    for (size_t i = 0; i < count && encoder_.axes == 3; ++i) {
+      found[size + i] = static_cast<int64_t>((begin + i) / across);
+      found[2 * size + i] = static_cast<int64_t>((begin + i) % across);
+    }
+    return found;
+  }
+
+  // Rope positions from the picture's first row to the text behind it, where its rows have three axes.
+  int64_t advance() const { return static_cast<int64_t>(std::max(columns_, rows_)) / encoder_.merge; }
 
   // The method that encodes pictures of at most this number of tokens, one of the encoder's.
   static std::string encoding(const Encoder& encoder, int64_t tokens) {
@@ -157,7 +186,8 @@ class Picture {
   // The weights of learned rows and columns of positions, [patches, side] each; 0 behind the picture's own patches.
   std::pair<Floats, Floats> positions(size_t patches) const {
     const auto side = static_cast<size_t>(encoder_.side);
-    const Floats down = interpolation(rows_, side), across = interpolation(columns_, side);
+    const auto weights = encoder_.has_corners ? interpolation_to_corners : interpolation;
+    const Floats down = weights(rows_, side), across = weights(columns_, side);
     std::pair<Floats, Floats> found;
     const auto append = [side](Floats& to, const Floats& from, size_t place) {
       to.insert(to.end(), from.begin() + static_cast<ptrdiff_t>(place * side), from.begin() + static_cast<ptrdiff_t>((place + 1) * side));
@@ -165,6 +195,14 @@ class Picture {
     in_order([&](size_t row, size_t column) { append(found.first, down, row), append(found.second, across, column); });
     found.first.resize(patches * side, 0.0f);
     found.second.resize(patches * side, 0.0f);
+    return found;
+  }
+
+  // Row and column of each patch, [patches, 2]; 0 behind the picture's own.
+  Floats places(size_t patches) const {
+    Floats found;
+    in_order([&](size_t row, size_t column) { found.insert(found.end(), {static_cast<float>(row), static_cast<float>(column)}); });
+    found.resize(patches * 2, 0.0f);
     return found;
   }
 

@@ -261,7 +261,8 @@ class PteModel final : public Model {
     };
     if (facts.eos_ids.front() < 0) facts.eos_ids.clear();  // -1: the model has none
     if (file.method_meta("hybridge_vision").ok()) {
-      facts.encoder = Encoder::of(ET_UNWRAP(constants(file, "hybridge_vision")));
+      const auto form = ET_UNWRAP(constants_if_any(file, "hybridge_vision_form"));
+      facts.encoder = Encoder::of(ET_UNWRAP(constants(file, "hybridge_vision")), form);
       if (!facts.encoder) return Error::InvalidProgram;
     }
     const auto drafting = file.method_meta("hybridge_draft");

@@ -422,7 +422,16 @@ class Session {
     const auto rows = part.picture->rows(part.begin, part.ids.size());
     Floats row(rows.begin(), rows.end());
     row.resize(static_cast<size_t>(facts().prefill_chunk * width), 0.0f);
-    return run("prefill_embeddings", 1, part.ids.size(), goes_on, {input(row, {1, facts().prefill_chunk, width}), number(count)});
+    const Array embeddings = input(row, {1, facts().prefill_chunk, width});
+    const int64_t axes = facts().encoder->axes;
+    if (axes == 1) return run("prefill_embeddings", 1, part.ids.size(), goes_on, {embeddings, number(count)});
+    // The text's next rope position stays at the picture's first row until its last one was read.
+    const bool is_last = part.begin + part.ids.size() == part.picture->ids().size();
+    const int64_t advance = is_last ? part.picture->advance() : 0;
+    const Numbers grid = part.picture->grid(part.begin, part.ids.size(), static_cast<size_t>(facts().prefill_chunk));
+    return run(
+        "prefill_embeddings", 1, part.ids.size(), goes_on,
+        {embeddings, input(grid, {axes, facts().prefill_chunk}), number(advance), number(count)});
   }
 
   // The same; if nothing was committed before, rolling back NaN logits costs nothing.

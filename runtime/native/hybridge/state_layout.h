@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <hybridge/program.h>
@@ -59,13 +60,17 @@ class StateLayout {
     const std::vector<int64_t> operations = numbers<int64_t>(saved, OPERATIONS);
     return std::all_of(saved.texts.begin(), saved.texts.end(), is_text) &&
            numbers<int64_t>(saved, LENGTH) == std::vector{length_of(saved.texts.front())} && allows_slots(saved) &&
-           operations.size() == 1 && 0 <= operations[0] && operations[0] < MOST_OPERATIONS && allows_drafted(saved);
+           operations.size() == 1 && 0 <= operations[0] && operations[0] < MOST_OPERATIONS && allows_drafted(saved) &&
+           allows_rope_deltas(saved);
   }
 
   // Returns whether a drafter can have read this number of tokens, stored as float32, of a text of at most `longest`.
   static bool is_drafted(float value, size_t longest) {
     return value >= 0 && value <= static_cast<float>(longest) && std::floor(value) == value;
   }
+
+  // Returns whether the buffer of this name counts how far rope positions are behind the length.
+  static bool is_rope_delta(std::string_view name) { return name.ends_with(".rope_delta"); }
 
  private:
   struct Place {
@@ -117,6 +122,20 @@ class StateLayout {
       if (!std::all_of(own.begin(), own.end(), is_length)) return false;
       for (size_t i = 0; i < std::min(kept.size(), slots.size()); ++i) {
         if (slots[i] != -1 && !is_length(kept[i])) return false;
+      }
+    }
+    return true;
+  }
+
+  // Rope positions are behind the length, and never before the text.
+  bool allows_rope_deltas(const SavedState& saved) const {
+    const std::vector<int64_t> slots = slot_lengths(saved);
+    for (const auto& [name, place] : places_) {
+      if (!is_rope_delta(name)) continue;
+      const auto own = numbers<float>(saved, name), kept = numbers<float>(saved, name + "_slots");
+      if (own.size() != 1 || !is_drafted(-own[0], saved.texts.front().size())) return false;
+      for (size_t i = 0; i < std::min(kept.size(), slots.size()); ++i) {
+        if (slots[i] != -1 && !is_drafted(-kept[i], static_cast<size_t>(slots[i]))) return false;
       }
     }
     return true;

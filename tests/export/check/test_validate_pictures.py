@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drafter_twins import dspark_config, random_tensors, save_drafter
-from public_folders import LFM2_VL_OPTIONS
+from public_folders import LFM2_VL_OPTIONS, QWEN_OPTIONS, save_qwen3_5_pictures
 from safetensors.torch import load_file, save_file
 from store import exported
 from transformers import AutoConfig
@@ -31,6 +32,41 @@ def test_random_programs_with_pictures(pictures_artifact: Path, pictures_checkpo
     assert report.operations["picture"] > 4
     assert report.worst_relative <= 2e-5
     assert report.generation.rollbacks > 0
+
+
+@pytest.mark.slow
+def test_random_programs_with_pictures_on_a_grid(grid_artifact: Path, grid_checkpoint: Path) -> None:
+    report = report_of(grid_artifact, grid_checkpoint)
+    report.check()
+    assert report.operations["picture"] > 4
+    assert report.worst_relative <= 2e-5
+    assert report.generation.drafted_prompts == report.generation.drafted_matches > 0
+    assert report.generation.drafted_accepted > 0
+
+
+@pytest.mark.slow
+def test_rows_of_pictures_at_other_positions_are_found(grid_artifact: Path, grid_checkpoint: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(grid_checkpoint, tmp_path / "other"))
+    config = json.loads((other / "config.json").read_text())
+    config["text_config"]["rope_parameters"]["mrope_section"] = [6, 1, 1]
+    (other / "config.json").write_text(json.dumps(config))
+    report = report_of(grid_artifact, other)
+    assert report.first_divergence is not None
+    assert any(name.startswith("picture") for name in report.first_divergence.operations)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("changes", [{"kernels": "llm"}, {"kernels": "aten"}, {"quantize": "8da4w", "group_size": 8}])
+def test_other_kernels_and_fewer_bits_on_a_grid(grid_checkpoint: Path, changes: dict[str, object]) -> None:
+    artifact = exported(grid_checkpoint, replace(QWEN_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
+    report_of(artifact, grid_checkpoint).check()
+
+
+@pytest.mark.thorough
+def test_experts_read_pictures_on_a_grid(tmp_path: Path) -> None:
+    save_qwen3_5_pictures(tmp_path, mtp=False, kind="qwen3_5_moe")
+    artifact = exported(tmp_path, replace(QWEN_OPTIONS, mtp=False))
+    report_of(artifact, tmp_path).check()
 
 
 @pytest.mark.thorough

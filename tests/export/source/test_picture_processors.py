@@ -67,6 +67,73 @@ def test_pictures_that_nobody_wants_are_not_described(folder: Path) -> None:
     assert described(folder, format="onnx") is None
 
 
+# Qwen3.5
+
+
+@pytest.fixture
+def grid_folder(grid_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(grid_checkpoint, tmp_path / "qwen3_5"))
+
+
+def test_sizes_of_qwen3_5_are_its_processors(grid_folder: Path) -> None:
+    found = described(grid_folder)
+    assert found is not None
+    assert (found.model_type, found.budgets, found.min_tokens, found.max_tokens) == ("qwen3_5", (16,), 4, 16)
+    assert (found.unit, found.position_side, found.marks, found.max_tiles) == (8, 5, False, 1)
+    larger = {"size": {"longest_edge": 16_777_216, "shortest_edge": 65_536}}
+    rewrite(grid_folder / "preprocessor_config.json", lambda content: content.update(larger))
+    with pytest.raises(UsageError, match="1024 or more"):
+        described(grid_folder, image_tokens=(64, 1000))
+    found = described(grid_folder, image_tokens=(64, 2000))
+    assert found is not None
+    assert (found.budgets, found.min_tokens, found.max_tokens) == ((64, 2000), 1024, 2000)
+    older = {"min_pixels": 4 * 64, "max_pixels": 3000 * 64}
+    rewrite(grid_folder / "preprocessor_config.json", lambda content: content.update(older))
+    found = described(grid_folder)
+    assert found is not None
+    assert (found.budgets, found.min_tokens, found.max_tokens) == ((64, 256), 4, 256)
+
+
+def test_qwen3_5_without_a_processor_is_exported_as_text(grid_folder: Path) -> None:
+    (grid_folder / "preprocessor_config.json").unlink()
+    assert described(grid_folder) is None
+    with pytest.raises(CheckpointError, match="--no-images"):
+        described(grid_folder, image_tokens=(64,))
+
+
+QWEN_PROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
+    "another filter": ({"resample": 2}, UnsupportedModelError, "bicubic"),
+    "other patches": ({"patch_size": 5}, CheckpointError, "patches are not the model's"),
+    "other films": ({"temporal_patch_size": 1}, CheckpointError, "patches are not the model's"),
+    "words for numbers": ({"size": {"longest_edge": "many"}}, CheckpointError, "no such model takes"),
+    "no room": ({"size": {"longest_edge": 64, "shortest_edge": 640}}, HybridgeError, "10"),
+    "no numbers": ({"size": [1, 2]}, CheckpointError, "no such model takes"),
+    "endless": ({"max_pixels": float("inf")}, CheckpointError, "no such model takes"),
+}
+
+
+@pytest.mark.parametrize("name", QWEN_PROCESSOR)
+def test_options_that_no_qwen3_5_has(grid_folder: Path, name: str) -> None:
+    changes, error, reason = QWEN_PROCESSOR[name]
+    rewrite(grid_folder / "preprocessor_config.json", lambda content: content.update(changes))
+    with pytest.raises(error, match=reason):
+        described(grid_folder)
+
+
+@pytest.mark.parametrize("sections", [[3, 3], [3, 3, -1], ["a", "b", "c"]])
+def test_sections_of_rope_that_are_none(grid_folder: Path, sections: list[Any]) -> None:
+    config = AutoConfig.from_pretrained(grid_folder)
+    config.text_config.rope_parameters["mrope_section"] = sections
+    with pytest.raises(CheckpointError, match="mrope_section"):
+        describe_pictures(config, grid_folder, ExportOptions())
+
+
+def test_a_program_in_python_takes_no_pictures_on_a_grid(grid_folder: Path) -> None:
+    description = ModelDescription(vocab_size=330, options=ExportOptions(max_seq_len=64), pictures=described(grid_folder))
+    with pytest.raises(UsageError, match=r"only a \.pte has"):
+        Session.over(TextProgram(lambda text: torch.zeros(330).numpy(), 64), description)
+
+
 PREPROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
     "another filter": ({"resample": 3}, UnsupportedModelError, "bilinearly"),
     "other patches": ({"encoder_patch_size": 5}, CheckpointError, "patches are not the model's"),

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from transformers import AutoModelForImageTextToText
 
 from hybridge.cache.errors import ArtifactError, CapacityError, PictureError, StateFileError, TokenError
-from hybridge.export.model.vision import naflex_inputs, read_processor
+from hybridge.export.model.encoders.lfm2_vl import naflex_inputs
+from hybridge.export.model.vision import read_processor
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.core.checkpoint import PrefixCache, PromptPrefill, bring_to
 from hybridge.runtime.core.drafters import DraftModel, PromptLookup

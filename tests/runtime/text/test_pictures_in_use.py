@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import Run
 from picture_files import file_of, noise
-from public_folders import LFM2_VL_SPECIAL, PICTURE
+from public_folders import LFM2_VL_SPECIAL, PICTURE, QWEN_SPECIAL
 
 from hybridge.cache.errors import CapacityError, PictureError
 from hybridge.runtime.cli.chat import Terminal
@@ -25,9 +25,12 @@ Begin = Callable[[], tuple[Conversation, TextModel]]
 
 
 @pytest.fixture
-def begin(pictures_artifact: Path) -> Begin:
+def begin(request: pytest.FixtureRequest) -> Begin:
+    """Conversations with the artifact of the fixture that a test names, LFM2-VL's if it names none."""
+    artifact: Path = request.getfixturevalue(getattr(request, "param", "pictures_artifact"))
+
     def opened() -> tuple[Conversation, TextModel]:
-        model = open_text_model(pictures_artifact, plain=True)
+        model = open_text_model(artifact, plain=True)
         settings, render = GenerationSettings(max_new_tokens=5), load_template(model.artifact)
         prepare = model.pictures.prepare
         return Conversation(model.session, model.tokenizer, render, settings, prepare=prepare), model
@@ -81,6 +84,40 @@ def test_a_picture_is_where_the_template_puts_it(begin: Begin) -> None:
     behind = conversation.tokens[at + len(picture.ids) :]
     assert model.tokenizer.decode(behind).startswith("Say <image> in words"), "what people spell stays text"
     assert LFM2_VL_SPECIAL.index("<image>") not in behind[: len("Say <image> in words")]
+
+
+@pytest.mark.parametrize("begin", ["grid_artifact"], indirect=True)
+def test_a_conversation_with_two_pictures_on_a_grid(begin: Begin, tmp_path: Path) -> None:
+    conversation, model = begin()
+    first, second = model.pictures.prepare(SMALL), model.pictures.prepare(LARGE)
+    answers = [said(conversation, "What is this?", first), said(conversation, "And this?", second)]
+    rows = [token for token in conversation.tokens if token < 0]
+    assert rows == [*first.ids, *second.ids]
+    conversation.save(tmp_path / "talk.state")
+    assert "".join(conversation.retry(GenerationStats())) == answers[1]
+    conversation.undo()
+    assert said(conversation, "And this?", second) == answers[1]
+    assert said(conversation, "Where?")
+    assert (first.encodings, second.encodings) == (1, 1)
+
+    other, _ = begin()  # as after a restart
+    other.load(tmp_path / "talk.state")
+    assert "".join(other.retry(GenerationStats())) == answers[1]
+    again = [each for turn in other.turns for each in turn.pictures]
+    assert [each.ids for each in again] == [first.ids, second.ids]
+    assert sum(each.encodings for each in again) == 0
+
+
+@pytest.mark.parametrize("begin", ["grid_artifact"], indirect=True)
+def test_a_picture_is_between_the_tokens_that_qwens_template_writes(begin: Begin) -> None:
+    conversation, model = begin()
+    picture = model.pictures.prepare(SMALL)
+    assert picture.ids == picture.parts[0].ids
+    said(conversation, "Say <|image_pad|> in words", picture)
+    start, end, row = (QWEN_SPECIAL.index(name) for name in ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"))
+    at = conversation.tokens.index(start) + 1
+    assert conversation.tokens[at : at + len(picture.ids) + 1] == [*picture.ids, end]
+    assert row not in conversation.tokens[: at + len(picture.ids) + 20], "what people spell stays text"
 
 
 def test_a_message_that_does_not_fit_changes_nothing(begin: Begin) -> None:
@@ -148,6 +185,19 @@ def test_run_with_pictures(cli: Run, pictures_artifact: Path, tmp_path: Path) ->
         done = cli(*command, "--image", tmp_path / name)
         assert done.code == 2
         assert reason in done.err
+
+
+@pytest.mark.slow
+def test_run_with_pictures_on_a_grid(cli: Run, grid_artifact: Path, tmp_path: Path) -> None:
+    for name, data in (("a.png", SMALL), ("b.png", LARGE)):
+        (tmp_path / name).write_bytes(data)
+    command = ("run", grid_artifact, "--prompt", "Which one?", "--max-new-tokens", 12, "--json")
+    pictures = ("--image", tmp_path / "a.png", "--image", tmp_path / "b.png")
+    one = json.loads(cli(*command, *pictures[:2]).raw)
+    both = json.loads(cli(*command, *pictures).raw)
+    assert both["prompt_tokens"] - one["prompt_tokens"] == 2 + 10  # 100 x 50 pixels become 5 x 2 rows, between two tokens
+    drafted = json.loads(cli(*command, *pictures, "--drafter").raw)
+    assert drafted["text"] == both["text"]
 
 
 @pytest.mark.slow

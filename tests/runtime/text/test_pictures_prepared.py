@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,25 @@ from picture_files import file_of, noise
 from PIL import Image
 from public_folders import LFM2_VL_SPECIAL, PICTURE
 from transformers.image_utils import load_image
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from hybridge.cache.errors import PictureError
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text import pictures
-from hybridge.runtime.text.pictures import PictureProcessor, data_of_url, decode, lfm2_vl_layout, with_pictures
+from hybridge.runtime.text.pictures import (
+    PictureProcessor,
+    data_of_url,
+    decode,
+    lfm2_vl_layout,
+    qwen3_5_layout,
+    with_pictures,
+)
+
+QWEN = replace(
+    picture_reference.PUBLISHED, model_type="qwen3_5", position_side=48, tile_size=32, min_tiles=1, max_tiles=1, marks=False
+)
+"""The pictures of Qwen3.5-0.8B, as an export with at most 256 tokens describes them."""
 
 
 @pytest.mark.slow
@@ -36,6 +50,45 @@ def test_parts_are_those_of_transformers_processor() -> None:
             place += 1
     assert place == len(want["samples"]) > picture_reference.COUNT
     assert tiled > 10
+
+
+@pytest.mark.slow
+def test_parts_of_qwen3_5_are_those_of_transformers_processor() -> None:
+    least, most, unit = 64, 256, 32
+    limits = {"shortest_edge": least * unit**2, "longest_edge": most * unit**2}
+    processor = Qwen2VLImageProcessorPil(
+        size=limits, patch_size=16, merge_size=2, temporal_patch_size=2, do_rescale=False, do_normalize=False
+    )
+    compared = 0
+    for picture in picture_reference.pictures():
+        longest = 200 * min(picture.shape[:2])
+        if max(picture.shape[:2]) > longest:
+            with pytest.raises(PictureError, match="more than 200 times the other"):
+                qwen3_5_layout(Image.fromarray(picture), QWEN)
+        image = Image.fromarray(picture[:longest, :longest])
+        (part,) = qwen3_5_layout(image, QWEN).parts
+        wanted = processor([image], return_tensors="np")
+        rows, columns = wanted["image_grid_thw"][0, 1:]
+        assert part.shape == (rows * 16, columns * 16, 3)
+        squares = (rows // 2, columns // 2, 2, 2, 3, 2, 16, 16)
+        frames = wanted["pixel_values"].reshape(squares).transpose(5, 0, 2, 6, 1, 3, 7, 4).reshape(2, *part.shape)
+        np.testing.assert_array_equal(frames[0], frames[1])
+        assert np.abs(part.astype(int) - frames[0]).max() <= 1
+        compared += 1
+    assert compared == picture_reference.COUNT
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [((1, 1), (256, 256)), ((3000, 15), (3648, 32)), ((1, 200), (32, 3648)), ((201, 1), None), ((1, 20_000), None)],
+)
+def test_the_smallest_and_the_longest_of_qwen3_5(size: tuple[int, int], wanted: tuple[int, int] | None) -> None:
+    image = Image.new("RGB", size)
+    if wanted is None:
+        with pytest.raises(PictureError, match="too long and narrow"):
+            qwen3_5_layout(image, QWEN)
+    else:
+        assert qwen3_5_layout(image, QWEN).parts[0].shape == (*wanted[::-1], 3)
 
 
 @pytest.mark.thorough

@@ -1,0 +1,100 @@
+"""Define a family of encoders of pictures, and how patches attend to each other.
+
+An encoder reads patches of uint8 pixels and returns embeddings, one for each square of ``merge`` x ``merge`` patches.
+Shapes are fixed: a picture with fewer patches is padded, and no patch attends to padding. The patches of a square follow
+each other, row by row, and so do the squares of a picture, so that joining them needs no indices. What depends on the
+size of a picture is computed outside of the graph: the weights by which learned positions are interpolated, and the rows
+and columns of patches for rope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from hybridge.cache.block import Block
+from hybridge.cache.operations.kernels import Kernels, Scoring, Visible
+from hybridge.runtime.artifacts.options import PictureDescription
+
+ATTEND_TO_PATCHES = "hybridge_patches"
+BILINEAR, BICUBIC = 2, 3
+"""Pillow's numbers of filters, as processors save them."""
+SMALL_BUDGET = 64
+"""Tokens of the smaller method by default: the fewest that LFM2-VL and Qwen3.5 give a picture."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionFamily:
+    """A kind of multimodal model.
+
+    describe: returns the description of a model's pictures, from its config, its processor's options and the budgets.
+    encoder: makes the encoder of a whole model, for a kernel set and the processor's options.
+    inputs: returns what transformers' own forward takes for pictures uint8 [height, width, 3] that are resized already.
+    parts: names of the modules of the whole model that it uses, whose linear layers may be rounded.
+    positions: returns ``position_ids`` of a text with pictures for transformers' own forward, of the whole model, the text and
+        ``inputs``; None if they are a text's.
+    often_text: many checkpoints come without their processor's options, and are for text; the others are damaged then.
+    """
+
+    describe: Callable[[Any, Mapping[str, Any], Sequence[int]], PictureDescription]
+    encoder: Callable[[PreTrainedModel, Mapping[str, Any], Kernels], nn.Module]
+    inputs: Callable[[Any, Mapping[str, Any], Sequence[Tensor]], dict[str, Tensor]]
+    parts: tuple[str, ...]
+    positions: Callable[[PreTrainedModel, Sequence[int], Mapping[str, Tensor]], Tensor] | None = None
+    often_text: bool = False
+
+
+# Attention among patches, by a kernel set
+
+
+@dataclass(frozen=True)
+class Patches:
+    """The patches of a call, of which the first ones are a picture's and the rest padding."""
+
+    kernels: Kernels
+    block: Block
+    visible: Visible
+
+    @classmethod
+    def of(cls, kernels: Kernels, count: Tensor, length: int) -> Patches:
+        """Let each of ``length`` patches see the first ``count`` (int64 [1])."""
+        held = torch.arange(length)
+        mask = (held < count).expand(length, length)
+        block = Block(start=torch.zeros(1, dtype=torch.long), count=count, length=length)
+        return cls(kernels, block, Visible(held=held, mask=mask))
+
+
+def attend_to_patches(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Patches, scaling: float, **_: Any
+) -> tuple[Tensor, None]:
+    """Attend for transformers: query, key and value [1, H, N, D] to [1, N, H, D]; attention_mask is a ``Patches``."""
+    query, key, value = (x.transpose(1, 2).contiguous() for x in (query, key, value))
+    patches = attention_mask
+    return patches.kernels.attend(query, key, value, patches.block, Scoring(scale=scaling), patches.visible), None
+
+
+AttentionInterface.register(ATTEND_TO_PATCHES, attend_to_patches)
+
+
+# The pixels of a patch
+
+
+def normalization(processor: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    """Return by channel the scale and the shift that make normalized values of uint8 pixels."""
+    rescale = float(processor.get("rescale_factor", 1 / 255)) if processor.get("do_rescale", True) else 1.0
+    if not processor.get("do_normalize", True):
+        return [rescale] * 3, [0.0] * 3
+    mean, std = (_channels(processor.get(name, 0.5), name) for name in ("image_mean", "image_std"))
+    return [rescale / each for each in std], [-center / each for center, each in zip(mean, std, strict=True)]
+
+
+def _channels(values: Any, name: str) -> list[float]:
+    found = [float(each) for each in values] if isinstance(values, list | tuple) else [float(values)] * 3
+    if len(found) != 3 or (name == "image_std" and min(found) <= 0):
+        raise ValueError(f"{name} is {values!r}, not three numbers for red, green and blue")
+    return found

@@ -1,0 +1,160 @@
+"""Encode pictures for LFM2-VL and LFM2.5-VL: SigLIP 2 over patches in their own aspect ratio, pixel unshuffle, two layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hybridge.cache.errors import UnsupportedModelError, UsageError
+from hybridge.cache.operations.kernels import Kernels
+from hybridge.export.model.encoders.encoder import (
+    ATTEND_TO_PATCHES,
+    BILINEAR,
+    SMALL_BUDGET,
+    Patches,
+    VisionFamily,
+    normalization,
+)
+from hybridge.export.pinned.transformers import choose_attention
+from hybridge.runtime.artifacts.options import PictureDescription
+
+
+class NaflexEncoder(nn.Module):
+    """The vision tower and the projector of an LFM2-VL model over padded patches.
+
+    Source: transformers 5.23 ``Siglip2VisionModel`` and ``Lfm2VlMultiModalProjector``, whose modules it calls.
+    """
+
+    def __init__(self, whole: PreTrainedModel, processor: Mapping[str, Any], kernels: Kernels) -> None:
+        super().__init__()
+        tower, self.projector = whole.model.vision_tower, whole.model.multi_modal_projector
+        self.embeddings, self.layers, self.post_layernorm = tower.embeddings, tower.encoder.layers, tower.post_layernorm
+        self.square = whole.config.downsample_factor**2
+        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
+        choose_attention(tower.config, ATTEND_TO_PATCHES)
+        scale, shift = normalization(processor)
+        pixels = tower.config.patch_size**2
+        self.register_buffer("pixel_scale", torch.tensor(scale).repeat(pixels), persistent=False)
+        self.register_buffer("pixel_shift", torch.tensor(shift).repeat(pixels), persistent=False)
+        self.requires_grad_(False)
+
+    pixel_scale: Tensor
+    pixel_shift: Tensor
+
+    def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, count: Tensor) -> Tensor:
+        """Return embeddings float32 [1, N / merge², H] of a picture's patches.
+
+        Args:
+            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
+            rows: float32 [N, side], the weights of the learned rows of positions for each patch.
+            columns: float32 [N, side], likewise of the columns.
+            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
+        """
+        length = pixels.shape[0]
+        patches = self.embeddings.patch_embedding(pixels.float() * self.pixel_scale + self.pixel_shift)
+        table = self.embeddings.position_embedding.weight
+        weights = (rows[:, :, None] * columns[:, None, :]).reshape(length, -1)
+        hidden = (patches + torch.mm(weights, table))[None]
+        seen = Patches.of(self.kernels[0], count, length)
+        for layer in self.layers:
+            hidden = layer(hidden, seen)
+        squares = self.post_layernorm(hidden).reshape(1, length // self.square, -1)
+        projector = self.projector
+        if projector.use_layer_norm:
+            squares = projector.layer_norm(squares)
+        embedded: Tensor = projector.linear_2(projector.act(projector.linear_1(squares)))
+        return embedded
+
+
+def naflex_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return ``pixel_values``, ``pixel_attention_mask`` and ``spatial_shapes`` as transformers' processor has them."""
+    if not pictures:
+        return {}
+    patch, (scale, shift) = config.vision_config.patch_size, normalization(processor)
+    shapes = [(each.shape[0] // patch, each.shape[1] // patch) for each in pictures]
+    longest = max(rows * columns for rows, columns in shapes)
+    values, mask = torch.zeros(len(shapes), longest, 3 * patch**2), torch.zeros(len(shapes), longest, dtype=torch.int32)
+    for i, (picture, (rows, columns)) in enumerate(zip(pictures, shapes, strict=True)):
+        normalized = picture.float() * torch.tensor(scale) + torch.tensor(shift)
+        cut = normalized.reshape(rows, patch, columns, patch, 3).transpose(1, 2)
+        values[i, : rows * columns] = cut.reshape(rows * columns, -1)
+        mask[i, : rows * columns] = 1
+    return {"pixel_values": values, "pixel_attention_mask": mask, "spatial_shapes": torch.tensor(shapes)}
+
+
+def _lfm2_vl(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
+    vision, defaults = config.vision_config, _LFM2_VL
+    if vision.model_type != "siglip2_vision_model" or vision.num_channels != 3:
+        raise UnsupportedModelError(
+            f"this {config.model_type!r} model encodes pictures by {vision.model_type!r}, and hybridge exports "
+            "'siglip2_vision_model' of three channels only; export its text with --no-images."
+        )
+    said = {name: processor.get(name, default) for name, default in defaults.items()}
+    if said["resample"] != BILINEAR:
+        raise UnsupportedModelError(
+            f"this model's pictures are resized by the filter {said['resample']}, and hybridge resizes LFM2-VL's bilinearly "
+            "(2); export its text with --no-images."
+        )
+    split = bool(said["do_image_splitting"])
+    side = round(vision.num_patches**0.5)
+    if side**2 != vision.num_patches or (said["encoder_patch_size"], said["downsample_factor"]) != (
+        vision.patch_size,
+        config.downsample_factor,
+    ):
+        raise ValueError("the processor's patches are not the model's, or its positions are no square")
+    most = int(said["max_image_tokens"])
+    described = PictureDescription(
+        model_type="lfm2_vl",
+        placeholder=config.image_token_id,
+        patch_size=vision.patch_size,
+        merge=config.downsample_factor,
+        position_side=side,
+        budgets=tuple(budgets),
+        min_tokens=int(said["min_image_tokens"]),
+        max_tokens=most,
+        tile_size=int(said["tile_size"]),
+        min_tiles=int(said["min_tiles"]) if split else 1,
+        max_tiles=int(said["max_tiles"]) if split else 1,
+        tolerance=float(said["max_pixels_tolerance"]),
+        thumbnail=bool(said["use_thumbnail"]),
+        marks=bool(said["use_image_special_tokens"]),
+    )
+    tile = (described.tile_size // described.unit) ** 2 if described.max_tiles > 1 else 0
+    largest = max(most, tile)
+    if not budgets:
+        return replace(described, budgets=tuple(sorted({min(SMALL_BUDGET, largest), largest})))
+    if budgets[-1] < largest:
+        raise UsageError(
+            f"--image-tokens {','.join(map(str, budgets))}: this model was trained with pictures of up to {largest} tokens, "
+            f"so the last number must be {largest} or more."
+        )
+    return described
+
+
+_LFM2_VL: Mapping[str, Any] = {
+    "downsample_factor": 2,
+    "do_image_splitting": True,
+    "min_tiles": 2,
+    "max_tiles": 10,
+    "use_thumbnail": True,
+    "min_image_tokens": 64,
+    "max_image_tokens": 256,
+    "encoder_patch_size": 16,
+    "tile_size": 512,
+    "max_pixels_tolerance": 2.0,
+    "resample": BILINEAR,
+    "use_image_special_tokens": True,
+}
+"""Options of transformers' ``Lfm2VlImageProcessor`` that a file may leave out."""
+
+LFM2_VL = VisionFamily(
+    describe=_lfm2_vl,
+    encoder=NaflexEncoder,
+    inputs=naflex_inputs,
+    parts=("model.vision_tower.encoder", "model.multi_modal_projector"),
+)

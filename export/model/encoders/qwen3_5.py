@@ -1,0 +1,190 @@
+"""Encode pictures for Qwen3.5: a vision transformer with learned positions and rope by row and column, which merges patches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hybridge.cache.errors import UnsupportedModelError, UsageError
+from hybridge.cache.operations.kernels import Kernels, Scoring
+from hybridge.export.model.encoders.encoder import BICUBIC, SMALL_BUDGET, Patches, VisionFamily, normalization
+from hybridge.runtime.artifacts.options import MOST_IMAGE_TOKENS, PictureDescription
+
+
+class MergingEncoder(nn.Module):
+    """The vision tower of a Qwen3.5 model over padded patches.
+
+    A picture is a film of ``temporal_patch_size`` equal frames, whose weights are added up.
+    Source: transformers 5.23 ``Qwen3_5VisionModel``, whose modules it calls.
+    """
+
+    def __init__(self, whole: PreTrainedModel, processor: Mapping[str, Any], kernels: Kernels) -> None:
+        super().__init__()
+        tower = whole.model.visual
+        self.blocks, self.merger, self.pos_embed, self.rotary = (
+            tower.blocks,
+            tower.merger,
+            tower.pos_embed,
+            tower.rotary_pos_emb,
+        )
+        self.square = tower.spatial_merge_unit
+        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
+        proj = tower.patch_embed.proj
+        scale, shift = normalization(with_defaults(processor))
+        by_pixel = proj.weight.sum(2).permute(0, 2, 3, 1)  # [hidden, row, column, channel]
+        self.patch_embedding = nn.Linear(by_pixel[0].numel(), len(by_pixel))
+        self.patch_embedding.weight = nn.Parameter((by_pixel * torch.tensor(scale)).flatten(1))
+        self.patch_embedding.bias = nn.Parameter(proj.bias + (by_pixel * torch.tensor(shift)).flatten(1).sum(1))
+        self.requires_grad_(False)
+
+    def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, places: Tensor, count: Tensor) -> Tensor:
+        """Return embeddings float32 [1, N / merge², H] of a picture's patches.
+
+        Args:
+            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
+            rows: float32 [N, side], the weights of the learned rows of positions for each patch.
+            columns: float32 [N, side], likewise of the columns.
+            places: float32 [N, 2], row and column of each patch.
+            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
+        """
+        length = pixels.shape[0]
+        weights = (rows[:, :, None] * columns[:, None, :]).reshape(length, -1)
+        hidden = self.patch_embedding(pixels.float()[None]) + torch.mm(weights, self.pos_embed.weight)[None]
+        cos, sin = (each[None, :, None] for each in self.rotary(hidden, places))
+        seen = Patches.of(self.kernels[0], count, length)
+        for block in self.blocks:
+            attention = block.attn
+            heads = attention.qkv(block.norm1(hidden)).unflatten(-1, (3, attention.num_heads, -1))
+            query, key, value = (heads[:, :, i].contiguous() for i in range(3))
+            query, key = (each * cos + _turned(each) * sin for each in (query, key))
+            mixed = seen.kernels.attend(query, key, value, seen.block, Scoring(scale=attention.scaling), seen.visible)
+            hidden = hidden + attention.proj(mixed.flatten(2))
+            hidden = hidden + block.mlp(block.norm2(hidden))
+        merger = self.merger
+        squares = merger.norm(hidden).reshape(1, length // self.square, -1)
+        embedded: Tensor = merger.linear_fc2(merger.act_fn(merger.linear_fc1(squares)))
+        return embedded
+
+
+def _turned(x: Tensor) -> Tensor:
+    """Return (-b, a) of the halves (a, b) of x [..., D]."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+def merging_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return ``pixel_values`` and ``image_grid_thw`` as transformers' processor has them."""
+    if not pictures:
+        return {}
+    vision, (scale, shift) = config.vision_config, normalization(with_defaults(processor))
+    patch, merge = vision.patch_size, vision.spatial_merge_size
+    values, grids = [], []
+    for picture in pictures:
+        normalized = picture.float() * torch.tensor(scale) + torch.tensor(shift)
+        rows, columns = (side // patch for side in picture.shape[:2])
+        cut = normalized.reshape(rows // merge, merge, patch, columns // merge, merge, patch, 3).permute(0, 3, 1, 4, 6, 2, 5)
+        frames = cut.unsqueeze(5).expand(*cut.shape[:5], vision.temporal_patch_size, patch, patch)
+        values.append(frames.reshape(rows * columns, -1))
+        grids.append([1, rows, columns])
+    return {"pixel_values": torch.cat(values), "image_grid_thw": torch.tensor(grids)}
+
+
+def merging_positions(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return ``position_ids`` int64 [3, 1, T] by transformers' own rules, for a text with pictures as ids below 0.
+
+    transformers takes neighbouring rows of one kind for one picture. So pictures are its pictures and its films by turns, which
+    have the same positions.
+    """
+    merge = whole.config.vision_config.spatial_merge_size
+    grids, kinds, place = inputs["image_grid_thw"], list[int](), 0
+    for number, (_, rows, columns) in enumerate(grids.tolist()):
+        begin = next(i for i in range(place, len(text)) if text[i] < 0)
+        place = begin + rows * columns // merge**2
+        kinds += [0] * (begin - len(kinds)) + [1 + number % 2] * (place - begin)
+    kinds += [0] * (len(text) - len(kinds))
+    ids = torch.tensor([text]).clamp(min=0)
+    by_kind = {"image_grid_thw": grids[::2], "video_grid_thw": grids[1::2] if len(grids) > 1 else None}
+    positions: Tensor = whole.model.get_rope_index(ids, torch.tensor([kinds], dtype=torch.int32), **by_kind)[0]
+    return positions
+
+
+def with_defaults(processor: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a processor's options, with those that its file leaves out."""
+    return {**_QWEN, **processor}
+
+
+def _qwen3_5(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
+    vision, said = config.vision_config, with_defaults(processor)
+    if vision.in_channels != 3:
+        raise UnsupportedModelError(
+            f"this {config.model_type!r} model encodes pictures of {vision.in_channels} channels, and hybridge those of three; "
+            "export its text with --no-images."
+        )
+    sections = config.get_text_config().rope_parameters.get("mrope_section", (11, 11, 10))
+    if len(sections) != 3 or not all(isinstance(size, int) and size >= 0 for size in sections):
+        raise ValueError(f"mrope_section is {sections!r}, not three numbers for time, row and column")
+    if said["resample"] != BICUBIC:
+        raise UnsupportedModelError(
+            f"this model's pictures are resized by the filter {said['resample']}, and hybridge resizes Qwen3.5's by bicubic "
+            "interpolation (3); export its text with --no-images."
+        )
+    side = math.isqrt(vision.num_position_embeddings)
+    sizes = (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size)
+    if side**2 != vision.num_position_embeddings or sizes != tuple(
+        said[name] for name in ("patch_size", "merge_size", "temporal_patch_size")
+    ):
+        raise ValueError("the processor's patches are not the model's, or its positions are no square")
+    pixels = (vision.patch_size * vision.spatial_merge_size) ** 2
+    limits = {"shortest_edge": QWEN_PIXELS[0], "longest_edge": QWEN_PIXELS[1]} | (said.get("size") or {})
+    fewest = -(-int(said.get("min_pixels") or limits["shortest_edge"]) // pixels)
+    most = min(int(said.get("max_pixels") or limits["longest_edge"]) // pixels, MOST_IMAGE_TOKENS)
+    chosen = tuple(budgets) or tuple(sorted({min(tokens, most) for tokens in (SMALL_BUDGET, max(QWEN_BUDGET, fewest))}))
+    if chosen[-1] < fewest:
+        raise UsageError(
+            f"--image-tokens {','.join(map(str, chosen))}: this model takes no pictures of fewer than {fewest} tokens, so the "
+            f"last number must be {fewest} or more."
+        )
+    return PictureDescription(
+        model_type="qwen3_5",
+        placeholder=config.image_token_id,
+        patch_size=vision.patch_size,
+        merge=vision.spatial_merge_size,
+        position_side=side,
+        budgets=chosen,
+        min_tokens=fewest,
+        max_tokens=min(most, chosen[-1]),
+        tile_size=vision.patch_size * vision.spatial_merge_size,
+        min_tiles=1,
+        max_tiles=1,
+        tolerance=1.0,
+        thumbnail=False,
+        marks=False,
+    )
+
+
+QWEN_BUDGET = 256
+"""Tokens of the larger method by default, 512 x 512 pixels: the model takes many more, for more memory in each session."""
+QWEN_PIXELS = (56 * 56, 28 * 28 * 1280)
+_QWEN: Mapping[str, Any] = {
+    "patch_size": 14,
+    "merge_size": 2,
+    "temporal_patch_size": 2,
+    "resample": BICUBIC,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+"""Options of transformers' ``Qwen2VLImageProcessor`` that a file may leave out, with ``QWEN_PIXELS``."""
+
+QWEN3_5 = VisionFamily(
+    describe=_qwen3_5,
+    encoder=MergingEncoder,
+    inputs=merging_inputs,
+    parts=("model.visual.blocks", "model.visual.merger"),
+    positions=merging_positions,
+    often_text=True,
+)
