@@ -27,7 +27,7 @@ def main(out: str, question: str, *files: str) -> list[str]:
         conversation = Conversation(model.session, model.tokenizer, load_template(model.artifact), settings)
         for text, shown in ((question, [picture]), (SECOND, [])):
             stats = GenerationStats()
-            answers.append("".join(conversation.say(text, stats, shown)))
+            answers.append(conversation.say(text, stats=stats, pictures=shown))
             print(f"{file}: {answers[-1]}\n[{stats.prompt_tokens} tokens read, {picture.encodings} parts encoded so far]")
         conversation.reset()
     return answers

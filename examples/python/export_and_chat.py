@@ -38,8 +38,7 @@ def main(checkpoint: str, out: str) -> None:
 def answer(conversation: Conversation, message: str) -> None:
     """Print an answer as it comes, and what it took."""
     stats = GenerationStats()
-    for piece in conversation.say(message, stats):
-        print(piece, end="", flush=True)
+    conversation.say(message, lambda content, reasoning: print(content, end="", flush=True), stats)
     print(f"\n[{stats.prompt_tokens} tokens read, {stats.new_tokens} written, {stats.accepted} of them drafted]")
 
 

@@ -32,6 +32,7 @@ from hybridge.runtime.cli.options import (
 from hybridge.runtime.files import private_folder
 
 if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
+    from hybridge.runtime.core.chat import OnWords
     from hybridge.runtime.core.statistics import GenerationStats
     from hybridge.runtime.text.conversation import Conversation
     from hybridge.runtime.text.pictures import PreparedPicture
@@ -112,10 +113,6 @@ class Terminal:
     ended: bool = False
     reasoning: ShownReasoning = field(default_factory=ShownReasoning)
 
-    def __post_init__(self) -> None:
-        if not self.json:
-            self.conversation.think = self.reasoning.show
-
     def loop(self, lines: Lines) -> None:
         """Read one line after the other. Errors are printed, and change nothing."""
         err.print("[dim]/help lists the commands[/]")
@@ -145,22 +142,29 @@ class Terminal:
 
     def _say(self, line: str) -> None:
         """Send a message. Pictures that it does not fit with wait for the next one."""
-        self._answer(lambda stats: self.conversation.say(line, stats, self.pictures))
-        self.pictures = []
+        if self._answer(lambda show, stats: self.conversation.say(line, show, stats, self.pictures)):
+            self.pictures = []
 
-    def _answer(self, ask: Callable[[GenerationStats], Iterator[str]]) -> None:
-        """Write an answer as it comes. Ctrl-C stops it; its text so far stays."""
+    def _answer(self, ask: Callable[[OnWords, GenerationStats], object]) -> bool:
+        """Write an answer as it comes. Ctrl-C stops it; return whether it has begun, so that its text so far stays."""
         from hybridge.runtime.core.statistics import GenerationStats
 
         self.stats = GenerationStats()
-        pieces = ask(self.stats)
         try:
-            for piece in filter(None, pieces):
-                self._write(piece)
+            ask(self._show, self.stats)
         except KeyboardInterrupt:
-            pieces.close()  # type: ignore[attr-defined]  # commits the text that was written
+            if not self.stats.new_tokens:
+                err.print("[dim](stopped before the answer; nothing has changed)[/]")
+                return False
             err.print(" [dim](stopped)[/]", end="")
         self._finish()
+        return True
+
+    def _show(self, content: str, reasoning: str) -> None:
+        if reasoning and not self.json:
+            self.reasoning.show(reasoning)
+        if content:
+            self._write(content)
 
     def _finish(self) -> None:
         assert self.stats is not None
@@ -181,7 +185,7 @@ class Terminal:
 
     def _undo(self, _: str) -> None:
         self.conversation.undo()
-        err.print(f"[dim]{len(self.conversation.turns)} exchanges left[/]")
+        err.print(f"[dim]{self._exchanges()} exchanges left[/]")
 
     def _retry(self, _: str) -> None:
         if self.conversation.settings.sampling.temperature == 0:
@@ -202,7 +206,10 @@ class Terminal:
 
     def _load(self, argument: str) -> None:
         self.conversation.load(_file(argument, "/load"))
-        err.print(f"[dim]{len(self.conversation.turns)} exchanges, {self.conversation.session.length} tokens[/]")
+        err.print(f"[dim]{self._exchanges()} exchanges, {self.conversation.session.length} tokens[/]")
+
+    def _exchanges(self) -> int:
+        return sum(each["role"] == "user" for each in self.conversation.messages)
 
     def _reset(self, _: str) -> None:
         self.conversation.reset()

@@ -218,7 +218,8 @@ def as_message(
 
     pictures: before the text of the message. Raises PictureError if the template writes them otherwise.
     """
-    from hybridge.runtime.text.pictures import message_content, with_pictures
+    from hybridge.runtime.core.chat import message_content
+    from hybridge.runtime.text.pictures import with_pictures
     from hybridge.runtime.text.spelled_tokens import SpelledTokens
 
     opening: list[Message] = [{"role": "system", "content": told} for told in system]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_int64, c_size_t, c_uint64
@@ -10,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybridge.cache.errors import UsageError
+from hybridge.cache.errors import StateFileError, UsageError
 from hybridge.runtime.artifacts.manifest import read_manifest
+from hybridge.runtime.core.generation import signals_wait
 from hybridge.runtime.core.interface import (
     AnswerStruct,
     ChatOptionsStruct,
-    Ending,
     GenerationStruct,
     Handle,
     MessageStruct,
@@ -25,7 +26,7 @@ from hybridge.runtime.core.interface import (
     Status,
     Thinking,
 )
-from hybridge.runtime.core.library import failure, load, load_operators, run
+from hybridge.runtime.core.library import copied_text, failure, load, load_operators, run
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.tokenizer import Tokenizer
 
@@ -54,23 +55,12 @@ def render_chat(
     Raises:
         UsageError: this is no chat format, or it cannot write this conversation.
     """
-    json, kept = chat_format.encode(), list[bytes]()
-
-    def view(text: str) -> tuple[int | None, int]:
-        kept.append(text.encode("utf-8", "surrogatepass"))
-        return ctypes.cast(ctypes.c_char_p(kept[-1]), ctypes.c_void_p).value, len(kept[-1])
-
-    given = (MessageStruct * len(messages))(
-        *(
-            MessageStruct(each["role"].encode(), *view(each["content"]), *view(each.get("reasoning_content") or ""))
-            for each in messages
-        )
-    )
+    json, given = chat_format.encode(), Messages(messages)
     capacity, most, size, count = 4096, 64, c_size_t(), c_size_t()
     while True:
         text, words = ctypes.create_string_buffer(capacity), (SpanStruct * most)()
         status = load().hybridge_chat_render(
-            json, len(json), thinking, given, len(messages), text, capacity, byref(size), words, most, byref(count)
+            json, len(json), thinking, given.structs, len(messages), text, capacity, byref(size), words, most, byref(count)
         )
         if status in (Status.INVALID_FILE, Status.INVALID_ARGUMENT):
             raise UsageError(f"the conversation cannot be written: {load().hybridge_failure().decode(errors='replace')}.")
@@ -82,13 +72,108 @@ def render_chat(
         capacity, most = max(capacity, size.value), max(most, count.value)
 
 
-class Chat:
-    """A chat over an artifact's folder, as apps have it: ``hybridge_chat_*`` of hybridge.h."""
+class OpenChat:
+    """A conversation of the core, however it is written: messages, their tokens, and the session whose state follows them."""
 
     def __init__(self, handle: c_uint64, session: Session | None = None) -> None:
-        """Take over a handle of ``hybridge_chat_open``, or over a session; ``open`` and ``over`` make them."""
-        self.handle, self._session = handle, session  # which is not to be closed before this
+        """Take over a chat's handle. session: the one that it is over, which is not to be closed before this."""
+        self.handle, self._session = handle, session
+        self._error: BaseException | None = None
         weakref.finalize(self, load().hybridge_chat_close, handle)
+
+    def undo(self) -> None:
+        """Undo the last message and its answer. Raises UsageError without one."""
+        self._run("chat_undo")
+
+    def reset(self) -> None:
+        """Begin anew, behind the messages of the system."""
+        self._run("chat_reset")
+
+    def save(self, path: Path) -> None:
+        """Write the state and the conversation, with the files of its pictures, to one file; raises like ``Session.save``.
+
+        Raises PictureError for more pictures than a file takes.
+        """
+        if self._session is not None:
+            self._session.check_artifact()
+        self._run("chat_save", os.fsencode(path))
+
+    def load(self, path: Path) -> None:
+        """Continue a saved conversation.
+
+        Raises StateFileError if the file has none, PictureError for pictures that cannot be opened, and like
+        ``Session.load_state``.
+        """
+        if self._session is not None:
+            self._session.check_artifact()
+        try:
+            self._run("chat_load", os.fsencode(path))
+        except StateFileError as error:
+            raise StateFileError(f"{path}: {error}") from None
+
+    def cancel(self) -> None:
+        """End the answer that runs, from any thread."""
+        run("chat_cancel", self.handle)
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the conversation, as chat templates expect it."""
+        count = c_size_t()
+        run("chat_messages", self.handle, None, 0, byref(count), None)
+        found = (MessageStruct * count.value)()
+        run("chat_messages", self.handle, found, len(found), byref(count), None)
+        return list(map(message_of, found))
+
+    @property
+    def room(self) -> int:
+        """Return the number of tokens that still fit."""
+        count, room = c_size_t(), c_int64()
+        run("chat_messages", self.handle, None, 0, byref(count), byref(room))
+        return room.value
+
+    @property
+    def note(self) -> str:
+        """Return the conversation as JSON, as its file has it: messages, tokens, and where each message and answer begins."""
+        return copied_text("chat_note", self.handle)
+
+    def _answer(
+        self, call: str, words: tuple[object, ...], show: OnWords, options: GenerationStruct | None, stop: Sequence[str],
+        answer: AnswerStruct,
+    ) -> AnswerStruct:  # fmt: skip
+        """Generate an answer, and write what it took into ``answer``, also if a function or a signal's handler raises."""
+
+        def on_piece(piece: Any, _: object) -> int:
+            each: PieceStruct = piece.contents
+            try:
+                wanted = show(text_at(each.content, each.content_size), text_at(each.reasoning, each.reasoning_size))
+            except BaseException as error:
+                self._fail(error)
+                return 0
+            return wanted is not False
+
+        stops = (ctypes.c_char_p * len(stop))(*map(utf8, stop))
+        given = None if options is None else byref(options)
+        self._run(call, *words, given, stops, len(stop), OnPiece(on_piece), None, byref(answer))
+        return answer
+
+    def _fail(self, error: BaseException) -> None:
+        """End the answer that runs; the first error is raised once it has ended."""
+        self._error = self._error or error
+        load().hybridge_chat_cancel(self.handle)
+
+    def _run(self, call: str, *arguments: object) -> None:
+        """Call a function of the core. Raises the first error of a function or a signal's handler that ran in the meantime."""
+        self._error = None
+        with signals_wait(self._fail):
+            status = getattr(load(), f"hybridge_{call}")(self.handle, *arguments)
+            if self._error is not None:
+                raise self._error
+        if status:
+            raise failure(call, status) if self._session is None else self._session.model.reason(call, status)
+
+
+class Chat(OpenChat):
+    """A chat by a chat format, as apps have it: ``hybridge_chat_*`` of hybridge.h."""
 
     @classmethod
     def open(cls, folder: Path, system: str = "", thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0) -> Chat:
@@ -128,85 +213,62 @@ class Chat:
         self, message: str, show: OnWords, options: GenerationStruct | None = None, stop: Sequence[str] = ()
     ) -> AnswerStruct:
         """Answer a message, piece by piece. Raises the error for the core's status, with the conversation as it was."""
-        data = message.encode("utf-8", "surrogatepass")
-        return self._answer("chat_send", (data, len(data)), show, options, stop)
+        data = utf8(message)
+        return self._answer("chat_send", (data, len(data)), show, options, stop, AnswerStruct())
 
     def retry(self, show: OnWords, options: GenerationStruct | None = None, stop: Sequence[str] = ()) -> AnswerStruct:
         """Answer the last message again."""
-        return self._answer("chat_retry", (), show, options, stop)
+        return self._answer("chat_retry", (), show, options, stop, AnswerStruct())
 
-    def undo(self) -> None:
-        """Take the last message and its answer back."""
-        run("chat_undo", self.handle)
 
-    def reset(self) -> None:
-        """Begin anew."""
-        run("chat_reset", self.handle)
+def message_of(given: MessageStruct) -> dict[str, Any]:
+    """Return a message of the core as chat templates expect it."""
+    content = message_content(text_at(given.content, given.content_size), given.pictures)
+    message = {"role": given.role.decode(), "content": content}
+    if reasoning := text_at(given.reasoning, given.reasoning_size):
+        message["reasoning_content"] = reasoning
+    return message
 
-    def save(self, path: Path) -> None:
-        """Write the conversation and the state to a file."""
-        run("chat_save", self.handle, str(path).encode())
 
-    def load(self, path: Path) -> None:
-        """Go on with a saved conversation."""
-        run("chat_load", self.handle, str(path).encode())
+def message_content(text: str, pictures: int) -> str | list[dict[str, Any]]:
+    """Return the content of a message as chat templates expect it: pictures before its text, or the text alone."""
+    return [*({"type": "image"} for _ in range(pictures)), {"type": "text", "text": text}] if pictures else text
 
-    def cancel(self) -> None:
-        """End the answer that runs, from any thread."""
-        run("chat_cancel", self.handle)
 
-    @property
-    def messages(self) -> list[dict[str, str]]:
-        """Return the conversation."""
-        count = c_size_t()
-        run("chat_messages", self.handle, None, 0, byref(count), None)
-        found = (MessageStruct * count.value)()
-        run("chat_messages", self.handle, found, len(found), byref(count), None)
-        said = []
-        for each in found:
-            message = {"role": each.role.decode(), "content": _text(each.content, each.content_size)}
-            if reasoning := _text(each.reasoning, each.reasoning_size):
-                message["reasoning_content"] = reasoning
-            said.append(message)
-        return said
+class Messages:
+    """Messages for the core. structs: of texts that live as long as this object."""
 
-    @property
-    def room(self) -> int:
-        """Return the number of tokens that still fit."""
-        count, room = c_size_t(), c_int64()
-        run("chat_messages", self.handle, None, 0, byref(count), byref(room))
-        return room.value
-
-    def _answer(
-        self, call: str, words: tuple[object, ...], show: OnWords, options: GenerationStruct | None, stop: Sequence[str]
-    ) -> AnswerStruct:
-        raised: list[BaseException] = []
-
-        def on_piece(piece: Any, _: object) -> int:
-            each: PieceStruct = piece.contents
-            try:
-                wanted = show(_text(each.content, each.content_size), _text(each.reasoning, each.reasoning_size))
-            except BaseException as error:  # raised again behind the call, which it ends
-                raised.append(error)
-                return 0
-            return wanted is not False
-
-        stops = (ctypes.c_char_p * len(stop))(*(each.encode("utf-8", "surrogatepass") for each in stop))
-        answer, given = AnswerStruct(), None if options is None else byref(options)
-        status = getattr(load(), f"hybridge_{call}")(
-            self.handle, *words, given, stops, len(stop), OnPiece(on_piece), None, byref(answer)
+    def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """messages: with ``role``, ``content`` in words, and perhaps ``reasoning_content``."""
+        self._kept: list[bytes] = []
+        self.structs = (MessageStruct * len(messages))(
+            *(
+                MessageStruct(
+                    each["role"].encode(), *self._view(each["content"]), *self._view(each.get("reasoning_content") or "")
+                )
+                for each in messages
+            )
         )
-        if raised:
-            raise raised[0]
-        if status:
-            raise failure(call, status)
-        answer.ending = Ending(answer.ending)
-        return answer
+
+    def _view(self, text: str) -> tuple[int | None, int]:
+        self._kept.append(utf8(text))
+        return address(self._kept[-1]), len(self._kept[-1])
+
+
+def address(data: bytes) -> int | None:
+    """Return where bytes are, as long as they live."""
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
+
+
+def utf8(text: str) -> bytes:
+    """Return a text in UTF-8, but for half surrogate pairs, which the core reads as U+FFFD."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def text_at(data: int | None, size: int) -> str:
+    """Return a text of the core."""
+    return ctypes.string_at(data or 0, size).decode() if size else ""
 
 
 def _options(system: str, thinking: Thinking, checkpoint_bytes: int) -> ChatOptionsStruct:
-    return ChatOptionsStruct(system.encode("utf-8", "surrogatepass"), thinking, checkpoint_bytes)
-
-
-def _text(data: int | None, size: int) -> str:
-    return ctypes.string_at(data or 0, size).decode() if size else ""
+    return ChatOptionsStruct(utf8(system), thinking, checkpoint_bytes)

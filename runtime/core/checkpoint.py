@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.artifacts.options import DEFAULT_BYTES
-from hybridge.runtime.core.interface import CachedStruct, Handle, KeptStruct
+from hybridge.runtime.core.interface import CachedStruct, Handle, KeptStruct, OnUse
 from hybridge.runtime.core.library import run
 from hybridge.runtime.core.model import Owned
 from hybridge.runtime.core.pictures import behind_picture
@@ -64,10 +64,11 @@ class PrefixCache(Owned):
         """budget: bytes; 0 keeps nothing. used: called with each checkpoint that is kept or found. Raises UsageError."""
         if budget < 0:
             raise UsageError(f"a cache of {budget} bytes cannot be; give 0 or more.")
-        self.budget, self.used = budget, used
+        self.budget = budget
         handle = Handle()
         run("cache_open", model.handle, min(budget, 2**63 - 1), byref(handle))
         super().__init__(handle.value, "cache_close")
+        self.watch(used)
 
     def __len__(self) -> int:
         return int(self._sizes().checkpoints)
@@ -77,15 +78,16 @@ class PrefixCache(Owned):
         """Return the bytes of everything that is kept."""
         return int(self._sizes().bytes)
 
+    def watch(self, used: Callable[[Checkpoint], None] | None) -> None:
+        """Call ``used`` with each checkpoint that is kept or found from now on, in the middle of that call."""
+        self._on_use = OnUse() if used is None else OnUse(lambda handle, _: used(Checkpoint(handle)))
+        run("cache_watch", self.handle, self._on_use, None)
+
     def find(self, tokens: Sequence[int]) -> Checkpoint | None:
         """Return the checkpoint of the longest beginning of ``tokens``, all of them included; none if there is none."""
         handle = Handle()
         run("cache_find", self.handle, (c_int64 * len(tokens))(*tokens), len(tokens), byref(handle))
-        if not handle.value:
-            return None
-        found = Checkpoint(handle.value)
-        self._tell(found)
-        return found
+        return Checkpoint(handle.value) if handle.value else None
 
     def has(self, tokens: Sequence[int]) -> bool:
         """Return whether there is a checkpoint of exactly this text, which then counts as used."""
@@ -95,15 +97,10 @@ class PrefixCache(Owned):
     def add(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint in the place of another one of its text, as far as the budget goes."""
         run("cache_add", self.handle, checkpoint.handle)
-        self._tell(checkpoint)
 
     def clear(self) -> None:
         """Keep nothing any more."""
         run("cache_clear", self.handle)
-
-    def _tell(self, checkpoint: Checkpoint) -> None:
-        if self.used is not None:
-            self.used(checkpoint)
 
     def _sizes(self) -> CachedStruct:
         sizes = CachedStruct()

@@ -13,10 +13,11 @@ import logging
 import os
 import re
 import threading
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 from hybridge.cache.errors import HybridgeError, OutputError, StateFileError, UsageError
 from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache
@@ -54,16 +55,15 @@ class CheckpointFolder:
             raise OutputError(f"{top} cannot hold checkpoints: {error.strerror or error}. Give another --cache-dir.") from None
         self._names: dict[int, str] = {}
         """Parts in the folder, by the core's ids."""
-        self._waiting: deque[Checkpoint] = deque()
-        self._changed = threading.Condition()
-        self._ends = self._failed = self._busy = False
-        self._thread = threading.Thread(target=self._work, name="hybridge-checkpoints", daemon=True)
+        self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._failed = False
+        self._thread = threading.Thread(target=self._run, name="hybridge-checkpoints", daemon=True)
         self._thread.start()
 
     def keep(self, cache: PrefixCache) -> None:
         """Add to ``cache`` what is there, and write what it keeps from now on."""
         self.load_into(cache)
-        cache.used = self.put
+        cache.watch(self.put)
 
     # Reading
 
@@ -143,42 +143,36 @@ class CheckpointFolder:
     # Writing
 
     def put(self, checkpoint: Checkpoint) -> None:
-        """Queue a checkpoint for writing, or mark it as used if it was written; return at once."""
-        with self._changed:
-            if len(self._waiting) < MOST_WAITING and not self._failed:
-                self._waiting.append(checkpoint)
-                self._changed.notify_all()
+        """Queue a checkpoint for writing, or mark it as used if it was written.
+
+        Takes no lock: the core calls this in a model's turn, for which the writing thread may wait.
+        """
+        if self._work.qsize() < MOST_WAITING and not self._failed:
+            self._work.put(partial(self._write, checkpoint))
 
     def flush(self) -> None:
         """Wait until everything is written."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting and not self._busy)
+        written = threading.Event()
+        self._work.put(written.set)
+        written.wait()
 
     def close(self) -> None:
         """Write what waits, and end."""
-        with self._changed:
-            self._ends = True
-            self._changed.notify_all()
+        self._work.put(None)
         self._thread.join()
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._waiting or self._ends)
-                if not self._waiting:
-                    return
-                checkpoint, self._busy = self._waiting.popleft(), True
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
             try:
-                self._write(checkpoint)
+                work()
             except OSError as error:
                 log.warning("checkpoints are not written to %s any more: %s", self.folder, error.strerror or error)
-                with self._changed:
-                    self._failed = True
-                    self._waiting.clear()
+                self._failed = True
+            del work  # and its checkpoint, before the next one comes
 
     def _write(self, checkpoint: Checkpoint) -> None:
+        if self._failed:
+            return
         before, written = "", False
         ids = checkpoint.parts()
         for place, number in enumerate(ids):

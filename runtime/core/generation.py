@@ -47,6 +47,7 @@ Until = Callable[[int], bool]
 Watch = Callable[[NDArray[np.float32], int], None]
 """Called with each new token of the text, in order, and with the model's logits [V] for its position, a view for the call."""
 
+Counts = tuple[Any, ...]
 NUMBERS = struct.Struct(f"{len(interface.COUNTS)}N{len(interface.SECONDS)}d")
 """The core's counts and seconds, which are read for each token: a field of a ctypes structure takes longer."""
 _FIELDS = (*interface.COUNTS, *interface.SECONDS)
@@ -89,14 +90,14 @@ class GenerationArguments:
     """The options of one generation, as ``Session.generate`` describes them."""
 
     max_new_tokens: int
-    block_length: int | None
     drafter: Drafter | None
     sampling: Sampling
-    ends: Collection[int]
-    until: Until | None
-    watch: Watch | None
-    constraint: Constraint | None
     stats: GenerationStats
+    block_length: int | None = None
+    ends: Collection[int] = ()
+    until: Until | None = None
+    watch: Watch | None = None
+    constraint: Constraint | None = None
     clock: Callable[[], float] | None = None
     noise: int | None = None
 
@@ -111,6 +112,7 @@ class Callbacks:
     session: int
     vocab_size: int
     arguments: GenerationArguments
+    tell: Callable[[BaseException], object] | None = None
     error: BaseException | None = None
     _context: Context = field(init=False)
     _proposed: Any = None
@@ -122,6 +124,8 @@ class Callbacks:
     def fail(self, error: BaseException) -> None:
         """End the generation, and keep the first error."""
         self.error = self.error or error
+        if self.tell is not None:
+            self.tell(error)
         load().hybridge_cancel(self.session)
 
     def read(self, count: int, _: object) -> None:
@@ -214,10 +218,10 @@ class Callbacks:
         drafter = self.arguments.drafter
         return drafter.beside if isinstance(drafter, AutoDrafter) else drafter
 
-    def options(self) -> GenerationStruct:
-        """Return the options for the core."""
+    def options(self, *, constrained: bool = False) -> GenerationStruct:
+        """Return the options for the core. constrained: there will be a constraint once the prompt is known."""
         arguments, drafter = self.arguments, self._asked()
-        constrained, written = arguments.constraint is not None, _kind(drafter) == DrafterKind.CALLBACK
+        constrained, written = constrained or arguments.constraint is not None, _kind(drafter) == DrafterKind.CALLBACK
         return GenerationStruct(
             max_new_tokens=arguments.max_new_tokens,
             block_length=arguments.block_length or 0,
@@ -325,13 +329,7 @@ class Generation:
 
     def _count(self) -> None:
         """Add to the statistics what was done since they were added to."""
-        stats, before, now = self.arguments.stats, self._before, NUMBERS.unpack(self._counted)
-        for place, name, phase in COUNTED:
-            if (added := now[place] - before[place]) and phase is not None:
-                stats.add_seconds(phase, added)
-            elif added:
-                setattr(stats, name, getattr(stats, name) + added)
-        self._before = now
+        self._before = add_counts(self.arguments.stats, self._counted, self._before)
 
     def _end(self, yielded: int) -> None:
         """Commit the yielded tokens; do nothing if something else has ended the generation."""
@@ -343,6 +341,17 @@ class Generation:
                 self._count()
             elif status not in (Status.INVALID_STATE, Status.INVALID_HANDLE):
                 raise self._model.reason("end", status)
+
+
+def add_counts(stats: GenerationStats, counted: GeneratedStruct, before: Counts | None = None) -> Counts:
+    """Add the core's counts and seconds to statistics, as far as they are more than ``before``; return them."""
+    now = NUMBERS.unpack(counted)
+    for place, name, phase in COUNTED:
+        if (added := now[place] - (before[place] if before is not None else 0)) and phase is not None:
+            stats.add_seconds(phase, added)
+        elif added:
+            setattr(stats, name, getattr(stats, name) + added)
+    return now
 
 
 def _write(tokens: Sequence[int], to: Any) -> None:

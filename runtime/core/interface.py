@@ -71,6 +71,7 @@ OnFitting = CFUNCTYPE(c_size_t, Tokens, c_size_t, Tokens, c_size_t, c_void_p)
 OnWatch = CFUNCTYPE(None, c_int64, Floats, c_size_t, c_void_p)
 OnSame = CFUNCTYPE(c_int, c_void_p)
 OnRead = CFUNCTYPE(None, c_size_t, c_void_p)
+OnUse = CFUNCTYPE(None, c_uint64, c_void_p)
 OnClock = CFUNCTYPE(c_double, c_void_p)
 
 
@@ -308,6 +309,37 @@ class MessageStruct(Structure):
         ("content_size", c_size_t),
         ("reasoning", c_void_p),
         ("reasoning_size", c_size_t),
+        ("pictures", c_size_t),
+    ]
+
+
+class ChatPictureStruct(Structure):
+    """``hybridge_chat_picture``"""
+
+    _fields_: ClassVar = [
+        *(("ids", Tokens), ("count", c_size_t), ("parts", POINTER(Handle)), ("part_count", c_size_t)),
+        *(("saved", c_char_p), ("saved_size", c_size_t)),
+    ]
+
+
+class RenderedStruct(Structure):
+    """``hybridge_rendered``"""
+
+    _fields_: ClassVar = [("text", c_char_p), ("size", c_size_t), ("words", Spans), ("word_count", c_size_t)]
+
+
+OnRender = CFUNCTYPE(c_int, POINTER(MessageStruct), c_size_t, POINTER(RenderedStruct), c_void_p)
+OnAnswer = CFUNCTYPE(c_int, c_void_p, c_size_t, c_void_p)
+OnSplit = CFUNCTYPE(None, c_void_p, c_size_t, c_int, POINTER(PieceStruct), c_void_p)
+OnOpen = CFUNCTYPE(c_int, c_void_p, c_size_t, POINTER(ChatPictureStruct), c_void_p)
+
+
+class ChatTemplateStruct(Structure):
+    """``hybridge_chat_template``"""
+
+    _fields_: ClassVar = [
+        *(("render", OnRender), ("answer", OnAnswer), ("split", OnSplit), ("open", OnOpen)),
+        *(("shown", c_char_p), ("user", c_void_p)),
     ]
 
 
@@ -355,6 +387,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "cache_add": [Handle, Handle],
     "cache_find": [Handle, Tokens, c_size_t, POINTER(Handle)],
     "cache_clear": [Handle],
+    "cache_watch": [Handle, OnUse, c_void_p],
     "cache_info": [Handle, POINTER(CachedStruct)],
     "resume": [Handle, Handle],
     "bring_to": [Handle, Handle, Tokens, c_size_t, Count],
@@ -392,7 +425,9 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "artifact_tokenizer": [Handle, POINTER(Handle)],
     "chat_open": [Handle, POINTER(ChatOptionsStruct), POINTER(Handle)],
     "chat_over": [Handle, Handle, c_char_p, c_size_t, POINTER(ChatOptionsStruct), POINTER(Handle)],
+    "chat_with": [Handle, Handle, POINTER(ChatTemplateStruct), POINTER(MessageStruct), c_size_t, Handle, POINTER(Handle)],
     "chat_close": [Handle],
+    "chat_show": [Handle, POINTER(ChatPictureStruct), c_size_t],
     "chat_send": [Handle, c_char_p, c_size_t, *ANSWERING],
     "chat_retry": [Handle, *ANSWERING],
     "chat_undo": [Handle],
@@ -400,6 +435,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "chat_cancel": [Handle],
     "chat_save": [Handle, c_char_p],
     "chat_load": [Handle, c_char_p],
+    "chat_note": [Handle, c_char_p, c_size_t, Count],
     "chat_messages": [Handle, POINTER(MessageStruct), c_size_t, Count, POINTER(c_int64)],
     "chat_render": [
         *(c_char_p, c_size_t, c_int, POINTER(MessageStruct), c_size_t),

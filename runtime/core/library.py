@@ -20,6 +20,7 @@ from hybridge.cache.errors import (
     NativeError,
     NumericalError,
     OutputError,
+    PictureError,
     SnapshotError,
     StateFileError,
     TokenError,
@@ -244,18 +245,31 @@ def failure(call: str, status: int) -> HybridgeError:
         return found[0](found[1])
     text = load().hybridge_status_text(status).decode()
     logged = load().hybridge_failure().decode(errors="replace")
-    reason = "; ".join([text, *filter(None, map(str.strip, logged.splitlines()))])
+    lines = list(filter(None, map(str.strip, logged.splitlines())))
+    reason = "; ".join([text, *lines])
+    refusal = f"{'; '.join(lines)}." if lines and call.startswith("chat_") else f"{call}: {reason}."
     match status:
         case Status.NO_ROOM:
-            return CapacityError(f"{call}: {reason}.")
+            return CapacityError(refusal)
+        case Status.INVALID_ARGUMENT if call in ("chat_send", "chat_retry", "chat_save") and "pictures" in logged:
+            return PictureError(refusal)
         case Status.NOT_FINITE:
             return NumericalError(f"the program gave logits in {call!r} that are NaN or infinite: {reason}.")
         case Status.BUSY | Status.INVALID_HANDLE | Status.INVALID_ARGUMENT | Status.INVALID_STATE:
-            return UsageError(f"{call}: {reason}.")
+            return UsageError(refusal)
         case Status.INVALID_FILE if call in ("artifact_open", "chat_open", "chat_over"):
             return ArtifactError(f"{call}: {reason}.")
         case _:
             return ArtifactError(f"the program failed in {call!r}: {reason}.")
+
+
+def copied_text(call: str, *arguments: object) -> str:
+    """Return the text that a call copies, which says how many bytes it has. Raises like ``run``."""
+    size = ctypes.c_size_t()
+    run(call, *arguments, None, 0, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    run(call, *arguments, text, size.value, ctypes.byref(size))
+    return text.raw.decode(errors="replace")
 
 
 def run(call: str, *arguments: object) -> None:

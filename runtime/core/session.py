@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from ctypes import Array, byref, c_int64, c_size_t, create_string_buffer
+from ctypes import Array, byref, c_int64, c_size_t
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from hybridge.runtime.core.checkpoint import Checkpoint
 from hybridge.runtime.core.drafters import AutoDrafter, BlockDrafter, Drafter, DraftModel, check_draft
 from hybridge.runtime.core.generation import Constraint, Generation, GenerationArguments, Until, Watch, signals_wait
 from hybridge.runtime.core.interface import ArrayStruct, Floats, Handle, Status
-from hybridge.runtime.core.library import failure, load, run
+from hybridge.runtime.core.library import copied_text, failure, load, run
 from hybridge.runtime.core.model import Model, Owned, integers, not_loaded
 from hybridge.runtime.core.pictures import HasIds, check_open
 from hybridge.runtime.core.programs import Program, seen
@@ -129,11 +129,7 @@ class Session(Owned):
     @property
     def note(self) -> str:
         """Return the note of the last loaded state."""
-        size = c_size_t()
-        run("note", self.handle, None, 0, byref(size))
-        note = create_string_buffer(size.value)
-        run("note", self.handle, note, size.value, byref(size))
-        return note.raw.decode(errors="replace")
+        return copied_text("note", self.handle)
 
     @property
     def hidden(self) -> NDArray[np.float32]:
@@ -297,7 +293,7 @@ class Session(Owned):
             NumericalError: at any token; ``tokens`` shows whether the last yielded one is committed. An exception of a function
                 that was passed in ends the generation too.
         """
-        self._check_arguments(max_new_tokens, drafter, block_length)
+        self.check_generation(max_new_tokens, drafter, block_length)
         ids = self._ids(tokens)
         if not len(ids):
             raise TokenError("the prompt is empty; give at least one token.")
@@ -358,7 +354,7 @@ class Session(Owned):
 
         Raises OutputError if it cannot be written; an existing file then stays as it was.
         """
-        self._check_artifact()
+        self.check_artifact()
         self._run("save", os.fsencode(path), note.encode())
 
     def load_state(self, path: str | Path) -> int:
@@ -366,7 +362,7 @@ class Session(Owned):
 
         Raises StateFileError for a file that is damaged or of another artifact; the state then stays as it was.
         """
-        self._check_artifact()
+        self.check_artifact()
         try:
             self._run("load", os.fsencode(path))
         except StateFileError as error:
@@ -385,12 +381,13 @@ class Session(Owned):
         """End the generation of this session after its next token or chunk of the prompt; callable from any thread."""
         run("cancel", self.handle)
 
-    def _check_artifact(self) -> None:
+    def check_artifact(self) -> None:
         """Raise UsageError over a program in Python: a saved state belongs to an artifact, which is identified by its hash."""
         if self.manifest.identity is None:
             raise UsageError("only a session over an exported artifact can be saved and loaded.")
 
-    def _check_arguments(self, max_new_tokens: int, drafter: Drafter | None, block_length: int | None) -> None:
+    def check_generation(self, max_new_tokens: int, drafter: Drafter | None, block_length: int | None = None) -> None:
+        """Raise UsageError or DraftError for options of ``generate`` that the model cannot have."""
         if max_new_tokens < 1:
             raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
         if drafter is not None and self.verify_len < 2:

@@ -393,13 +393,23 @@ hybridge_status hybridge_cache_open(hybridge_model model, size_t bytes, hybridge
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    *cache = handles<OpenCache>().add(std::make_shared<OpenCache>(opened, std::make_unique<hybridge::PrefixCache>(bytes)));
+    *cache = handles<OpenCache>().add(std::make_shared<OpenCache>(opened, std::make_shared<hybridge::PrefixCache>(bytes)));
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_cache_close(hybridge_cache cache) {
   return in_turn<OpenCache>(cache, [&](OpenCache&) { return handles<OpenCache>().remove(cache) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
+}
+
+hybridge_status hybridge_cache_watch(hybridge_cache cache, hybridge_on_use on_use, void* user) {
+  return in_turn<OpenCache>(cache, [&](OpenCache& it) {
+    if (on_use == nullptr) return it.kept->watch(nullptr), HYBRIDGE_OK;
+    it.kept->watch([=, of = it.of](const hybridge::PrefixCache::Kept& used) {
+      on_use(handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(of, used)), user);
+    });
+    return HYBRIDGE_OK;
+  });
 }
 
 hybridge_status hybridge_cache_add(hybridge_cache cache, hybridge_checkpoint checkpoint) {

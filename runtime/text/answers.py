@@ -179,6 +179,12 @@ class Answer:
         yield Delta(reasoning=text)
 
 
+def split_text(answer: Answer, text: str, *, ended: bool = False) -> tuple[str, str]:
+    """Return what ``text``, and the end of the answer if it is its last, adds to content and to reasoning."""
+    deltas = [*answer.feed(text), *(answer.finish() if ended else ())]
+    return "".join(each.content for each in deltas), "".join(each.reasoning for each in deltas)
+
+
 def merged(deltas: Iterable[Delta]) -> Iterator[Delta]:
     """Yield deltas, joining neighbours of the same kind of text."""
     last: Delta | None = None
@@ -217,6 +223,11 @@ class AnswerFormat:
         template = self.response if tools else without_calls(self.response)
         return Answer(prompt, lambda before: ResponseParser(template, before, tools))
 
+    @property
+    def looked_for(self) -> str:
+        """Return a text that has all special tokens in it that the parser looks for."""
+        return json.dumps(self.response).replace("\\", "")
+
     def lead(self, prompt: str, *, call: bool) -> str:
         """Return the text that leads from ``prompt`` directly to a call or to content, closing reasoning that it has begun."""
         close = self.reasoning_end(prompt)
@@ -234,10 +245,14 @@ class AnswerFormat:
 
 @dataclass(frozen=True)
 class AnswerSplitter:
-    """Splits a model's answers. decoder: keeps the special tokens that mark parts. answer: begins the answer to a prompt."""
+    """Splits a model's answers.
+
+    decoder: keeps the special tokens that mark parts, which are those in ``shown``. answer: begins the answer to a prompt.
+    """
 
     decoder: TokenDecoder
     answer: Callable[[str], Answer]
+    shown: str = ""
 
 
 def unsplit(decoder: TokenDecoder) -> AnswerSplitter:
@@ -278,7 +293,7 @@ def without_calls(template: ResponseTemplate) -> ResponseTemplate:
 
 def decoder_of(form: AnswerFormat | None, tokenizer: Tokenizer) -> TokenDecoder:
     """Return a decoder that drops special tokens, except those that the format's parser looks for."""
-    looked_for = json.dumps(form.response).replace("\\", "") if form is not None else ""
+    looked_for = form.looked_for if form is not None else ""
     special = tokenizer.added_tokens(special=True)
     shown = frozenset(token for token, text in special.items() if text in looked_for)
     return ShownTokens(tokenizer, shown) if shown else tokenizer

@@ -119,7 +119,7 @@ def reasoning_parser(artifact: Artifact, tokenizer: Tokenizer) -> AnswerSplitter
     form = answer_format_of(artifact, tokenizer)
     if form is None:
         return unsplit(tokenizer)
-    return AnswerSplitter(decoder_of(form, tokenizer), lambda prompt: form.answer(prompt, ()))
+    return AnswerSplitter(decoder_of(form, tokenizer), lambda prompt: form.answer(prompt, ()), form.looked_for)
 
 
 def render(template: str, messages: list[Message], variables: Mapping[str, Any], now: str | None = None) -> str:

@@ -1,51 +1,40 @@
-"""Hold a conversation over one session: its state stays between turns, and going back resumes a checkpoint."""
+"""Chat by a template in Jinja: the core's conversation, with pictures from files, constraints and statistics of its answers."""
 
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+import binascii
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_int64, memmove, sizeof
 from typing import Any
 
-from hybridge.cache.errors import CapacityError, PictureError, SnapshotError, StateFileError, UsageError
-from hybridge.runtime.core.checkpoint import PrefixCache, PromptPrefill, keep_checkpoint, resume_prefix
+from hybridge.cache.errors import PictureError
+from hybridge.runtime.core.chat import Messages, OnWords, OpenChat, address, message_of, text_at, utf8
+from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.runtime.core.generation import Callbacks, GenerationArguments, add_counts
+from hybridge.runtime.core.interface import (
+    AnswerStruct,
+    ChatPictureStruct,
+    ChatTemplateStruct,
+    Handle,
+    OnAnswer,
+    OnOpen,
+    OnRender,
+    OnSplit,
+    SpanStruct,
+)
+from hybridge.runtime.core.library import run
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
-from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import unsplit
+from hybridge.runtime.core.tokenizer import Tokenizer, check_stop_strings
+from hybridge.runtime.text.answers import Answer, split_text, unsplit
 from hybridge.runtime.text.chat_template import Message, Render
-from hybridge.runtime.text.generate import GenerationSettings, generate_text
-from hybridge.runtime.text.pictures import PreparedPicture, message_content, with_pictures
-from hybridge.runtime.text.spelled_tokens import Rendered, Spans, SpelledTokens
-
-MOST_SAVED = 60 << 20
-"""Bytes of a saved conversation, which the core keeps as a note of at most 64 MB."""
+from hybridge.runtime.text.generate import GenerationSettings
+from hybridge.runtime.text.pictures import PreparedPicture
+from hybridge.runtime.text.spelled_tokens import SpelledTokens
 
 
-@dataclass
-class Turn:
-    """A message and its answer.
-
-    start, answer: lengths of the tokens before the message, and before its answer. rendered: the conversation up to the
-    answer, as the template wrote it. said: the answer as generated, reasoning included; None if it is the message's content.
-    spelled: see ``Rendered``. pictures: of the message.
-    """
-
-    start: int
-    answer: int
-    rendered: str
-    said: str | None = None
-    spelled: Spans = ()
-    pictures: Sequence[PreparedPicture] = ()
-
-    def __post_init__(self) -> None:
-        self.spelled = tuple((begin, end) for begin, end in self.spelled)  # a saved conversation has lists
-
-
-class Conversation:
+class Conversation(OpenChat):
     """Messages, the tokens that they are, and the session whose state follows them.
 
     Tokens that were read or generated are never encoded again: a new message adds the tokens of the text that the template
@@ -65,189 +54,142 @@ class Conversation:
         checkpoints: PrefixCache | None = None,
         prepare: Callable[[bytes], PreparedPicture] | None = None,
     ) -> None:
-        """Begin a conversation behind the messages ``opening``, such as the system's.
+        """Begin a conversation behind the messages ``opening``, which are the system's.
 
         prepare: opens a picture of a saved conversation again by its file's bytes; left out, those with pictures are refused.
         """
-        self.session, self.tokenizer, self.render, self.settings = session, tokenizer, render, settings
-        self._prepare = prepare
-        self._special = SpelledTokens(tokenizer)
-        self.opening = list(opening)
-        self.messages: list[Message] = list(opening)
+        self.session, self.render, self.settings = session, render, settings
         self.checkpoints = PrefixCache(session.model) if checkpoints is None else checkpoints
-        self.turns: list[Turn] = []
-        self.tokens: list[int] = []
         self.read_again = 0
-        """Tokens that the last step had to read a second time."""
-        self.think: Callable[[str], object] = lambda piece: None
-        """Called with each piece of an answer's reasoning, which the answer leaves out."""
-
-    def say(self, text: str, stats: GenerationStats, pictures: Sequence[PreparedPicture] = ()) -> Iterator[str]:
-        """Yield the answer to ``text``, before which there may be pictures, in pieces.
-
-        Raises CapacityError, with nothing changed, if it does not fit, and PictureError if the template has no place for the
-        pictures.
-        """
-        messages = [*self.messages, {"role": "user", "content": message_content(text, len(pictures))}]
-        rendered = self._special.rendered(self.render, messages)
-        known, added = self._added(rendered)
-        earlier = [] if known else [each for turn in self.turns for each in turn.pictures]
-        encoded = self.tokenizer.encode(added.text, around=False, plain=added.spelled).ids
-        tokens = [*known, *with_pictures(encoded, [*earlier, *pictures])]
-        if len(tokens) >= self.session.max_seq_len:
-            raise CapacityError(
-                f"the message makes {len(tokens)} tokens of conversation, which leaves no room for an answer in "
-                f"{self.session.max_seq_len}; shorten it, start anew, or export with a larger --max-seq-len."
-            )
-        self._keep(2 * len(self.turns))
-        self.turns.append(Turn(len(known), len(tokens), rendered.text, spelled=rendered.spelled, pictures=tuple(pictures)))
-        self.messages, self.tokens = messages, tokens
-        return self._answer(stats)
-
-    def retry(self, stats: GenerationStats) -> Iterator[str]:
-        """Yield another answer to the last message. Raises UsageError without one."""
-        turn = self._last()
-        self._forget_answer()
-        self.tokens = self.tokens[: turn.answer]
-        return self._answer(stats)
-
-    def undo(self) -> None:
-        """Undo the last message and its answer. Raises UsageError without one."""
-        turn = self._last()
-        self._forget_answer()
-        self.messages.pop()
-        self.turns.pop()
-        self.tokens = self.tokens[: turn.start]
-        resume_prefix(self.session, self.tokens, self.checkpoints)
-
-    def reset(self) -> None:
-        """Begin anew, behind the opening messages."""
-        self.session.reset()
-        self.messages, self.turns, self.tokens, self.read_again = list(self.opening), [], [], 0
-
-    def save(self, path: Path) -> None:
-        """Write the state and the conversation, with the files of its pictures, to one file; raises like ``Session.save``.
-
-        Raises PictureError for more pictures than a file takes.
-        """
-        turns = [self._saved(turn) for turn in self.turns]
-        note = json.dumps({"messages": self.messages, "turns": turns, "tokens": self.tokens})
-        if len(note) > MOST_SAVED and any(turn.pictures for turn in self.turns):
-            raise PictureError(
-                f"the pictures of this conversation take {len(note) >> 20} MB, and a saved one has at most {MOST_SAVED >> 20}; "
-                "undo messages, or give smaller files."
-            )
-        self.session.save(path, note)
-
-    def load(self, path: Path) -> None:
-        """Continue a saved conversation.
-
-        Raises StateFileError if the file has none, PictureError for pictures that cannot be opened, and like
-        ``Session.load_state``.
-        """
-        self.session.load_state(path)
-        try:
-            noted = json.loads(self.session.note)
-            turns = [replace(Turn(**turn), pictures=self._opened(turn.get("pictures", []))) for turn in noted["turns"]]
-            self.messages, self.tokens, self.turns = noted["messages"], noted["tokens"], turns
-        except PictureError:
-            self._forget()
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError):
-            self._forget()
-            raise StateFileError(
-                f"{path} holds a session's state but no conversation; give a file that a chat saved."
-            ) from None
-        self._keep_slots()
-
-    def _forget(self) -> None:
-        self.session.reset()
-        self.messages, self.tokens, self.turns = [], [], []
-
-    def _saved(self, turn: Turn) -> dict[str, Any]:
-        saved = asdict(replace(turn, pictures=()))
-        del saved["pictures"]
-        files = [base64.b64encode(each.data).decode() for each in turn.pictures]
-        return {**saved, "pictures": files} if files else saved
-
-    def _opened(self, files: Sequence[str]) -> tuple[PreparedPicture, ...]:
-        """Open the pictures of a saved message. Raises PictureError, and ValueError for what is no base64."""
-        if files and self._prepare is None:
-            raise PictureError("the conversation has pictures, and the model takes none.")
-        return tuple(self._prepare(base64.b64decode(each)) for each in files) if self._prepare is not None else ()
-
-    def _answer(self, stats: GenerationStats) -> Iterator[str]:
-        """Generate from the last token on; what was yielded stays in the conversation, even if the caller closes this early."""
-        with stats.timed("prefill"):
-            reading = self._reach(self.tokens[:-1])
-        stats.prompt_tokens += (
-            len(self.tokens) - 1 - reading.cached_tokens
-        )  # the last token is read and counted by the generation
-        self._keep(2 * len(self.turns) - 1)
-        settings, turn = self.settings, self.turns[-1]
-        splitter = settings.splitter or unsplit(self.tokenizer)
-        answer = splitter.answer(turn.rendered)
-        pieces = generate_text(
-            self.session, self.tokens[-1:], splitter.decoder, answer=answer, max_new_tokens=settings.max_new_tokens,
-            drafter=settings.drafter, sampling=settings.sampling, stop=settings.stop, stats=stats,
-            constraint=settings.constrain(turn.rendered) if settings.constrain is not None else None,
+        """Tokens that the last answer had to read a second time."""
+        self._prepare = prepare
+        self._special, self._splitter = SpelledTokens(tokenizer), settings.splitter or unsplit(tokenizer)
+        self._splits = Answer()
+        self._arguments: GenerationArguments | None = None
+        self._kept: object = None  # what the core reads until it calls the template again
+        functions = OnRender(self._write), OnAnswer(self._begin), OnSplit(self._split), OnOpen(self._open)
+        self._template = ChatTemplateStruct(*functions, utf8(self._splitter.shown), None)
+        given, handle = Messages(opening), Handle()
+        run(
+            "chat_with", session.handle, tokenizer.handle, byref(self._template), given.structs, len(opening),
+            self.checkpoints.handle, byref(handle),
         )  # fmt: skip
-        with closing(pieces):  # type: ignore[type-var]  # a generator
-            for piece in pieces:
-                # The template writes the end of a turn itself.
-                self.tokens += [token for token in piece.tokens if token not in self.session.manifest.eos_ids]
-                if turn.said is None:  # the first piece: an error before it leaves the message without an answer
-                    turn.said = ""
-                    self.messages.append({})
-                turn.said += piece.text
-                self.messages[-1] = answer.message()
-                if piece.reasoning:
-                    self.think(piece.reasoning)
-                yield piece.content
+        super().__init__(handle, session)
 
-    def _added(self, rendered: Rendered) -> tuple[list[int], Rendered]:
-        """Return the tokens that stay, and the text behind them: all of it if the template rewrote the past."""
-        if not self.turns:
-            return [], rendered
-        spoken, turn = self.messages[-1], self.turns[-1]
-        content = spoken["content"] if spoken["role"] == "assistant" else ""  # an answer has no pictures
-        known = turn.rendered + (content if turn.said is None else turn.said)
-        stays = rendered.text.startswith(known) and rendered.begins_with(Rendered(turn.rendered, turn.spelled))
-        return (self.tokens, rendered.behind(len(known))) if stays else ([], rendered)
+    def say(
+        self,
+        text: str,
+        show: OnWords | None = None,
+        stats: GenerationStats | None = None,
+        pictures: Sequence[PreparedPicture] = (),
+    ) -> str:
+        """Answer ``text``, before which there may be pictures; return the answer without its reasoning.
 
-    def _last(self) -> Turn:
-        if not self.turns:
-            raise UsageError("there is no message to undo; send one first.")
-        return self.turns[-1]
+        Args:
+            text: the message.
+            show: called with what each token adds to content and reasoning; ends the answer by returning False. What it raises
+                is raised here; the text so far stays.
+            stats: counts what the answer takes.
+            pictures: of the message.
 
-    def _forget_answer(self) -> None:
-        if self.messages[-1]["role"] == "assistant":
-            self.messages.pop()
-        self.turns[-1].said = None
+        Raises:
+            CapacityError: the message does not fit; nothing has changed, as after all that is raised before the first token.
+            PictureError: the template has no place for the pictures.
+        """
+        structs = (ChatPictureStruct * len(pictures))(*map(_picture, pictures))
+        self._run("chat_show", structs, len(structs))
+        data = utf8(text)
+        return self._ask("chat_send", (data, len(data)), show, stats)
 
-    def _reach(self, tokens: list[int]) -> PromptPrefill:
-        """Bring the session to ``tokens``, from its own text or a checkpoint as far as these begin alike."""
-        began = self.session.length
-        reading = PromptPrefill(self.session, tokens, self.checkpoints, drafter=self.settings.drafter)
-        for _ in reading.steps():
-            pass
-        self.read_again = max(0, min(began, len(tokens)) - reading.cached_tokens)
-        return reading
+    def retry(self, show: OnWords | None = None, stats: GenerationStats | None = None) -> str:
+        """Answer the last message again, as ``say`` does. Raises UsageError without one."""
+        return self._ask("chat_retry", (), show, stats)
 
-    def _keep(self, number: int) -> None:
-        """Keep the state as a checkpoint, and in the snapshot slot of this number modulo the slots."""
-        keep_checkpoint(self.session, self.checkpoints)
-        ring = self.session.snapshot_slots // 2 * 2
-        if ring:
-            self.session.snapshot(number % ring)
+    def _ask(self, call: str, words: tuple[object, ...], show: OnWords | None, stats: GenerationStats | None) -> str:
+        session, settings, answer, said = self.session, self.settings, AnswerStruct(), list[str]()
+        check_stop_strings(settings.stop)
+        session.check_generation(settings.max_new_tokens, settings.drafter)
+        stats = GenerationStats() if stats is None else stats
+        self._arguments = GenerationArguments(
+            max_new_tokens=min(settings.max_new_tokens, session.max_seq_len + 1), drafter=settings.drafter,
+            sampling=settings.sampling, stats=stats,
+        )  # fmt: skip
+        calls = Callbacks(session.handle, session.vocab_size, self._arguments, self._fail)
+        began = session.length
 
-    def _keep_slots(self) -> None:
-        """Make checkpoints of the snapshots in a loaded state."""
-        loaded = self.session.checkpoint()
-        for slot in self.session.slots:
+        def told(content: str, reasoning: str) -> object:
+            said.append(content)
+            return show(content, reasoning) if show is not None else None
+
+        try:
+            options = calls.options(constrained=settings.constrain is not None)
+            self._answer(call, words, told, options, settings.stop, answer)
+        finally:
+            add_counts(stats, answer.generated)
+            stats.new_tokens += answer.generated.tokens
+            stats.prompt_tokens += answer.prompt_tokens
+            self.read_again = max(0, min(began, answer.prompt_tokens + answer.cached_tokens - 1) - answer.cached_tokens)
+        return "".join(said)
+
+    # The template, which the core calls; it has no place for what is raised here
+
+    def _write(self, messages: Any, count: int, written: Any, _: object) -> int:
+        try:
+            rendered = self._special.rendered(self.render, list(map(message_of, messages[:count])))
+            text = rendered.text.encode(errors="replace")
+            words = (SpanStruct * len(rendered.spelled))(*(_in_bytes(rendered.text, *span) for span in rendered.spelled))
+            out = written.contents
+            out.text, out.size, out.words, out.word_count = text, len(text), words, len(words)
+            self._kept = text, words
+        except BaseException as error:
+            self._fail(error)
+            return 1
+        return 0
+
+    def _begin(self, rendered: Any, size: int, _: object) -> int:
+        try:
+            prompt = text_at(rendered, size)
+            self._splits = self._splitter.answer(prompt)
+            if self.settings.constrain is not None and self._arguments is not None:
+                self._arguments.constraint = self.settings.constrain(prompt)
+        except BaseException as error:
+            self._fail(error)
+            return 1
+        return 0
+
+    def _split(self, piece: Any, size: int, ended: int, parts: Any, _: object) -> None:
+        try:
+            content, reasoning = map(utf8, split_text(self._splits, text_at(piece, size), ended=bool(ended)))
+            self._kept, out = (content, reasoning), parts.contents
+            out.content, out.content_size = address(content), len(content)
+            out.reasoning, out.reasoning_size = address(reasoning), len(reasoning)
+        except BaseException as error:
+            self._fail(error)
+
+    def _open(self, saved: Any, size: int, picture: Any, _: object) -> int:
+        try:
+            if self._prepare is None:
+                raise PictureError("the conversation has pictures, and the model takes none.")
             try:
-                self.session.restore(slot)
-            except SnapshotError:
-                continue  # overwritten since
-            keep_checkpoint(self.session, self.checkpoints)
-        self.session.resume(loaded)
+                data = base64.b64decode(text_at(saved, size), validate=True)
+            except binascii.Error:
+                raise PictureError("a picture of the conversation is damaged.") from None
+            prepared = self._prepare(data)
+            made = _picture(prepared)
+            self._kept = prepared, made
+            memmove(picture, byref(made), sizeof(made))
+        except BaseException as error:
+            self._fail(error)
+            return 1
+        return 0
+
+
+def _picture(prepared: PreparedPicture) -> ChatPictureStruct:
+    """Return a picture for the core, which keeps its parts open, but not this structure and what it refers to."""
+    ids = (c_int64 * len(prepared.ids))(*prepared.ids)
+    parts = (Handle * len(prepared.parts))(*(each.handle for each in prepared.parts))
+    return ChatPictureStruct(ids, len(ids), parts, len(parts), saved := prepared.saved, len(saved))
+
+
+def _in_bytes(text: str, begin: int, end: int) -> SpanStruct:
+    return SpanStruct(*(len(text[:at].encode(errors="replace")) for at in (begin, end)))

@@ -28,7 +28,7 @@ from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats, Origin
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import Answer, AnswerSplitter, TokenDecoder
+from hybridge.runtime.text.answers import Answer, AnswerSplitter, TokenDecoder, split_text
 from hybridge.runtime.text.pictures import PictureProcessor
 
 LEAST_LOGPROB = -9999.0
@@ -109,19 +109,13 @@ def generate_text(
     with closing(generated):  # type: ignore[type-var]  # a generator
         for last in generated:
             said, text = text, ""
-            content, reasoning = _split(answer, said)
+            content, reasoning = split_text(answer, said)
             # The tokens of a verified block are watched at once, and yielded one by one.
             yield TextPiece(said, [last], [seen.pop(0)] if seen else [], stats.origin, content, reasoning)
     text = stream.finish() if stream is not None else ""
-    content, reasoning = _split(answer, text, ended=True)
+    content, reasoning = split_text(answer, text, ended=True)
     reason: FinishReason = "stop" if is_stopped or last in ends else "length"
     yield TextPiece(text, content=content, reasoning=reasoning, finish_reason=reason)
-
-
-def _split(answer: Answer, text: str, *, ended: bool = False) -> tuple[str, str]:
-    """Return what ``text``, and the end of the answer if it is its last, adds to content and to reasoning."""
-    deltas = [*answer.feed(text), *(answer.finish() if ended else ())]
-    return "".join(each.content for each in deltas), "".join(each.reasoning for each in deltas)
 
 
 def _logprobs(logits: NDArray[np.float32], token: int, most: int) -> TokenLogprobs:

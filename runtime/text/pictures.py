@@ -54,6 +54,11 @@ class PreparedPicture:
     columns: int
 
     @property
+    def saved(self) -> bytes:
+        """Return its file in base64, by which a saved conversation opens it again."""
+        return base64.b64encode(self.data)
+
+    @property
     def encodings(self) -> int:
         """Return how often its parts were encoded, all together."""
         return sum(part.encodings for part in self.parts)
@@ -126,11 +131,6 @@ def expanded(tokens: Sequence[int], pictures: Sequence[PreparedPicture]) -> list
     """Return for each number of leading tokens, 0 to all, how many ids ``with_pictures`` makes of them."""
     placeholder, lengths = (pictures[0].placeholder if pictures else -1), iter(len(each.ids) for each in pictures)
     return list(accumulate((next(lengths) if token == placeholder else 1 for token in tokens), initial=0))
-
-
-def message_content(text: str, pictures: int) -> str | list[dict[str, Any]]:
-    """Return the content of a message as chat templates expect it: pictures before its text, or the text alone."""
-    return [*({"type": "image"} for _ in range(pictures)), {"type": "text", "text": text}] if pictures else text
 
 
 def data_of_url(url: str) -> bytes:

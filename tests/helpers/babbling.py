@@ -1,13 +1,16 @@
 """Conversations over a model that babbles, in the embedded model's bytes."""
 
+import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hybridge.export.cli.embedded import EMBEDDED
-from hybridge.runtime import ExportOptions, GenerationStats, Session
+from hybridge.runtime import ExportOptions, Session
+from hybridge.runtime.core.chat import OpenChat
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.programs import ModelDescription, TextProgram
 from hybridge.runtime.core.tokenizer import Tokenizer
@@ -50,9 +53,23 @@ def talk(
     return Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings, checkpoints=cache)
 
 
-def said(conversation: Conversation, text: str) -> str:
-    return "".join(conversation.say(text, GenerationStats()))
+@dataclass(frozen=True)
+class Turn:
+    """A turn of a conversation's note."""
+
+    start: int
+    answer: int
+    rendered: str
+    said: str | None = None
+    spelled: list[list[int]] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)
 
 
-def again(conversation: Conversation) -> str:
-    return "".join(conversation.retry(GenerationStats()))
+def turns_of(conversation: OpenChat) -> list[Turn]:
+    return [Turn(**each) for each in json.loads(conversation.note)["turns"]]
+
+
+def tokens_of(conversation: OpenChat) -> list[int]:
+    """All tokens of a conversation; the session has not read the last one of an answer."""
+    tokens: list[int] = json.loads(conversation.note)["tokens"]
+    return tokens

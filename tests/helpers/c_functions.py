@@ -15,10 +15,10 @@ FOR_PYTHON = {
     *("hybridge_checkpoint_parts", "hybridge_checkpoint_part", "hybridge_checkpoint_read"),
     *(f"hybridge_tokenizer_{name}" for name in ("read", "id", "token", "added", "info")),
     *(f"hybridge_grammar_{name}" for name in ("mask", "forced", "fitting")),
-    *("hybridge_chat_over", "hybridge_chat_render"),
+    *(f"hybridge_chat_{name}" for name in ("over", "with", "show", "note", "render")),
     *("hybridge_text_stop", "hybridge_text_stopped"),
     "hybridge_artifact_model",
-    *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info")),
+    *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info", "watch")),
     *("hybridge_model_vision", "hybridge_picture_open", "hybridge_picture_close", "hybridge_picture_ids"),
 }
 """What apps do without: a generator's rounds, programs and drafters in another language, states and checkpoints in parts, and

@@ -93,7 +93,7 @@ def test_a_checkpoint_is_exported_and_answers(
         shown = capsys.readouterr()
         answers = [line for line in shown.out.splitlines() if line.startswith("[")]
         assert len(answers) == 2
-        assert "Error: there is no message to undo" in shown.err
+        assert "Error: there is no message yet" in shown.err
     assert (out / "model.pte").exists()
 
 

@@ -11,7 +11,9 @@
 #include <hybridge/hybridge.h>
 #include <hybridge/open_file.h>
 
+#include "../text/answer.h"
 #include "../text/json.h"
+#include "../text/unicode.h"
 #include "calls.h"
 #include "generation.h"
 #include "handles.h"
@@ -24,10 +26,17 @@ using hybridge::ChatAnswer;
 using hybridge::Conversation;
 using hybridge::Error;
 using hybridge::text::ChatFormat;
+using hybridge::text::ChatTemplate;
+using hybridge::text::FormatTemplate;
 using hybridge::text::Message;
+using hybridge::text::MessagePicture;
+using hybridge::text::Parts;
+using hybridge::text::Rendered;
+using hybridge::text::Splitter;
+using hybridge::text::TextError;
 using hybridge::text::Thinking;
 using hybridge::text::Tokenizer;
-using hybridge::text::TextError;
+using hybridge::text::valid_utf8;
 
 constexpr size_t LARGEST_MANIFEST = size_t(8) << 20;
 constexpr size_t USUAL_TOKENS = 512;
@@ -51,8 +60,96 @@ struct OpenChat {
   bool owns_session = false;
   std::shared_ptr<OpenModel> of;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatFormat> format;
+  std::unique_ptr<const ChatTemplate> how;
   std::unique_ptr<Conversation> conversation;
+};
+
+std::string_view view(const char* text, size_t size) { return text == nullptr ? std::string_view() : std::string_view(text, size); }
+
+hybridge_message viewed(const Message& each) {
+  return {each.role.c_str(), each.content.data(), each.content.size(), each.reasoning.data(), each.reasoning.size(), each.pictures};
+}
+
+// The messages of a caller.
+std::vector<Message> messages_of(const hybridge_message* messages, size_t count) {
+  std::vector<Message> given;
+  for (const hybridge_message& each : std::span(messages, count)) {
+    const auto words = [](const char* text, size_t size) { return valid_utf8(view(text, size)); };
+    given.push_back(
+        {each.role == nullptr ? "" : each.role, words(each.content, each.content_size), words(each.reasoning, each.reasoning_size)});
+  }
+  return given;
+}
+
+// Keeps open what a picture needs. Throws TextError for one without ids, or with a part that is closed.
+MessagePicture picture_of(const hybridge_chat_picture& given) {
+  if (given.ids == nullptr || given.count == 0 || (given.parts == nullptr && given.part_count > 0)) throw TextError("a picture has no ids");
+  MessagePicture read{{given.ids, given.ids + given.count}, valid_utf8(view(given.saved, given.saved_size))};
+  for (const hybridge_picture part : std::span(given.parts, given.part_count)) {
+    const auto open = handles<OpenPicture>().find(part);
+    if (open == nullptr) throw TextError("a picture is not open");
+    read.open.push_back(open->picture);
+  }
+  return read;
+}
+
+// A template that is the caller's functions.
+class CallersTemplate final : public ChatTemplate {
+ public:
+  explicit CallersTemplate(const hybridge_chat_template& given) : given_(given), shown_(given.shown == nullptr ? "" : given.shown) {}
+
+  Rendered render(std::span<const Message> messages) const override {
+    std::vector<hybridge_message> views;
+    for (const Message& each : messages) views.push_back(viewed(each));
+    hybridge_rendered written{};
+    check(given_.render(views.data(), views.size(), &written, given_.user));
+    Rendered rendered{std::string(view(written.text, written.size)), {}};
+    for (const hybridge_span& each : std::span(written.words, written.words == nullptr ? 0 : written.word_count)) {
+      if (each.begin > each.end || each.end > rendered.text.size()) throw TextError("a part of the chat template's text is not in it");
+      rendered.words.push_back({each.begin, each.end});
+    }
+    if (!hybridge::text::is_valid_utf8(rendered.text)) throw TextError("the chat template's text is no UTF-8");
+    return rendered;
+  }
+
+  std::unique_ptr<Splitter> answer(std::string_view rendered) const override {
+    check(given_.answer(rendered.data(), rendered.size(), given_.user));
+    return std::make_unique<CallersSplitter>(given_);
+  }
+
+  std::string shown() const override { return shown_; }
+
+  MessagePicture open(std::string_view saved) const override {
+    if (given_.open == nullptr) return ChatTemplate::open(saved);
+    hybridge_chat_picture opened{};
+    check(given_.open(saved.data(), saved.size(), &opened, given_.user));
+    return picture_of(opened);
+  }
+
+ private:
+  class CallersSplitter final : public Splitter {
+   public:
+    explicit CallersSplitter(const hybridge_chat_template& given) : given_(given) {}
+
+    Parts push(std::string_view piece) override { return split(piece, false); }
+    Parts finish() override { return split("", true); }
+
+   private:
+    Parts split(std::string_view piece, bool has_ended) const {
+      hybridge_piece parts{};
+      given_.split(piece.data(), piece.size(), has_ended, &parts, given_.user);
+      return {valid_utf8(view(parts.content, parts.content_size)), valid_utf8(view(parts.reasoning, parts.reasoning_size))};
+    }
+
+    const hybridge_chat_template given_;
+  };
+
+  static void check(int failed) {
+    if (failed != 0) throw TextError("the caller's chat template failed");
+  }
+
+  const hybridge_chat_template given_;
+  const std::string shown_;
 };
 
 hybridge_status refused(hybridge_status why, std::string words) {
@@ -79,8 +176,6 @@ hybridge_status open_tokenizer(const std::string& folder, OpenArtifact& artifact
   if (opened == HYBRIDGE_OK) artifact.read = handles<const Tokenizer>().find(artifact.tokenizer);
   return opened;
 }
-
-std::string_view view(const char* text, size_t size) { return text == nullptr ? std::string_view() : std::string_view(text, size); }
 
 // Runs `call` on a chat and its session, in which no other call is then.
 template <typename Call>
@@ -127,12 +222,13 @@ hybridge_status answer_by(
       const hybridge_piece piece{parts.content.data(), parts.content.size(), parts.reasoning.data(), parts.reasoning.size()};
       return on_piece == nullptr || on_piece(&piece, user) != 0;
     };
-    const auto done = ask(*open.conversation, **generator, show, std::vector<std::string>(stops, stops + stop_count), &it.cancelled);
+    const auto done = ask(*open.conversation, **generator, show, std::vector<std::string>(stops, stops + stop_count));
     it.session->keep_hidden(false);
     if (!done.ok()) {
       const bool is_cancelled = done.error() == Error::InvalidState && it.cancelled && !has_begun;
-      (void)generated_status(done.error(), it);
-      return is_cancelled ? HYBRIDGE_CANCELLED : answered(*open.conversation, done.error());
+      const hybridge_status why = generated_status(done.error(), it);
+      if (!open.conversation->failure().empty()) logged() = open.conversation->failure();
+      return is_cancelled ? HYBRIDGE_CANCELLED : why;
     }
     if (answer != nullptr) {
       *answer = {static_cast<hybridge_ending>(done->end), done->prompt_tokens, done->cached_tokens, counted(done->generated)};
@@ -150,28 +246,39 @@ std::optional<Thinking> thinking_of(hybridge_thinking chosen) {
   return std::nullopt;
 }
 
-// Begins a chat that has its session, tokenizer and format.
-hybridge_status begin(std::shared_ptr<OpenChat> opened, const hybridge_chat_options* options, hybridge_chat* chat) {
-  const hybridge_chat_options chosen = options != nullptr ? *options : hybridge_chat_options{};
-  const auto thinking = thinking_of(chosen.thinking);
-  if (!thinking) return HYBRIDGE_INVALID_ARGUMENT;
-  hybridge::ChatOptions how{.system = chosen.system == nullptr ? "" : chosen.system, .thinking = *thinking};
-  if (chosen.checkpoint_bytes != 0) how.checkpoint_bytes = chosen.checkpoint_bytes;
-  try {
-    std::vector<Message> first;
-    if (!how.system.empty()) first.push_back({"system", how.system});
-    first.push_back({"user", "a"});
-    (void)opened->format->render(first, *thinking);
-  } catch (const TextError& error) {
-    return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
-  }
+// Begins a chat that has its session, tokenizer and template. No cache: one of its own.
+hybridge_status begin(
+    std::shared_ptr<OpenChat> opened, std::vector<Message> opening, std::shared_ptr<hybridge::PrefixCache> cache, hybridge_chat* chat
+) {
   const hybridge_status made = in(opened->session, [&](OpenSession& it) {
     opened->of = it.of;
-    opened->conversation = std::make_unique<Conversation>(*it.session, *opened->tokenizer, *opened->format, std::move(how));
+    opened->conversation =
+        std::make_unique<Conversation>(*it.session, *opened->tokenizer, *opened->how, std::move(opening), std::move(cache));
     return HYBRIDGE_OK;
   });
   if (made == HYBRIDGE_OK) *chat = handles<OpenChat>().add(std::move(opened));
   return made;
+}
+
+// The same for a chat that has its session and tokenizer, by a chat format.
+hybridge_status begin(
+    std::shared_ptr<OpenChat> opened, std::shared_ptr<const ChatFormat> format, const hybridge_chat_options* options, hybridge_chat* chat
+) {
+  const hybridge_chat_options chosen = options != nullptr ? *options : hybridge_chat_options{};
+  const auto thinking = thinking_of(chosen.thinking);
+  if (!thinking) return HYBRIDGE_INVALID_ARGUMENT;
+  std::vector<Message> opening;
+  if (chosen.system != nullptr && *chosen.system != '\0') opening.push_back({"system", valid_utf8(chosen.system)});
+  opened->how = std::make_unique<FormatTemplate>(std::move(format), *thinking);
+  try {
+    auto first = opening;
+    first.push_back({"user", "a"});
+    (void)opened->how->render(first);
+  } catch (const TextError& error) {
+    return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+  }
+  const size_t bytes = chosen.checkpoint_bytes != 0 ? chosen.checkpoint_bytes : Conversation::USUAL_CHECKPOINT_BYTES;
+  return begin(std::move(opened), std::move(opening), std::make_shared<hybridge::PrefixCache>(bytes), chat);
 }
 
 // Closes the session of a chat that did not begin; what was logged about that stays.
@@ -236,11 +343,10 @@ hybridge_status hybridge_chat_open(hybridge_artifact artifact, const hybridge_ch
     if (of->format == nullptr) return refused(HYBRIDGE_INVALID_FILE, of->without_format);
     auto opened = std::make_shared<OpenChat>();
     opened->tokenizer = of->read;
-    opened->format = of->format;
     if (const hybridge_status made = hybridge_session_open(of->model, &opened->session); made != HYBRIDGE_OK) return made;
     opened->owns_session = true;
     const hybridge_session session = opened->session;
-    const hybridge_status begun = begin(std::move(opened), options, chat);
+    const hybridge_status begun = begin(std::move(opened), of->format, options, chat);
     if (begun != HYBRIDGE_OK) close_quietly(session);
     return begun;
   });
@@ -257,11 +363,32 @@ hybridge_status hybridge_chat_over(
     opened->tokenizer = handles<const Tokenizer>().find(tokenizer);
     if (opened->tokenizer == nullptr) return HYBRIDGE_INVALID_HANDLE;
     try {
-      opened->format = std::make_shared<const ChatFormat>(view(chat_format, size));
+      return begin(std::move(opened), std::make_shared<const ChatFormat>(view(chat_format, size)), options, chat);
     } catch (const TextError& error) {
       return refused(HYBRIDGE_INVALID_FILE, error.what());
     }
-    return begin(std::move(opened), options, chat);
+  });
+}
+
+hybridge_status hybridge_chat_with(
+    hybridge_session session, hybridge_tokenizer tokenizer, const hybridge_chat_template* chat_template, const hybridge_message* opening,
+    size_t count, hybridge_cache cache, hybridge_chat* chat
+) {
+  const bool has_all = chat != nullptr && chat_template != nullptr && chat_template->render != nullptr && chat_template->answer != nullptr &&
+                       chat_template->split != nullptr && (opening != nullptr || count == 0);
+  if (!has_all) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    auto opened = std::make_shared<OpenChat>();
+    opened->session = session;
+    opened->tokenizer = handles<const Tokenizer>().find(tokenizer);
+    const auto checkpoints = handles<OpenCache>().find(cache);
+    const auto over = handles<OpenSession>().find(session);
+    if (opened->tokenizer == nullptr || checkpoints == nullptr || over == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    auto first = messages_of(opening, count);
+    const bool are_systems = std::ranges::all_of(first, [](const Message& each) { return each.role == "system"; });
+    if (!are_systems || checkpoints->of->model->fingerprint() != over->of->model->fingerprint()) return HYBRIDGE_INVALID_ARGUMENT;
+    opened->how = std::make_unique<CallersTemplate>(*chat_template);
+    return begin(std::move(opened), std::move(first), checkpoints->kept, chat);
   });
 }
 
@@ -283,8 +410,8 @@ hybridge_status hybridge_chat_send(
     size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
 ) {
   if (message == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  const auto ask = [&](Conversation& it, auto& generator, const auto& show, auto given, const auto* cancelled) {
-    return it.send(view(message, size), generator, show, std::move(given), cancelled);
+  const auto ask = [&](Conversation& it, auto& generator, const auto& show, auto given) {
+    return it.send(view(message, size), generator, show, std::move(given));
   };
   return guarded([&] { return answer_by(chat, options, stops, stop_count, on_piece, user, answer, ask); });
 }
@@ -293,10 +420,22 @@ hybridge_status hybridge_chat_retry(
     hybridge_chat chat, const hybridge_generation* options, const char* const* stops, size_t stop_count,
     hybridge_on_piece on_piece, void* user, hybridge_answer* answer
 ) {
-  const auto ask = [](Conversation& it, auto& generator, const auto& show, auto given, const auto* cancelled) {
-    return it.retry(generator, show, std::move(given), cancelled);
-  };
+  const auto ask = [](Conversation& it, auto& generator, const auto& show, auto given) { return it.retry(generator, show, std::move(given)); };
   return guarded([&] { return answer_by(chat, options, stops, stop_count, on_piece, user, answer, ask); });
+}
+
+hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_chat_picture* pictures, size_t count) {
+  if (pictures == nullptr && count > 0) return HYBRIDGE_INVALID_ARGUMENT;
+  return with(chat, [&](OpenChat& open, OpenSession&) {
+    try {
+      hybridge::text::Pictures shown;
+      for (const auto& each : std::span(pictures, count)) shown.push_back(std::make_shared<const MessagePicture>(picture_of(each)));
+      open.conversation->show(std::move(shown));
+      return HYBRIDGE_OK;
+    } catch (const TextError& error) {
+      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+    }
+  });
 }
 
 hybridge_status hybridge_chat_undo(hybridge_chat chat) {
@@ -324,15 +463,22 @@ hybridge_status hybridge_chat_load(hybridge_chat chat, const char* path) {
   return with(chat, [&](OpenChat& open, OpenSession&) { return answered(*open.conversation, open.conversation->load(path)); });
 }
 
+hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capacity, size_t* size) {
+  if (size == nullptr || (note == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  return with(chat, [&](OpenChat& open, OpenSession&) {
+    const std::string written = open.conversation->note();
+    *size = written.size();
+    std::copy_n(written.data(), std::min(capacity, written.size()), note);
+    return HYBRIDGE_OK;
+  });
+}
+
 hybridge_status hybridge_chat_messages(hybridge_chat chat, hybridge_message* messages, size_t capacity, size_t* count, int64_t* room) {
   if (count == nullptr || (messages == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
   return with(chat, [&](OpenChat& open, OpenSession& it) {
     const auto& all = open.conversation->messages();
     *count = all.size();
-    for (size_t i = 0; i < std::min(capacity, all.size()); ++i) {
-      const Message& each = all[i];
-      messages[i] = {each.role.c_str(), each.content.data(), each.content.size(), each.reasoning.data(), each.reasoning.size()};
-    }
+    std::transform(all.begin(), all.begin() + static_cast<ptrdiff_t>(std::min(capacity, all.size())), messages, viewed);
     if (room != nullptr) *room = it.session->room();
     return HYBRIDGE_OK;
   });
@@ -349,13 +495,7 @@ hybridge_status hybridge_chat_render(
     std::optional<ChatFormat> format;
     try {
       format.emplace(view(json, json_size));
-      std::vector<Message> given;
-      for (const hybridge_message& each : std::span(messages, count)) {
-        given.push_back(
-            {each.role == nullptr ? "" : each.role, std::string(view(each.content, each.content_size)),
-             std::string(view(each.reasoning, each.reasoning_size))});
-      }
-      const auto rendered = format->render(given, *how);
+      const auto rendered = format->render(messages_of(messages, count), *how);
       *size = rendered.text.size();
       std::copy_n(rendered.text.data(), std::min(capacity, rendered.text.size()), text);
       *word_count = rendered.words.size();

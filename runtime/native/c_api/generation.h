@@ -155,7 +155,9 @@ inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation
 
 // The status of what a generation did, with the grammar's own words for why no token may come.
 inline hybridge_status generated_status(Error error, const OpenSession& it) {
-  if (error != Error::Ok && it.constraint && !it.constraint->failure().empty()) logged() = it.constraint->failure();
+  if (error != Error::Ok && it.constraint) {
+    if (std::string why = it.constraint->failure(); !why.empty()) logged() = std::move(why);
+  }
   return status(error);
 }
 

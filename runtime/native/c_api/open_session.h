@@ -55,7 +55,7 @@ struct OpenPicture {
 // Checkpoints by their texts.
 struct OpenCache {
   std::shared_ptr<OpenModel> of;
-  std::unique_ptr<PrefixCache> kept;
+  std::shared_ptr<PrefixCache> kept;
 };
 
 struct OpenSession {

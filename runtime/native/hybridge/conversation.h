@@ -1,15 +1,16 @@
 // A conversation over one session: words in, words out. The state stays between turns, and going back resumes a checkpoint.
 //
-//   hybridge::Conversation conversation(session, tokenizer, format, {.system = "Be brief."});
-//   hybridge::Generator generator(session, {.max_new_tokens = 256}, &drafter);        // for each answer
+//   hybridge::text::FormatTemplate format(chat_format, hybridge::text::Thinking::AS_USUAL);
+//   hybridge::Conversation conversation(session, tokenizer, format, {{"system", "Be brief."}});
+//   hybridge::Generator generator(session, {.max_new_tokens = 256}, {&drafter});      // for each answer
 //   conversation.send("Hello", generator, [](const auto& piece) { return show(piece.content); });
 //   conversation.undo();
 //
 // An answer that fits a JSON schema: hybridge/grammar.h, with a follower that waits for `reasoning_end`.
 //
-// The tokenizer and the chat format are those of the artifact (../text). What was read or generated is never encoded again as long
-// as the chat format goes on from it; where it rewrites the past, such as by dropping earlier reasoning, only what changed is read
-// again. Special tokens in the words of messages are text.
+// The tokenizer is the artifact's, and so is the chat format, of which ../text/answer.h makes a template. What was read or generated
+// is never encoded again as long as the template goes on from it; where it rewrites the past, such as by dropping earlier reasoning,
+// only what changed is read again. Special tokens in the words of messages are text.
 //
 // Nothing throws, as in hybridge/session.h, but for memory that is used up; `failure` says in words why a message was refused.
 #ifndef HYBRIDGE_NATIVE_CONVERSATION_H
@@ -20,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -29,22 +31,13 @@
 #include <hybridge/prefix_cache.h>
 #include <hybridge/speculative.h>
 
-#include "../text/answer.h"
-#include "../text/chat_format.h"
 #include "../text/chat_log.h"
+#include "../text/chat_template.h"
 #include "../text/stop_strings.h"
 #include "../text/tokenizer.h"
 #include "../text/unicode.h"
 
 namespace hybridge {
-
-// system: the first message, if it is not empty. checkpoint_bytes: most memory for states to go back to; a state that had to go is
-// read again.
-struct ChatOptions {
-  std::string system = {};
-  text::Thinking thinking = text::Thinking::AS_USUAL;
-  size_t checkpoint_bytes = size_t(256) << 20;
-};
 
 // How an answer ended, and what it took. prompt_tokens were read for it, cached_tokens were known.
 enum class AnswerEnd { BY_MODEL, BY_STOP, BY_LENGTH, BY_CALLER };
@@ -60,74 +53,98 @@ using OnPiece = std::function<bool(const text::Parts&)>;
 
 class Conversation {
  public:
-  // All three must outlive the conversation. The session's text is replaced by the conversation's.
-  Conversation(Session& session, const text::Tokenizer& tokenizer, const text::ChatFormat& format, ChatOptions options = {})
-      : session_(session), tokenizer_(tokenizer), format_(format), options_(std::move(options)), cache_(options_.checkpoint_bytes) {
-    find_hidden();
+  // The first three must outlive the conversation. The session's text is replaced by the conversation's. opening: messages of the
+  // system, in UTF-8. cache: states to go back to; one that had to go is read again.
+  Conversation(
+      Session& session, const text::Tokenizer& tokenizer, const text::ChatTemplate& chat_template, std::vector<text::Message> opening = {},
+      std::shared_ptr<PrefixCache> cache = std::make_shared<PrefixCache>(USUAL_CHECKPOINT_BYTES))
+      : session_(session), tokenizer_(tokenizer), template_(chat_template), opening_(std::move(opening)), cache_(std::move(cache)) {
+    find_special();
     begin();
   }
 
+  static constexpr size_t USUAL_CHECKPOINT_BYTES = size_t(256) << 20;
+
   const std::vector<text::Message>& messages() const { return log_.messages; }
   const std::string& failure() const { return failure_; }
+  std::string note() const { return log_.to_json(); }  // throws TextError
 
   // The text that ends the reasoning with which an answer begins; empty if it begins with none. A grammar waits for it.
-  std::string reasoning_end() const { return text::AnswerSplitter(format_, format_.opening(options_.thinking)).reasoning_end(); }
+  std::string reasoning_end() const { return template_.reasoning_end(); }
+
+  // Puts pictures before the next message that is answered.
+  void show(text::Pictures pictures) { pictures_ = std::move(pictures); }
 
   // Answers a message. generator: over this conversation's session, and new. stops: texts before the first of which the answer
-  // ends. cancelled: another thread may set it. Where it fails or is cancelled before the answer's first token (InvalidState), the
-  // conversation is as it was; behind that, what was said stays. InvalidArgument for what the chat format refuses, and
-  // OutOfResources for a message that leaves no room for an answer.
-  Result<ChatAnswer> send(
-      std::string_view message, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {},
-      const std::atomic<bool>* cancelled = nullptr) {
-    return or_as_before([&]() -> Result<ChatAnswer> {
+  // ends. Where it fails or is cancelled before the answer's first token (InvalidState), the conversation is as it was; behind that,
+  // what was said stays. InvalidArgument for what the template refuses, and OutOfResources for a message that leaves no room for an
+  // answer.
+  Result<ChatAnswer> send(std::string_view message, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}) {
+    auto done = or_as_before([&]() -> Result<ChatAnswer> {
       auto asked = log_.messages;
-      asked.push_back({"user", text::valid_utf8(message)});
+      asked.push_back({"user", text::valid_utf8(message), {}, pictures_.size()});
       ET_CHECK_OK_OR_RETURN_ERROR(ask(std::move(asked)));
-      return answer(generator, on_piece, std::move(stops), cancelled);
+      return answer(generator, on_piece, std::move(stops));
     });
+    if (has_answered_) pictures_.clear();
+    return done;
   }
 
   // Another answer to the last message; InvalidState without one.
-  Result<ChatAnswer> retry(
-      Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}, const std::atomic<bool>* cancelled = nullptr) {
+  Result<ChatAnswer> retry(Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}) {
     return or_as_before([&]() -> Result<ChatAnswer> {
       if (log_.turns.empty()) return refused(Error::InvalidState, NOTHING_SAID);
       forget_answer();
       log_.tokens.resize(log_.turns.back().answer);
-      return answer(generator, on_piece, std::move(stops), cancelled);
+      return answer(generator, on_piece, std::move(stops));
     });
   }
 
   // Takes the last message and its answer back; InvalidState without one.
   Error undo() {
+    failure_.clear();
     if (log_.turns.empty()) return refused(Error::InvalidState, NOTHING_SAID);
     forget_answer();
+    const size_t start = log_.turns.back().start;
     log_.messages.pop_back();
-    log_.tokens.resize(log_.turns.back().start);
     log_.turns.pop_back();
-    return resume_prefix(session_, log_.tokens, cache_).error();
+    log_.tokens.resize(start);
+    if (start == 0 && !log_.turns.empty()) ET_CHECK_OK_OR_RETURN_ERROR(encode_again());
+    return resume_prefix(session_, log_.tokens, *cache_).error();
   }
 
-  // Begins anew, behind the message of the system.
+  // Begins anew, behind the messages of the system.
   Error reset() {
     begin();
     return session_.reset().error();
   }
 
-  // Writes the state and the conversation to one file, and goes on with one; a file that holds no conversation is
-  // InvalidExternalData, and the conversation begins anew then.
-  Error save(const std::string& path) const { return session_.save(path, log_.to_json()); }
+  // Writes the state and the conversation to one file, and goes on with one; InvalidArgument for pictures that a file has no room
+  // for. A file that holds no conversation is InvalidExternalData, and the conversation begins anew then.
+  Error save(const std::string& path) {
+    failure_.clear();
+    const std::string note = log_.to_json();
+    const bool has_pictures = std::ranges::any_of(log_.turns, [](const text::Turn& each) { return !each.pictures.empty(); });
+    if (note.size() <= MOST_SAVED || !has_pictures) return session_.save(path, note);
+    return refused(
+        Error::InvalidArgument, "the pictures of this conversation take " + std::to_string(note.size() >> 20) + " MB, and a saved one has at most " +
+            std::to_string(MOST_SAVED >> 20) + ": undo messages, or give smaller files");
+  }
 
   Error load(const std::string& path) {
+    failure_.clear();
     ET_UNWRAP(session_.load(path));
     try {
       log_ = text::ChatLog::from_json(session_.note());
+      for (text::Turn& turn : log_.turns) {
+        for (auto& each : turn.pictures) each = std::make_shared<const text::MessagePicture>(template_.open(each->saved));
+      }
     } catch (const text::TextError& error) {
       (void)reset();
       return refused(Error::InvalidExternalData, error.what());
     }
-    if (!std::ranges::all_of(log_.tokens, [&](int64_t token) { return token < session_.facts().vocab_size; })) {
+    const auto& facts = session_.facts();
+    if (!std::ranges::all_of(log_.tokens, [&](int64_t token) { return token < facts.vocab_size && (token >= 0 || facts.encoder); })) {
       (void)reset();
       return refused(Error::InvalidExternalData, "its tokens are not of this model's vocabulary");
     }
@@ -136,6 +153,7 @@ class Conversation {
 
  private:
   static constexpr const char* NOTHING_SAID = "there is no message yet: send one first";
+  static constexpr size_t MOST_SAVED = size_t(60) << 20;  // of a note, which has at most 64 MB
 
   Error refused(Error error, std::string why) {
     failure_ = std::move(why);
@@ -144,19 +162,37 @@ class Conversation {
 
   void begin() {
     log_ = {};
-    if (!options_.system.empty()) log_.messages.push_back({"system", text::valid_utf8(options_.system)});
+    log_.messages = opening_;
+    pictures_.clear();
   }
 
-  // Special tokens are not shown, but for those that mark sections.
-  void find_hidden() {
+  // Special tokens are not shown, but for those that mark an answer's parts.
+  void find_special() {
+    const std::string shown = template_.shown();
     for (const uint32_t id : tokenizer_.added(true)) {
       const std::string token = tokenizer_.token(id);
-      const auto has = [&](const std::string& mark) { return !token.empty() && mark.find(token) != std::string::npos; };
-      const bool is_mark = std::ranges::any_of(format_.sections(), [&](const text::Section& each) {
-        return std::ranges::any_of(each.open, has) || std::ranges::any_of(each.close, has);
-      });
-      if (!is_mark) hidden_.insert(id);
+      if (token.empty() || shown.find(token) == std::string::npos) hidden_.insert(id);
+      if (token.empty()) continue;
+      special_.push_back(token);
+      first_bytes_ += token[0];
     }
+  }
+
+  // The parts of a text up to `end` in which words of messages spell special tokens.
+  std::vector<text::TextPart> spelled(const text::Rendered& rendered, size_t end) const {
+    std::vector<text::TextPart> found;
+    for (const auto& [begin, stop] : rendered.words) {
+      const std::string_view words = std::string_view(rendered.text).substr(0, stop);
+      for (size_t at = words.find_first_of(first_bytes_, begin); at < end; at = words.find_first_of(first_bytes_, at)) {
+        size_t longest = 0;
+        for (const std::string& each : special_) {
+          if (each.size() > longest && words.substr(at).starts_with(each)) longest = each.size();
+        }
+        if (longest > 0) found.push_back({at, std::min(at + longest, end)});
+        at += std::max(longest, size_t(1));
+      }
+    }
+    return found;
   }
 
   // Runs a step, and undoes it if it fails before the answer's first token.
@@ -173,11 +209,13 @@ class Conversation {
   // Makes a conversation whose last message is to be answered this one: its tokens are those that are known and what is new.
   Error ask(std::vector<text::Message> messages) {
     try {
-      text::Rendered rendered = format_.render(messages, options_.thinking);
-      const size_t known = known_bytes(rendered.text);
+      text::Rendered rendered = template_.render(messages);
+      const size_t known = known_bytes(rendered);
       std::vector<int64_t> tokens = known > 0 ? log_.tokens : std::vector<int64_t>();
       const size_t start = tokens.size();
-      add_tokens(rendered, known, tokens);
+      text::Pictures pictures = known > 0 ? text::Pictures() : earlier_pictures();
+      pictures.insert(pictures.end(), pictures_.begin(), pictures_.end());
+      add_tokens(rendered, known, pictures, tokens);
       const auto most = static_cast<size_t>(session_.facts().max_seq_len);
       if (tokens.size() >= most) {
         return refused(
@@ -185,7 +223,8 @@ class Conversation {
                 std::to_string(most) + ": shorten it, start anew, or export with a larger --max-seq-len");
       }
       keep(2 * log_.turns.size());
-      log_.turns.push_back({start, tokens.size(), std::move(rendered.text), {}});
+      auto special = spelled(rendered, rendered.text.size());
+      log_.turns.push_back({start, tokens.size(), std::move(rendered.text), {}, std::move(special), pictures_});
       log_.messages = std::move(messages);
       log_.tokens = std::move(tokens);
       return Error::Ok;
@@ -195,19 +234,52 @@ class Conversation {
   }
 
   // The beginning of a text, in bytes, that the tokens at hand stand for: none where the past is written in another way now.
-  size_t known_bytes(std::string_view text) const {
+  size_t known_bytes(const text::Rendered& rendered) const {
     if (log_.turns.empty()) return 0;
     const text::Turn& last = log_.turns.back();
     const std::string known = last.rendered + last.said.value_or("");
-    return text.starts_with(known) ? known.size() : 0;
+    const bool goes_on = rendered.text.starts_with(known) && spelled(rendered, last.rendered.size()) == last.spelled;
+    return goes_on ? known.size() : 0;
   }
 
-  void add_tokens(const text::Rendered& rendered, size_t from, std::vector<int64_t>& tokens) const {
+  // Adds the tokens of a text from a byte on, with pictures in the place of their placeholders. Throws TextError.
+  void add_tokens(const text::Rendered& rendered, size_t from, const text::Pictures& pictures, std::vector<int64_t>& tokens) const {
     std::vector<text::TextPart> words;
     for (const auto& [begin, end] : rendered.words) {
       if (end > from) words.push_back({std::max(begin, from) - from, end - from});
     }
-    for (const text::TextToken& each : tokenizer_.encode(std::string_view(rendered.text).substr(from), false, words)) tokens.push_back(each.id);
+    const int64_t placeholder = !pictures.empty() && session_.facts().encoder ? session_.facts().encoder->placeholder : -1;
+    size_t places = 0;
+    for (const text::TextToken& each : tokenizer_.encode(std::string_view(rendered.text).substr(from), false, words)) {
+      if (each.id != placeholder) tokens.push_back(each.id);
+      else if (places++ < pictures.size()) tokens.insert(tokens.end(), pictures[places - 1]->ids.begin(), pictures[places - 1]->ids.end());
+    }
+    if (places == pictures.size()) return;
+    throw text::TextError(
+        "the chat template made " + std::to_string(places) + " places for " + std::to_string(pictures.size()) +
+        " pictures: it writes them otherwise, or not at all");
+  }
+
+  // Encodes the last turn as it was written, where a later one wrote it in another way.
+  Error encode_again() {
+    text::Turn& last = log_.turns.back();
+    try {
+      log_.tokens.clear();
+      add_tokens({last.rendered, last.spelled}, 0, earlier_pictures(), log_.tokens);
+      last.start = 0;
+      last.answer = log_.tokens.size();
+      if (last.said) add_tokens({*last.said, {}}, 0, {}, log_.tokens);
+      return Error::Ok;
+    } catch (const text::TextError& error) {
+      (void)reset();
+      return refused(Error::InvalidArgument, error.what());
+    }
+  }
+
+  text::Pictures earlier_pictures() const {
+    text::Pictures found;
+    for (const text::Turn& each : log_.turns) found.insert(found.end(), each.pictures.begin(), each.pictures.end());
+    return found;
   }
 
   void forget_answer() {
@@ -215,16 +287,23 @@ class Conversation {
     log_.turns.back().said.reset();
   }
 
-  Result<ChatAnswer> answer(
-      Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops, const std::atomic<bool>* cancelled) {
+  Result<ChatAnswer> answer(Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops) {
     ChatAnswer done;
+    std::unique_ptr<text::Splitter> splitter;
+    try {
+      splitter = template_.answer(log_.turns.back().rendered);
+    } catch (const text::TextError& error) {
+      return refused(Error::InvalidArgument, error.what());
+    }
     const size_t count = log_.tokens.size();
     const double began = seconds_now();
-    done.cached_tokens = static_cast<size_t>(ET_UNWRAP(bring_to(session_, Tokens(log_.tokens).first(count - 1), cache_, cancelled)));
+    const Generation& asked = generator.options();
+    const Tokens prompt = Tokens(log_.tokens).first(count - 1);
+    done.cached_tokens = static_cast<size_t>(ET_UNWRAP(bring_to(session_, prompt, *cache_, asked.cancelled, asked.on_read)));
     done.prompt_tokens = count - done.cached_tokens;
     const double read = seconds_now() - began;
     keep(2 * log_.turns.size() - 1);
-    const auto said = say(generator, on_piece, std::move(stops), cancelled);
+    const auto said = say(generator, on_piece, std::move(stops), *splitter);
     done.generated = generator.done();
     done.generated.prefill_seconds += read;
     if (!said.ok()) return said.error();
@@ -232,13 +311,11 @@ class Conversation {
     return done;
   }
 
-  Result<AnswerEnd> say(
-      Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops, const std::atomic<bool>* cancelled) {
+  Result<AnswerEnd> say(Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops, text::Splitter& splitter) {
     text::TextStream stream(tokenizer_, false);
     text::StopStrings stopping(std::move(stops));
-    text::AnswerSplitter splitter(format_, format_.opening(options_.thinking));
     const auto& ends = session_.facts().eos_ids;
-    const auto is_cancelled = [&] { return cancelled != nullptr && *cancelled; };
+    const auto is_cancelled = [cancelled = generator.options().cancelled] { return cancelled != nullptr && *cancelled; };
     const int64_t last = log_.tokens.back();
     AnswerEnd end = AnswerEnd::BY_LENGTH;
     Tokens given = ET_UNWRAP(generator.begin({&last, 1}));
@@ -252,7 +329,7 @@ class Conversation {
         const int64_t token = given[taken++];
         const auto id = static_cast<uint32_t>(token);
         const bool is_end = std::ranges::find(ends, token) != ends.end();
-        if (!is_end) log_.tokens.push_back(token);  // the chat format writes the end of a turn itself
+        if (!is_end) log_.tokens.push_back(token);  // the template writes the end of a turn itself
         const std::string piece = stopping.push(is_end || hidden_.contains(id) ? std::string() : stream.push(id));
         is_wanted = on_piece(add(piece, splitter.push(piece)));
         if (!is_wanted || is_cancelled()) end = AnswerEnd::BY_CALLER;
@@ -284,7 +361,7 @@ class Conversation {
 
   // Keeps the state as a checkpoint, and in the snapshot slot of this number: two of a turn in a ring, which a file keeps too.
   void keep(size_t number) {
-    keep_checkpoint(session_, cache_);
+    keep_checkpoint(session_, *cache_);
     const auto ring = static_cast<size_t>(session_.facts().snapshot_slots) / 2 * 2;
     if (ring > 0) (void)session_.snapshot(static_cast<int64_t>(number % ring));
   }
@@ -294,17 +371,20 @@ class Conversation {
     const auto loaded = session_.checkpoint();
     for (int64_t slot = 0; slot < session_.facts().snapshot_slots; ++slot) {
       if (session_.slot(slot).empty() || !session_.restore(slot).ok()) continue;  // overwritten since
-      keep_checkpoint(session_, cache_);
+      keep_checkpoint(session_, *cache_);
     }
     return session_.resume(*loaded).error();
   }
 
   Session& session_;
   const text::Tokenizer& tokenizer_;
-  const text::ChatFormat& format_;
-  const ChatOptions options_;
-  PrefixCache cache_;
+  const text::ChatTemplate& template_;
+  std::vector<text::Message> opening_;
+  std::shared_ptr<PrefixCache> cache_;
   std::unordered_set<uint32_t> hidden_;
+  std::vector<std::string> special_;  // texts of special tokens, and what they begin with
+  std::string first_bytes_;
+  text::Pictures pictures_;  // of the next message
   text::ChatLog log_;
   std::string failure_;
   bool has_answered_ = false;

@@ -369,6 +369,11 @@ hybridge_status hybridge_cache_add(hybridge_cache cache, hybridge_checkpoint che
 hybridge_status hybridge_cache_find(hybridge_cache cache, const int64_t* tokens, size_t count, hybridge_checkpoint* checkpoint);
 hybridge_status hybridge_cache_clear(hybridge_cache cache);
 
+// Called with each checkpoint that is kept in a cache or found there, by chats too, in the middle of a call; it is closed by whoever is
+// called. Null: nobody.
+typedef void (*hybridge_on_use)(hybridge_checkpoint checkpoint, void* user);
+hybridge_status hybridge_cache_watch(hybridge_cache cache, hybridge_on_use on_use, void* user);
+
 // Number of checkpoints in a cache, and their bytes; rows that several share count once.
 typedef struct hybridge_cached {
   size_t checkpoints, bytes;
@@ -538,7 +543,29 @@ hybridge_status hybridge_chat_over(
     hybridge_session session, hybridge_tokenizer tokenizer, const char* chat_format, size_t size,
     const hybridge_chat_options* options, hybridge_chat* chat
 );
-hybridge_status hybridge_chat_close(hybridge_chat chat);
+
+// A picture of a message. ids take the place of the token that stands for it in the template's text (hybridge_vision): those of
+// `parts`, open pictures, with tokens around them. The parts stay open as long as the message is there. saved: the text in UTF-8 by
+// which a saved conversation opens it again, such as its file in base64.
+typedef struct hybridge_chat_picture {
+  const int64_t* ids;
+  size_t count;
+  const hybridge_picture* parts;
+  size_t part_count;
+  const char* saved;
+  size_t saved_size;
+} hybridge_chat_picture;
+
+// A message, as long as the chat's next call does not end: role is "system", "user" or "assistant"; the reasoning of most is empty.
+// pictures: the number of those before its content.
+typedef struct hybridge_message {
+  const char* role;
+  const char* content;
+  size_t content_size;
+  const char* reasoning;
+  size_t reasoning_size;
+  size_t pictures;
+} hybridge_message;
 
 // What a token adds to an answer, in whole characters of UTF-8: to what is said, or to the reasoning before it. Either may be empty.
 typedef struct hybridge_piece {
@@ -547,6 +574,41 @@ typedef struct hybridge_piece {
   const char* reasoning;
   size_t reasoning_size;
 } hybridge_piece;
+
+// The text of a conversation up to where the assistant is to speak, in UTF-8, and parts of it that people wrote, in which special
+// tokens are text: all that they wrote, or no more than those tokens.
+typedef struct hybridge_rendered {
+  const char* text;
+  size_t size;
+  const hybridge_span* words;
+  size_t word_count;
+} hybridge_rendered;
+
+// A chat template that is the caller's functions; what they write is read before the next one is called. render, answer and open
+// answer 0, or another number where they fail: the chat's call is HYBRIDGE_INVALID_ARGUMENT then, and has changed nothing. render
+// writes a conversation; answer begins the answer to a text that was rendered, and split tells the parts of its pieces apart, of the
+// last one with has_ended, which may add what was held back. open opens a saved picture again; null if the model takes none. shown: a
+// text in which all special tokens are that split is to see.
+typedef struct hybridge_chat_template {
+  int (*render)(const hybridge_message* messages, size_t count, hybridge_rendered* rendered, void* user);
+  int (*answer)(const char* rendered, size_t size, void* user);
+  void (*split)(const char* piece, size_t size, int has_ended, hybridge_piece* parts, void* user);
+  int (*open)(const char* saved, size_t size, hybridge_chat_picture* picture, void* user);
+  const char* shown;
+  void* user;
+} hybridge_chat_template;
+
+// A chat like that of hybridge_chat_over by such a template, behind messages of the system, and with checkpoints in a cache of the
+// caller's, which may have those of other texts too. A grammar begins at once here, whatever reasoning an answer begins with.
+hybridge_status hybridge_chat_with(
+    hybridge_session session, hybridge_tokenizer tokenizer, const hybridge_chat_template* chat_template, const hybridge_message* opening,
+    size_t count, hybridge_cache cache, hybridge_chat* chat
+);
+hybridge_status hybridge_chat_close(hybridge_chat chat);
+
+// Puts pictures before the chat's next message, in the place of those that wait; they wait on where the message fails. A chat format
+// has no place for them.
+hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_chat_picture* pictures, size_t count);
 
 // Called for each token of an answer, and once at its end; answers 0 to end it.
 typedef int (*hybridge_on_piece)(const hybridge_piece* piece, void* user);
@@ -595,14 +657,9 @@ hybridge_status hybridge_chat_cancel(hybridge_chat chat);
 hybridge_status hybridge_chat_save(hybridge_chat chat, const char* path);
 hybridge_status hybridge_chat_load(hybridge_chat chat, const char* path);
 
-// A message, as long as the chat's next call does not end: role is "system", "user" or "assistant"; the reasoning of most is empty.
-typedef struct hybridge_message {
-  const char* role;
-  const char* content;
-  size_t content_size;
-  const char* reasoning;
-  size_t reasoning_size;
-} hybridge_message;
+// The note of a saved conversation, JSON: its messages, its tokens, and where each message and answer begins. The first `capacity`
+// bytes are copied; size: of all.
+hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capacity, size_t* size);
 
 // Writes the first `capacity` messages; count: of all. room: tokens that still fit, or null.
 hybridge_status hybridge_chat_messages(hybridge_chat chat, hybridge_message* messages, size_t capacity, size_t* count, int64_t* room);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -26,6 +27,9 @@ class PrefixCache {
 
   explicit PrefixCache(size_t budget) : budget_(budget) {}
 
+  // Calls `on_use` with each checkpoint that is kept or found from now on; null: no more.
+  void watch(std::function<void(const Kept&)> on_use) { on_use_ = std::move(on_use); }
+
   size_t budget() const { return budget_; }
   size_t size() const { return kept_.size(); }
   size_t bytes() const { return bytes_; }
@@ -39,7 +43,9 @@ class PrefixCache {
     }
     if (found == kept_.end()) return nullptr;
     kept_.splice(kept_.end(), kept_, found);
-    return kept_.back();
+    const Kept used = kept_.back();
+    if (on_use_ != nullptr) on_use_(used);
+    return used;
   }
 
   // Keeps a checkpoint in the place of another one of its text, as far as the budget goes.
@@ -49,8 +55,9 @@ class PrefixCache {
     const auto is_same = [&](const Kept& each) { return each->length() == text.size() && each->begins(text); };
     if (const auto same = std::find_if(kept_.begin(), kept_.end(), is_same); same != kept_.end()) forget(same);
     use(*checkpoint);
-    kept_.push_back(std::move(checkpoint));
+    kept_.push_back(checkpoint);
     while (bytes_ > budget_) forget(kept_.begin());
+    if (on_use_ != nullptr) on_use_(checkpoint);
   }
 
   void clear() {
@@ -79,6 +86,7 @@ class PrefixCache {
   size_t bytes_ = 0;
   std::list<Kept> kept_;  // what was used last comes last
   std::map<const RowSegment*, size_t> uses_;
+  std::function<void(const Kept&)> on_use_;
 };
 
 // Tokens of a long text from one checkpoint to the next.
@@ -101,13 +109,19 @@ inline void keep_checkpoint(Session& session, PrefixCache& cache) {
 }
 
 // Brings the session to `text`; returns the number of tokens that were not read, because the session or a checkpoint has them.
-// Checkpoints go into the cache at the end and every CHECKPOINT_EVERY tokens. Fails as `prefill` does; what was read stays.
-inline Result<int64_t> bring_to(Session& session, Tokens text, PrefixCache& cache, const std::atomic<bool>* cancelled = nullptr) {
+// Checkpoints go into the cache at the end and every CHECKPOINT_EVERY tokens. on_read: called with the number of tokens that are
+// read, at each of these and between two chunks. Fails as `prefill` does; what was read stays.
+inline Result<int64_t> bring_to(
+    Session& session, Tokens text, PrefixCache& cache, const std::atomic<bool>* cancelled = nullptr, const OnRead& on_read = nullptr) {
   const int64_t cached = ET_UNWRAP(resume_prefix(session, text, cache));
   for (auto at = static_cast<size_t>(cached); at < text.size(); at = static_cast<size_t>(session.length())) {
-    const size_t end = behind_picture(text, std::min(at + CHECKPOINT_EVERY, text.size()));
-    ET_UNWRAP(session.prefill(text.subspan(at, end - at), cancelled));
+    const size_t end = behind_picture(text, std::min(at + CHECKPOINT_EVERY, text.size())), before = at - static_cast<size_t>(cached);
+    const auto tell = [&](size_t count) {
+      if (on_read != nullptr) on_read(before + count);
+    };
+    ET_UNWRAP(session.prefill(text.subspan(at, end - at), cancelled, tell));
     cache.add(session.checkpoint());
+    tell(end - at);
   }
   return cached;
 }

@@ -130,6 +130,7 @@ class Generator {
   // one.
   Error end(size_t taken) { return settle(std::min(taken, now_.tokens.size())); }
 
+  const Generation& options() const { return options_; }
   const Generated& done() const { return done_; }
 
   // The draft tokens that were verified for the last tokens; whether a grammar forced them.

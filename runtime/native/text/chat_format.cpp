@@ -202,19 +202,18 @@ const Rendering& ChatFormat::rendering(Thinking thinking) const {
 Rendered ChatFormat::render(std::span<const Message> messages, Thinking thinking) const {
   const Rendering& how = rendering(thinking);
   Rendered rendered;
-  std::vector<Message> all;  // in valid UTF-8
-  for (const Message& each : messages) all.push_back({each.role, valid_utf8(each.content), valid_utf8(each.reasoning)});
   Writer writer(rendered, how);
-  const bool has_system = !all.empty() && all[0].role == "system";
-  if (all.size() == static_cast<size_t>(has_system) || all.back().role != "user") {
+  const bool has_system = !messages.empty() && messages[0].role == "system";
+  if (messages.size() == static_cast<size_t>(has_system) || messages.back().role != "user") {
     throw TextError("a conversation ends with the user's message that is to be answered");
   }
   if (has_system && !how.system) throw TextError("the model's chat template takes no message of the system: leave it out");
-  if (has_system) check(*how.system, all[0].content, "the message of the system");
-  if (has_system) writer.add_message(*how.system, all[0].content);
+  if (has_system) check(*how.system, messages[0].content, "the message of the system");
+  if (has_system) writer.add_message(*how.system, messages[0].content);
   else writer.add(how.user.before);
-  for (size_t at = has_system; at < all.size(); ++at) {
-    const Message& message = all[at];
+  for (size_t at = has_system; at < messages.size(); ++at) {
+    const Message& message = messages[at];
+    if (message.pictures > 0) throw TextError("the model's chat format has no place for pictures");
     const bool is_answer = (at - has_system) % 2 == 1;
     if (message.role != (is_answer ? "assistant" : "user")) {
       throw TextError("a conversation is a user's message, an assistant's, and so on, behind at most one of the system");
@@ -224,7 +223,7 @@ Rendered ChatFormat::render(std::span<const Message> messages, Thinking thinking
       writer.add_words(written(how.user, message.content));
       continue;
     }
-    const AnswerFormat& format = at + 2 == all.size() ? how.last : how.earlier;
+    const AnswerFormat& format = at + 2 == messages.size() ? how.last : how.earlier;
     const bool is_reasoned = format.reasoned && !message.reasoning.empty();
     check(is_reasoned ? format.reasoned->answer : format.plain, message.content, "an earlier answer");
     if (is_reasoned) writer.add_reasoned(*format.reasoned, message);

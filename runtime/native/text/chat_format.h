@@ -13,23 +13,11 @@
 #include <string_view>
 #include <vector>
 
-#include "error.h"
-#include "tokenizer.h"
+#include "chat_template.h"
 
 namespace hybridge::text {
 
 class Json;
-
-// role: system, user or assistant. reasoning: what an assistant thought before it answered.
-struct Message {
-  std::string role, content, reasoning = {};
-};
-
-// A conversation's text, and the parts of it that are the words of messages: in them special tokens are text.
-struct Rendered {
-  std::string text;
-  std::vector<TextPart> words;
-};
 
 enum class Thinking { AS_USUAL, ON, OFF };
 
@@ -87,8 +75,8 @@ class ChatFormat {
   explicit ChatFormat(std::string_view json);
   explicit ChatFormat(const Json& value);
 
-  // The text of a conversation that ends with a user's message, up to where the assistant is to speak. Throws TextError for a
-  // conversation that the model's template does not have, or that this format cannot write.
+  // The text of a conversation in UTF-8 that ends with a user's message, up to where the assistant is to speak. Throws TextError for
+  // a conversation that the model's template does not have, or that this format cannot write, such as one with pictures.
   Rendered render(std::span<const Message> messages, Thinking thinking = Thinking::AS_USUAL) const;
 
   // What opens the answer; it may begin a section. Throws like `render`.

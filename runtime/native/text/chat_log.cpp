@@ -38,30 +38,49 @@ class Writer {
 };
 
 Message read_message(const Json& value) {
-  Message read{std::string(value["role"].string()), std::string(value["content"].string()), {}};
+  Message read{std::string(value["role"].string()), ""};
+  if (const Json content = value["content"]; content.is_string()) {
+    read.content = content.string();
+  } else {
+    content.each([&](const Json& each) {  // pictures, and a text behind them
+      if (each["text"]) read.content += each["text"].string();
+      else ++read.pictures;
+    });
+  }
   read.reasoning = value["reasoning_content"].string_or("");
   if (read.role != "system" && read.role != "user" && read.role != "assistant") value["role"].fail("system, user or assistant");
   return read;
 }
 
 Turn read_turn(const Json& value) {
-  Turn read{value["start"].integer(MOST_TOKENS), value["answer"].integer(MOST_TOKENS), std::string(value["rendered"].string()), {}};
+  Turn read{value["start"].integer(MOST_TOKENS), value["answer"].integer(MOST_TOKENS), std::string(value["rendered"].string())};
   if (value["said"]) read.said = value["said"].string();
+  if (const Json spelled = value["spelled"]) {
+    spelled.each([&](const Json& each) { read.spelled.push_back({each.item(0).integer(MOST_TOKENS), each.item(1).integer(MOST_TOKENS)}); });
+  }
+  if (const Json pictures = value["pictures"]) {
+    pictures.each([&](const Json& each) {
+      read.pictures.push_back(std::make_shared<MessagePicture>(MessagePicture{.saved = std::string(each.string())}));
+    });
+  }
   return read;
 }
 
-// Turns are about the last messages, two for each: a user's, and an assistant's unless the last is not answered.
-bool is_whole(const ChatLog& log) {
-  size_t before = 0, at = !log.messages.empty() && log.messages[0].role == "system";
-  for (const Turn& turn : log.turns) {
-    if (turn.start < before || turn.answer <= turn.start || turn.answer > log.tokens.size()) return false;
-    before = turn.answer;
+// Turns are about the last messages, two for each: a user's, and an assistant's unless it is not answered.
+bool is_whole(ChatLog& log) {
+  size_t at = 0, behind = log.tokens.size();
+  while (at < log.messages.size() && log.messages[at].role == "system") ++at;
+  for (Turn& turn : log.turns) {
     if (at >= log.messages.size() || log.messages[at++].role != "user") return false;
     const bool is_answered = at < log.messages.size() && log.messages[at].role == "assistant";
+    if (is_answered && !turn.said) turn.said = log.messages[at].content;  // as it is in older notes
     if (is_answered != turn.said.has_value()) return false;
     at += is_answered;
   }
-  return at == log.messages.size();
+  for (size_t i = log.turns.size(); i-- > 0; behind = log.turns[i].start > 0 ? log.turns[i].start : SIZE_MAX) {
+    if (log.turns[i].answer <= log.turns[i].start || log.turns[i].answer > behind) return false;
+  }
+  return at == log.messages.size() && (log.turns.empty() || log.turns[0].start == 0);
 }
 
 }  // namespace
@@ -74,7 +93,15 @@ std::string ChatLog::to_json() const {
   for (const Message& each : messages) {
     yyjson_mut_val* message = yyjson_mut_arr_add_obj(writer.get(), said);
     writer.add(message, "role", each.role);
-    writer.add(message, "content", each.content);
+    if (each.pictures == 0) {
+      writer.add(message, "content", each.content);
+    } else {
+      yyjson_mut_val* content = writer.list(message, "content");
+      for (size_t i = 0; i < each.pictures; ++i) writer.add(yyjson_mut_arr_add_obj(writer.get(), content), "type", "image");
+      yyjson_mut_val* text = yyjson_mut_arr_add_obj(writer.get(), content);
+      writer.add(text, "type", "text");
+      writer.add(text, "text", each.content);
+    }
     if (!each.reasoning.empty()) writer.add(message, "reasoning_content", each.reasoning);
   }
   yyjson_mut_val* taken = writer.list(root, "turns");
@@ -84,6 +111,15 @@ std::string ChatLog::to_json() const {
     yyjson_mut_obj_add_uint(writer.get(), turn, "answer", each.answer);
     writer.add(turn, "rendered", each.rendered);
     if (each.said) writer.add(turn, "said", *each.said);
+    yyjson_mut_val* spelled = writer.list(turn, "spelled");
+    for (const TextPart& part : each.spelled) {
+      yyjson_mut_val* ends = yyjson_mut_arr_add_arr(writer.get(), spelled);
+      for (const size_t end : {part.begin, part.end}) yyjson_mut_arr_add_uint(writer.get(), ends, end);
+    }
+    if (!each.pictures.empty()) {
+      yyjson_mut_val* files = writer.list(turn, "pictures");
+      for (const auto& picture : each.pictures) yyjson_mut_arr_add_strn(writer.get(), files, picture->saved.data(), picture->saved.size());
+    }
   }
   yyjson_mut_val* ids = writer.list(root, "tokens");
   for (const int64_t token : tokens) yyjson_mut_arr_add_int(writer.get(), ids, token);
@@ -96,7 +132,7 @@ ChatLog ChatLog::from_json(std::string_view json) {
   ChatLog read;
   root["messages"].each([&](const Json& each) { read.messages.push_back(read_message(each)); });
   root["turns"].each([&](const Json& each) { read.turns.push_back(read_turn(each)); });
-  root["tokens"].each([&](const Json& each) { read.tokens.push_back(static_cast<int64_t>(each.integer(INT64_MAX))); });
+  root["tokens"].each([&](const Json& each) { read.tokens.push_back(each.signed_integer()); });
   if (!is_whole(read)) throw TextError("the note's messages, turns and tokens are not of one conversation");
   return read;
 }

@@ -1,5 +1,5 @@
 // What a conversation is, apart from its model's state: messages, where their tokens begin, and the tokens. It is saved as the note
-// beside a state, as Python's conversations are.
+// beside a state.
 #ifndef HYBRIDGE_NATIVE_TEXT_CHAT_LOG_H
 #define HYBRIDGE_NATIVE_TEXT_CHAT_LOG_H
 
@@ -9,16 +9,19 @@
 #include <string_view>
 #include <vector>
 
-#include "chat_format.h"
+#include "chat_template.h"
 
 namespace hybridge::text {
 
-// A message of the user and its answer. start, answer: the number of tokens before the message, and before its answer. rendered:
-// the conversation's text up to the answer. said: the answer as it was generated, with its reasoning; none before there is one.
+// A message of the user and its answer. start, answer: the number of tokens before the message, and before its answer; a start of 0
+// behind other turns: all that came before was written in another way for this one. rendered: the conversation's text up to the answer. said: the answer as it was generated, with its reasoning; none before there is one.
+// spelled: the parts of `rendered` in which words of messages spell special tokens. pictures: of the message.
 struct Turn {
   size_t start, answer;
   std::string rendered;
-  std::optional<std::string> said;
+  std::optional<std::string> said = {};
+  std::vector<TextPart> spelled = {};
+  Pictures pictures = {};
 };
 
 struct ChatLog {
@@ -28,7 +31,7 @@ struct ChatLog {
 
   std::string to_json() const;
 
-  // Reads a note. Throws TextError for one that is no conversation's.
+  // Reads a note, whose pictures are yet to be opened. Throws TextError for one that is no conversation's.
   static ChatLog from_json(std::string_view json);
 };
 

@@ -50,6 +50,11 @@ class Json {
     return yyjson_get_uint(value_);
   }
 
+  int64_t signed_integer() const {
+    if (!yyjson_is_sint(value_)) return static_cast<int64_t>(integer(INT64_MAX));
+    return yyjson_get_sint(value_);
+  }
+
   double number() const {
     if (!yyjson_is_num(value_)) fail("a number");
     return yyjson_get_num(value_);

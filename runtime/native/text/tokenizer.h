@@ -29,6 +29,8 @@ struct TextToken {
 // A part of a text, in bytes.
 struct TextPart {
   size_t begin, end;
+
+  bool operator==(const TextPart&) const = default;
 };
 
 // Does not change once it is read: any number of threads may use one.

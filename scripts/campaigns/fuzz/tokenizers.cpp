@@ -31,7 +31,7 @@ std::string refused(const TextError& error) {
 std::string answer_chat(std::string_view json, std::string_view text) {
   try {
     const ChatFormat format(json);
-    const auto part = [&](size_t number) { return std::string(text.substr(text.size() * number / 5, text.size() / 5)); };
+    const auto part = [&](size_t number) { return valid_utf8(text.substr(text.size() * number / 5, text.size() / 5)); };
     const std::vector<Message> messages = {
         {"system", part(0)}, {"user", part(1)}, {"assistant", part(2), part(3)}, {"user", part(4)}};
     for (const Thinking thinking : {Thinking::AS_USUAL, Thinking::ON, Thinking::OFF}) {
@@ -57,7 +57,8 @@ std::string answer_chat(std::string_view json, std::string_view text) {
     splitter.push(stops.finish());
     const Parts last = splitter.finish();
     if (shown > said.size() || last.content.size() > said.size()) return "wrong: an answer has more than was said";
-    const ChatLog log{{{"user", valid_utf8(part(1))}, {"assistant", said, said}}, {{0, 2, said, said}}, {1, 2, 3}};
+    const auto picture = std::make_shared<const MessagePicture>(MessagePicture{{-5}, part(0), {}});
+    const ChatLog log{{{"user", part(1), "", 1}, {"assistant", said, said}}, {{0, 2, said, said, {{0, 1}}, {picture}}}, {1, -5, 3}};
     if (ChatLog::from_json(log.to_json()).to_json() != log.to_json()) return "wrong: a log is another one when it is read";
     return "accepted";
   } catch (const TextError& error) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -117,7 +118,7 @@ def assert_chats(artifact: Artifact, session: Session) -> None:
     tokenizer = Tokenizer.from_file(artifact.folder / "tokenizer.json")
     conversation = Conversation(session, tokenizer, load_template(artifact), GenerationSettings(max_new_tokens=4))
     stats = GenerationStats()
-    answer = "".join(conversation.say("ab", stats))
+    answer = conversation.say("ab", stats=stats)
     assert 1 <= stats.new_tokens <= 4
     assert conversation.messages == [{"role": "user", "content": "ab"}, {"role": "assistant", "content": answer}]
-    assert session.tokens == conversation.tokens[: session.length]
+    assert session.tokens == json.loads(conversation.note)["tokens"][: session.length]

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import hybridge
 from hybridge.__main__ import app
-from hybridge.runtime import GenerationStats, Sampling, Session
+from hybridge.runtime import Sampling, Session
 from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import MACROS, executorch
@@ -171,8 +171,8 @@ def conversation(artifact: Path, message: str) -> str:
     """The answer of a chat with the example's settings."""
     model = open_text_model(artifact)
     settings = GenerationSettings(drafter=model.drafter, max_new_tokens=512)
-    said = Conversation(model.session, model.tokenizer, load_template(model.artifact), settings).say(message, GenerationStats())
-    return "".join(said).encode().decode("latin-1")
+    said = Conversation(model.session, model.tokenizer, load_template(model.artifact), settings).say(message)
+    return said.encode().decode("latin-1")
 
 
 def test_the_command_says_where_cmake_finds_it() -> None:

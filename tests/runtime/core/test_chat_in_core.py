@@ -1,23 +1,26 @@
-"""Chats in the core against Python's conversations and Python's parser of answers, over models that say what a test asks."""
+"""Chats in the core against sessions that read everything again, and Python's parser of answers, over models that say what a
+test asks."""
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 import torch
-from babbling import END, TEMPLATE, babble, fresh_session
+from babbling import END, TEMPLATE, babble, fresh_session, tokens_of, turns_of
 from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
 from hybridge.cache.errors import CapacityError, HybridgeError, NumericalError, StateFileError, UsageError
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.write.chat_format import find_chat_format, sections_of
-from hybridge.runtime import GenerationStats, Session
+from hybridge.runtime import Session
 from hybridge.runtime.artifacts.chat_format import (
     AnswerEntry,
     ChatFormatEntry,
@@ -32,7 +35,7 @@ from hybridge.runtime.core.programs import TextProgram
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import FORMATS, AnswerFormat
-from hybridge.runtime.text.chat_template import ChatTemplates, render
+from hybridge.runtime.text.chat_template import ChatTemplates, Message, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
 
@@ -83,72 +86,124 @@ def saying(answer: str) -> Callable[[tuple[int, ...]], Tensor]:
     return say
 
 
-class Twins:
-    """The same conversation in Python and in the core, each over a session of its own."""
+@dataclass
+class Plain:
+    """A conversation without a state: whatever is asked, a session that was reset reads all of its tokens."""
 
-    def __init__(
-        self,
-        sessions: tuple[Session, Session],
-        folder: Path,
-        cache_bytes: int,
-        seed: int | None = None,
-        tokenizer: Path = EMBEDDED,
-    ) -> None:
-        own = Tokenizer.from_file(tokenizer / "tokenizer.json")
-        self.python_session, self.core_session = sessions
-        sampling = None if seed is None else SamplingStruct(temperature=0.8, seed=seed, has_seed=1)
-        self.sampling, self.folder = sampling, folder
-        settings = GenerationSettings(
-            max_new_tokens=25, sampling=Sampling() if seed is None else Sampling(temperature=0.8, seed=seed)
-        )
-        cache = PrefixCache(self.python_session.model, cache_bytes)
-        reference = Conversation(self.python_session, own, lambda said: render(TEMPLATE, said, {}), settings, checkpoints=cache)
-        self.python, self.core = reference, Chat.over(self.core_session, own, PLAIN, checkpoint_bytes=max(cache_bytes, 1))
+    session: Session
+    tokenizer: Tokenizer
+    sampling: Sampling
+    messages: list[dict[str, str]] = field(default_factory=list)
+    turns: list[tuple[int, int, str]] = field(default_factory=list)
+    """Lengths of the tokens before a message and before its answer, and the conversation's text with the answer."""
+    tokens: list[int] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
+    """What a session has read once there was an answer."""
 
-    def step(self, name: str, words: str) -> None:
-        """Do the same to both; both answer, or both refuse."""
-        outcomes = [self._outcome(twin, name, words) for twin in ("python", "core")]
-        assert outcomes[0] == outcomes[1], name
-        assert self.core.messages == self.python.messages
-        assert self.core_session.tokens == self.python_session.tokens
+    def say(self, words: str) -> str:
+        asked = [*self.messages, {"role": "user", "content": words}]
+        text, known = render(TEMPLATE, asked, {}), self.turns[-1][2] if self.turns else ""
+        tokens = self.tokens if self.turns and text.startswith(known) else []
+        start, rest = len(tokens), text[len(known) :] if tokens else text
+        tokens = [*tokens, *self.tokenizer.encode(rest, around=False).ids]
+        if len(tokens) >= self.session.max_seq_len:
+            raise CapacityError("no room")
+        self.messages, self.tokens = asked, tokens
+        self.turns.append((start, len(tokens), text))
+        return self._answer(text)
 
-    def _outcome(self, twin: str, name: str, words: str) -> str | type:
-        try:
-            return getattr(self, f"_{twin}")(name, words)
-        except HybridgeError as error:
-            return CapacityError if isinstance(error, CapacityError) else HybridgeError
+    def retry(self, _: str) -> str:
+        start, answer, _ = self._last()
+        self.messages.pop()
+        self.tokens = self.tokens[:answer]
+        text = render(TEMPLATE, self.messages, {})
+        self.turns[-1] = start, answer, text
+        return self._answer(text)
 
-    def _python(self, name: str, words: str) -> str:
-        match name:
-            case "say":
-                return "".join(self.python.say(words, GenerationStats()))
-            case "retry":
-                return "".join(self.python.retry(GenerationStats()))
-            case "save":
-                self.python.save(self.folder / "python.state")
-            case "load":
-                self.python.load(self.folder / "core.state")
-            case _:
-                getattr(self.python, name)()
+    def undo(self, _: str) -> str:
+        start, *_ = self._last()
+        self.messages, self.tokens = self.messages[:-2], self.tokens[:start]
+        self.turns.pop()
         return ""
 
-    def _core(self, name: str, words: str) -> str:
+    def reset(self, _: str) -> str:
+        self.messages, self.turns, self.tokens = [], [], []
+        return ""
+
+    def _last(self) -> tuple[int, int, str]:
+        if not self.turns:
+            raise UsageError("nothing was said")
+        return self.turns[-1]
+
+    def _answer(self, asked: str) -> str:
+        self.session.reset()
+        new = list(self.session.generate(self.tokens, max_new_tokens=25, sampling=self.sampling))
+        self.read = [*self.tokens, *new][:-1]
+        self.tokens = [*self.tokens, *(token for token in new if token not in self.session.manifest.eos_ids)]
+        said = self.tokenizer.decode(self.tokens[self.turns[-1][1] :])
+        self.messages = [*self.messages, {"role": "assistant", "content": said}]
+        start, answer, _ = self.turns[-1]
+        self.turns[-1] = start, answer, asked + said
+        return said
+
+
+class Talks:
+    """The same conversation by the chat format, by the template in Jinja, and in the plainest way."""
+
+    def __init__(
+        self, session: Callable[[], Session], cache_bytes: int, seed: int | None = None, tokenizer: Path = EMBEDDED
+    ) -> None:
+        own = Tokenizer.from_file(tokenizer / "tokenizer.json")
+        self.sampling = Sampling() if seed is None else Sampling(temperature=0.8, seed=seed)
+        self.struct = SamplingStruct(temperature=0.8, seed=seed or 0, has_seed=1) if seed is not None else None
+        settings = GenerationSettings(max_new_tokens=25, sampling=self.sampling)
+        self.sessions = {"format": session(), "jinja": session()}
+        cache = PrefixCache(self.sessions["jinja"].model, cache_bytes)
+        self.plain = Plain(session(), own, self.sampling)
+        self.format = Chat.over(self.sessions["format"], own, PLAIN, checkpoint_bytes=max(cache_bytes, 1))
+        self.jinja = Conversation(
+            self.sessions["jinja"], own, lambda said: render(TEMPLATE, said, {}), settings, checkpoints=cache
+        )
+
+    def step(self, name: str, words: str) -> None:
+        """Do the same to all; all answer, or all refuse."""
+        wanted = outcome(lambda: getattr(self.plain, name)(words))
+        assert outcome(lambda: self._by_format(name, words)) == wanted, name
+        assert outcome(lambda: self._by_jinja(name, words)) == wanted, name
+        self.check(name in ("say", "retry") and isinstance(wanted, str))
+
+    def check(self, answered: bool = False) -> None:
+        for name, chat in (("format", self.format), ("jinja", self.jinja)):
+            read = self.sessions[name].tokens
+            assert chat.messages == self.plain.messages
+            assert tokens_of(chat) == self.plain.tokens
+            assert [(each.start, each.answer) for each in turns_of(chat)] == [each[:2] for each in self.plain.turns]
+            assert read == (self.plain.read if answered else self.plain.tokens[: len(read)])
+        assert self.sessions["format"].tokens == self.sessions["jinja"].tokens
+
+    def _by_format(self, name: str, words: str) -> str:
         pieces: list[str] = []
         asked = GenerationStruct(max_new_tokens=25)
-        if self.sampling is not None:
-            asked.sampling.contents = self.sampling
+        if self.struct is not None:
+            asked.sampling.contents = self.struct
         match name:
             case "say":
-                self.core.send(words, lambda content, _: pieces.append(content), asked)
+                self.format.send(words, lambda content, _: pieces.append(content), asked)
             case "retry":
-                self.core.retry(lambda content, _: pieces.append(content), asked)
-            case "save":
-                self.core.save(self.folder / "core.state")
-            case "load":
-                self.core.load(self.folder / "python.state")
+                self.format.retry(lambda content, _: pieces.append(content), asked)
             case _:
-                getattr(self.core, name)()
+                getattr(self.format, name)()
         return "".join(pieces)
+
+    def _by_jinja(self, name: str, words: str) -> str:
+        return (self.jinja.say(words) if name == "say" else getattr(self.jinja, name)()) or ""
+
+
+def outcome(ask: Callable[[], str]) -> str | type:
+    try:
+        return ask()
+    except HybridgeError as error:
+        return CapacityError if isinstance(error, CapacityError) else HybridgeError
 
 
 words = st.text("ab .\n#é漢", max_size=30)
@@ -165,24 +220,59 @@ saved_steps = st.lists(
     cache_bytes=st.sampled_from([0, 3000, 10**6]),
     seed=st.sampled_from([None, 3]),
 )
-def test_whatever_is_done_a_chat_says_what_pythons_conversation_says(
+def test_whatever_is_done_a_chat_says_what_a_session_says_that_reads_everything_again(
     steps: list[tuple[str, str]], slots: int, cache_bytes: int, seed: int | None
 ) -> None:
-    twins = Twins((fresh_session(slots), fresh_session(slots)), Path(), cache_bytes, seed)
+    talks = Talks(lambda: fresh_session(slots), cache_bytes, seed)
     for name, said in steps:
-        twins.step(name, said)
+        talks.step(name, said)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=saved_steps)
-def test_saved_chats_go_on_in_python_and_pythons_in_the_core(
+def test_saved_chats_go_on_by_jinja_and_those_by_jinja_go_on_by_a_chat_format(
     kernels_artifact: Path, tmp_path: Path, steps: list[tuple[str, str]]
 ) -> None:
     """Each loads what the other has saved."""
-    twins = Twins((Session.load(kernels_artifact), Session.load(kernels_artifact)), tmp_path, 10**6, tokenizer=kernels_artifact)
-    twins.step("save", "")
-    for name, said in [*steps, ("load", ""), ("say", "b")]:
-        twins.step(name, said)
+    talks = Talks(lambda: Session.load(kernels_artifact), 10**6, tokenizer=kernels_artifact)
+    chats = {"format": talks.format, "jinja": talks.jinja}
+    for name, said in [("save", ""), *steps, ("load", ""), ("say", "b")]:
+        if name == "save":
+            saved = copy.deepcopy((talks.plain.messages, talks.plain.turns, talks.plain.tokens))
+            for kind, chat in chats.items():
+                chat.save(tmp_path / f"{kind}.state")
+        elif name == "load":
+            talks.plain.messages, talks.plain.turns, talks.plain.tokens = copy.deepcopy(saved)
+            for kind, other in (("format", "jinja"), ("jinja", "format")):
+                chats[kind].load(tmp_path / f"{other}.state")
+            talks.check()
+        else:
+            talks.step(name, said)
+
+
+def test_a_saved_chat_whose_template_rewrites_the_past_can_be_undone(kernels_artifact: Path, tmp_path: Path) -> None:
+    own = Tokenizer.from_file(kernels_artifact / "tokenizer.json")
+
+    def begun() -> Conversation:
+        def numbered(said: list[Message]) -> str:
+            return "." * (20 - len(said)) + render(TEMPLATE, said, {})  # so that earlier turns have more tokens
+
+        return Conversation(Session.load(kernels_artifact), own, numbered, GenerationSettings(max_new_tokens=5))
+
+    first, second = begun(), begun()
+    first.say("a")
+    retried = first.retry()
+    first.say("b")
+    first.say("c")
+    first.save(tmp_path / "talk.state")
+    second.load(tmp_path / "talk.state")
+    assert (second.note, second.session.tokens) == (first.note, first.session.tokens)
+    assert [each.start for each in turns_of(second)] == [0, 0, 0]
+    for chat in (first, second):
+        chat.undo()
+        chat.undo()
+        assert chat.retry() == retried
+        assert len(chat.messages) == 2
 
 
 def test_what_is_no_text_is_read_as_replacement_characters_and_saved(kernels_artifact: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def opened(top: Path, session: Session, budget: int = BUDGET) -> Iterator[tuple[
     """A folder, a cache over it, and how many checkpoints it had."""
     folder, cache = CheckpointFolder(top, session, budget), PrefixCache(session.model, budget)
     count = folder.load_into(cache)
-    cache.used = folder.put
+    cache.watch(folder.put)
     try:
         yield folder, cache, count
     finally:

@@ -270,9 +270,9 @@ class Kept:
     def alive(self) -> list[list[int]]:
         """The texts of what is kept; asking for them uses them in their order."""
         known = list(dict.fromkeys(tuple(self.text(each)) for each in reversed(self.used)))[::-1]
-        self.cache.used = None
+        self.cache.watch(None)
         found = [list(text) for text in known if self.cache.has(text)]
-        self.cache.used = self.use
+        self.cache.watch(self.use)
         return found
 
 

@@ -33,6 +33,9 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "piece": interface.PieceStruct,
     "answer": interface.AnswerStruct,
     "message": interface.MessageStruct,
+    "chat_picture": interface.ChatPictureStruct,
+    "rendered": interface.RenderedStruct,
+    "chat_template": interface.ChatTemplateStruct,
 }
 DRAFTERS = {
     "NONE": "NO_DRAFTER",

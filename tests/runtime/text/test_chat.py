@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from babbling import TEMPLATE, said
+from babbling import TEMPLATE, tokens_of, turns_of
 from command_line import Outcome, Run
 from forgery import forge
 from store import exported
@@ -61,31 +61,31 @@ def opened(folder: Path) -> Conversation:
 @pytest.mark.parametrize("first", ["hello", "hello<end> you"])
 def test_a_saved_conversation_goes_on_and_can_still_be_undone(chatting_artifact: Path, tmp_path: Path, first: str) -> None:
     one = opened(chatting_artifact)
-    said(one, first)
-    said(one, "more")
+    one.say(first)
+    one.say("more")
     one.save(tmp_path / "talk")
     other = opened(chatting_artifact)
     other.load(tmp_path / "talk")
     assert other.messages == one.messages
-    assert other.turns == one.turns
-    assert bool(other.turns[1].spelled) == (first != "hello")
+    assert turns_of(other) == turns_of(one)
+    assert bool(turns_of(other)[1].spelled) == (first != "hello")
     assert other.session.tokens == one.session.tokens
     other.undo()
     one.undo()
     assert other.session.length == one.session.length > 0, "what the file's slots keep is not read again"
-    assert said(other, "again") == said(one, "again")
+    assert other.say("again") == one.say("again")
 
 
 def test_a_conversation_of_0_2_goes_on(chatting_artifact: Path, tmp_path: Path) -> None:
     """Its turns have no spelled tokens."""
     one = opened(chatting_artifact)
-    said(one, "hello")
-    turns = [{name: value for name, value in vars(turn).items() if name != "spelled"} for turn in one.turns]
-    one.session.save(tmp_path / "talk", json.dumps({"messages": one.messages, "turns": turns, "tokens": one.tokens}))
+    one.say("hello")
+    turns = [{name: value for name, value in vars(turn).items() if name != "spelled"} for turn in turns_of(one)]
+    one.session.save(tmp_path / "talk", json.dumps({"messages": one.messages, "turns": turns, "tokens": tokens_of(one)}))
     other = opened(chatting_artifact)
     other.load(tmp_path / "talk")
-    assert said(other, "more") == said(one, "more")
-    assert other.tokens == one.tokens
+    assert other.say("more") == one.say("more")
+    assert tokens_of(other) == tokens_of(one)
 
 
 def test_a_state_without_a_conversation_is_refused(chatting_artifact: Path, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_wrong_commands_are_said_and_the_chat_goes_on(
     assert done.code == 0
     for says in (
         "no command /what",
-        "no message to undo",
+        "there is no message yet",
         "needs the name of a file",
         "does not exist",
         "no room for an answer",

@@ -1,18 +1,22 @@
 """A conversation's state against sessions that read the same tokens from the start."""
 
 import re
+import signal
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import scripted
-from babbling import BYTES, END, TEMPLATE, again, babble, fresh_session, said, talk
+from babbling import BYTES, END, TEMPLATE, babble, fresh_session, talk, tokens_of, turns_of
 from hypothesis import given, settings
 
 from hybridge.cache.errors import CapacityError, UsageError
 from hybridge.runtime import ExportOptions, GenerationStats, Session
 from hybridge.runtime.cli.chat import Terminal
-from hybridge.runtime.core.drafters import Context, Proposal
+from hybridge.runtime.core.drafters import Context, PromptLookup, Proposal
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
 from hybridge.runtime.text.answers import AnswerSplitter, answer_format
@@ -22,9 +26,9 @@ from hybridge.runtime.text.generate import GenerationSettings
 from hybridge.runtime.text.grammars import Grammars, behind
 
 
-def answer_of(tokens: list[int]) -> str:
+def answer_of(tokens: list[int], max_seq_len: int = 600) -> str:
     """What a session that reads these tokens for the first time says."""
-    session = fresh_session()
+    session = fresh_session(max_seq_len=max_seq_len)
     new = list(session.generate(tokens, max_new_tokens=25))
     return BYTES.decode(new[:-1] if new[-1] == END else new)
 
@@ -38,23 +42,21 @@ steps = st.lists(st.sampled_from(["say", "say", "undo", "retry", "stop early"]),
 def test_whatever_is_undone_the_next_answer_is_that_of_a_fresh_session(steps: list[str], slots: int, cache_bytes: int) -> None:
     conversation = talk(slots, cache_bytes=cache_bytes)
     for i, step in enumerate(steps):
-        if step in ("undo", "retry") and not conversation.turns:
+        if step in ("undo", "retry") and not turns_of(conversation):
             with pytest.raises(UsageError, match="no message"):
                 conversation.undo()
         elif step == "undo":
             conversation.undo()
         elif step == "retry":
-            assert again(conversation) == answer_of(conversation.tokens[: conversation.turns[-1].answer])
+            assert conversation.retry() == answer_of(tokens_of(conversation)[: turns_of(conversation)[-1].answer])
         elif step == "stop early":
-            pieces = conversation.say(f"what is {i}", GenerationStats())
-            next(pieces)
-            pieces.close()  # type: ignore[attr-defined]
+            conversation.say(f"what is {i}", lambda *_: False)
         else:
-            told = said(conversation, f"tell me {i}")
-            assert told == answer_of(conversation.tokens[: conversation.turns[-1].answer])
+            told = conversation.say(f"tell me {i}")
+            assert told == answer_of(tokens_of(conversation)[: turns_of(conversation)[-1].answer])
         session = conversation.session
-        assert session.tokens == conversation.tokens[: session.length], "the state is of a beginning of the conversation"
-        assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * len(conversation.turns)
+        assert session.tokens == tokens_of(conversation)[: session.length], "the state is of a beginning of the conversation"
+        assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * len(turns_of(conversation))
 
 
 class Counting(TextProgram):
@@ -72,15 +74,15 @@ class Counting(TextProgram):
 def test_taking_back_reads_nothing_again() -> None:
     counting = Counting(babble, snapshot_slots=2)
     conversation = talk(program=counting)
-    said(conversation, "one")
-    said(conversation, "two " * 20)
+    conversation.say("one")
+    conversation.say("two " * 20)
     counting.read = 0
     conversation.undo()
     assert counting.read == 0
     assert conversation.read_again == 0
-    said(conversation, "three")
+    conversation.say("three")
     counting.read = 0
-    answer = again(conversation)
+    answer = conversation.retry()
     assert counting.read <= len(answer) + 1, "only the answer itself was computed"
     assert conversation.read_again == 0
 
@@ -89,39 +91,39 @@ def test_the_statistics_count_every_token_that_was_read() -> None:
     conversation = talk()
     for text in ("one two three", "four"):
         before, stats = conversation.session.length, GenerationStats()
-        list(conversation.say(text, stats))
-        assert stats.prompt_tokens == conversation.turns[-1].answer - before > len(text)
+        conversation.say(text, stats=stats)
+        assert stats.prompt_tokens == turns_of(conversation)[-1].answer - before > len(text)
         assert stats.prefill_seconds > 0
     stats = GenerationStats()
-    list(conversation.retry(stats))
+    conversation.retry(stats=stats)
     assert stats.prompt_tokens == 1, "the message's checkpoint is of all but its last token"
 
 
 def test_going_back_many_turns_reads_only_what_is_new() -> None:
     conversation = talk(slots=0)
     for i in range(8):
-        said(conversation, f"message {i}")
+        conversation.say(f"message {i}")
     for _ in range(6):
         conversation.undo()
     began = conversation.session.length
-    assert began >= len(conversation.tokens) - 1, "the last answer's last token at most is not read"
-    said(conversation, "another way")
+    assert began >= len(tokens_of(conversation)) - 1, "the last answer's last token at most is not read"
+    conversation.say("another way")
     assert conversation.read_again == 0
 
 
 def test_without_checkpoints_the_conversation_is_read_again_and_says_so() -> None:
     conversation = talk(slots=0, cache_bytes=0)
-    said(conversation, "one")
-    said(conversation, "two")
-    again(conversation)
+    conversation.say("one")
+    conversation.say("two")
+    conversation.retry()
     assert conversation.read_again > 10
 
 
 def test_a_message_only_adds_to_what_was_read() -> None:
     conversation = talk()
-    said(conversation, "one")
+    conversation.say("one")
     length = conversation.session.length
-    said(conversation, "two")
+    conversation.say("two")
     assert conversation.read_again == 0
     assert conversation.session.length > length
 
@@ -129,10 +131,10 @@ def test_a_message_only_adds_to_what_was_read() -> None:
 def test_a_template_that_rewrites_the_past_is_followed() -> None:
     conversation = talk()
     conversation.render = lambda messages: f"[{len(messages)}]" + render(TEMPLATE, messages, {})
-    said(conversation, "one")
-    told = said(conversation, "two")
-    assert told == answer_of(conversation.tokens[: conversation.turns[-1].answer])
-    assert BYTES.decode(conversation.tokens).startswith("[3]")
+    conversation.say("one")
+    told = conversation.say("two")
+    assert told == answer_of(tokens_of(conversation)[: turns_of(conversation)[-1].answer])
+    assert BYTES.decode(tokens_of(conversation)).startswith("[3]")
 
 
 def test_messages_of_the_system_stand_before_the_conversation() -> None:
@@ -143,27 +145,27 @@ def test_messages_of_the_system_stand_before_the_conversation() -> None:
         return render(TEMPLATE, messages, {})
 
     conversation = Conversation(fresh_session(), BYTES, rendered, GenerationSettings(max_new_tokens=5), opening)
-    said(conversation, "one")
+    conversation.say("one")
     conversation.undo()
-    said(conversation, "two")
+    conversation.say("two")
     assert seen == [["system", "system", "user"]] * 2
     assert len(opening) == 2, "what was given is not written to"
 
 
 def test_a_stop_string_ends_an_answer_and_stays_out_of_it() -> None:
-    plain = said(talk(), "one")
+    plain = talk().say("one")
     stopped = talk(stop=(plain[2:4],))
-    assert said(stopped, "one") == plain[: plain.find(plain[2:4])]
+    assert stopped.say("one") == plain[: plain.find(plain[2:4])]
     assert stopped.messages[-1]["content"] == plain[: plain.find(plain[2:4])]
 
 
 def test_what_does_not_fit_changes_nothing() -> None:
     conversation = talk(max_seq_len=80)
-    said(conversation, "one")
-    before = (list(conversation.messages), list(conversation.tokens), conversation.session.tokens)
+    conversation.say("one")
+    before = (conversation.messages, tokens_of(conversation), conversation.session.tokens)
     with pytest.raises(CapacityError, match="no room for an answer"):
-        said(conversation, "x" * 100)
-    assert before == (conversation.messages, conversation.tokens, conversation.session.tokens)
+        conversation.say("x" * 100)
+    assert before == (conversation.messages, tokens_of(conversation), conversation.session.tokens)
 
 
 class Tapped(TextProgram):
@@ -197,12 +199,12 @@ def test_a_drafter_gets_the_hidden_states_of_the_whole_prompt() -> None:
     session = Session.over(Tapped(babble, snapshot_slots=2), ModelDescription(vocab_size=260, options=options, eos_ids=[]))
     settings = GenerationSettings(drafter=listener, max_new_tokens=2)
     conversation = Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings)
-    said(conversation, "hello")
-    answer = conversation.turns[0].answer
+    conversation.say("hello")
+    answer = turns_of(conversation)[0].answer
     assert listener.places[:answer] == list(range(answer))
     listener.places.clear()
-    said(conversation, "more")
-    assert set(range(answer + 2, conversation.turns[1].answer)) <= set(listener.places)
+    conversation.say("more")
+    assert set(range(answer + 2, turns_of(conversation)[1].answer)) <= set(listener.places)
 
 
 def test_what_an_answer_follows_is_made_of_its_prompt() -> None:
@@ -214,10 +216,90 @@ def test_what_an_answer_follows_is_made_of_its_prompt() -> None:
         return behind("a" if len(prompts) == 1 else "", grammars.regex("[xyz]{3}").follow, BYTES, [END])
 
     conversation = talk(constrain=constrain, max_new_tokens=200)
-    thought = said(conversation, "hello")
-    assert prompts == [conversation.turns[0].rendered]
+    thought = conversation.say("hello")
+    assert prompts == [turns_of(conversation)[0].rendered]
     assert re.fullmatch(r"[^a]*a\n\n[xyz]{3}", thought)
-    assert re.fullmatch("[xyz]{3}", said(conversation, "more"))
+    assert re.fullmatch("[xyz]{3}", conversation.say("more"))
+
+
+# What ends an answer early
+
+
+class Interrupting(TextProgram):
+    """Ctrl-C comes in a call once the text has this length."""
+
+    at = 10**9
+
+    def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
+        answer = super().call(name, *inputs)
+        if len(self.text) >= self.at:
+            self.at = 10**9
+            signal.raise_signal(signal.SIGINT)
+        return answer
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 10**6])
+def test_ctrl_c_ends_a_long_prompt_between_two_chunks(cache_bytes: int) -> None:
+    program = Interrupting(babble, snapshot_slots=2)
+    conversation = talk(max_seq_len=3000, program=program, cache_bytes=cache_bytes)
+    conversation.say("hello")
+    before = conversation.messages, tokens_of(conversation)
+    program.at = 1000
+    stats, seen = GenerationStats(), list[str]()
+    with pytest.raises(KeyboardInterrupt):
+        conversation.say("x" * 2000, lambda content, _: seen.append(content), stats)
+    assert (conversation.messages, tokens_of(conversation)) == before
+    assert (seen, stats.new_tokens) == ([], 0)
+    assert len(program.text) <= 1000 + conversation.session.prefill_chunk
+    assert conversation.say("x" * 2000) == answer_of(tokens_of(conversation)[: turns_of(conversation)[-1].answer], 3000)
+
+
+def test_ctrl_c_ends_an_answer_and_keeps_its_text() -> None:
+    program = Interrupting(babble, snapshot_slots=2)
+    conversation = talk(program=program, drafter=PromptLookup())
+    answer = conversation.say("hello")
+    program.at = turns_of(conversation)[0].answer + len(answer) // 2
+    conversation.undo()
+    stats, seen = GenerationStats(), list[str]()
+    with pytest.raises(KeyboardInterrupt):
+        conversation.say("hello", lambda content, _: seen.append(content), stats)
+    said = "".join(seen)
+    assert answer.startswith(said)
+    assert conversation.messages[-1] == {"role": "assistant", "content": said}
+    assert 0 < len(said) < len(answer)
+    assert stats.new_tokens == len(said)
+    assert conversation.say("more") == answer_of(tokens_of(conversation)[: turns_of(conversation)[-1].answer])
+
+
+class OwnError(Exception):
+    pass
+
+
+def failing(*_: object) -> Any:
+    raise OwnError
+
+
+@pytest.mark.parametrize("name", ["render", "constrain", "splitter", "split", "show", "propose"])
+def test_what_a_function_of_python_raises_comes_out(name: str) -> None:
+    """Before the first token nothing has changed; behind it the text so far stays."""
+    conversation = talk()
+    conversation.say("one")
+    before = conversation.messages
+    drafter = SimpleNamespace(propose=failing, is_cheap=True, needs_hidden=False)
+    broken = SimpleNamespace(feed=failing, finish=failing)
+    match name:
+        case "render":
+            conversation.render = failing
+        case "splitter" | "split":
+            conversation._splitter = AnswerSplitter(BYTES, failing if name == "splitter" else lambda _: broken)  # type: ignore
+        case "constrain" | "propose":
+            given = {"constrain": failing} if name == "constrain" else {"drafter": drafter}
+            conversation.settings = replace(conversation.settings, **given)  # type: ignore[arg-type]
+    with pytest.raises(OwnError):
+        conversation.say("two", failing if name == "show" else None)
+    begun = name in ("split", "show", "propose")
+    assert len(conversation.messages) == len(before) + (2 if begun else 0)
+    assert conversation.messages[: len(before)] == before
 
 
 # Reasoning
@@ -225,43 +307,57 @@ def test_what_an_answer_follows_is_made_of_its_prompt() -> None:
 FORGETFUL = scripted.TEMPLATE.replace("message.reasoning_content", "false")
 
 
-def thoughtful(template: str = scripted.TEMPLATE) -> tuple[Conversation, list[str]]:
-    """A conversation with a model that thinks "hm" and says "yes", and what it was seen to think."""
+def thoughtful(template: str = scripted.TEMPLATE) -> Conversation:
+    """A conversation with a model that thinks "hm" and says "yes"."""
     model = scripted.speaking(lambda prompt: "<think>\nhm\n</think>\n\nyes")
     options = ExportOptions(max_seq_len=900, verify_len=4, snapshot_slots=2)
     session = Session.over(TextProgram(model), ModelDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
     form = answer_format(None, template, BYTES)
     assert form is not None
     splitter = AnswerSplitter(BYTES, lambda prompt: form.answer(prompt, ()))
-    conversation = Conversation(
-        session, BYTES, lambda messages: render(template, messages, {}), GenerationSettings(splitter=splitter)
-    )
-    thoughts = list[str]()
-    conversation.think = thoughts.append
-    return conversation, thoughts
+    return Conversation(session, BYTES, lambda messages: render(template, messages, {}), GenerationSettings(splitter=splitter))
 
 
 def test_reasoning_is_no_part_of_an_answer() -> None:
-    conversation, thoughts = thoughtful()
-    assert said(conversation, "hello") == "yes"
+    conversation, thoughts = thoughtful(), list[str]()
+    assert conversation.say("hello", lambda _, reasoning: thoughts.append(reasoning)) == "yes"
     assert "".join(thoughts) == "hm"
     assert conversation.messages[-1] == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
-    assert again(conversation) == "yes"
+    assert conversation.retry() == "yes"
 
 
 @pytest.mark.parametrize(("template", "kept"), [(scripted.TEMPLATE, True), (FORGETFUL, False)], ids=["kept", "left out"])
 def test_the_template_decides_whether_reasoning_stays(template: str, kept: bool) -> None:
-    conversation, _ = thoughtful(template)
-    said(conversation, "hello")
+    conversation = thoughtful(template)
+    conversation.say("hello")
     length = conversation.session.length
-    assert said(conversation, "more") == "yes"
-    assert ("hm" in conversation.turns[1].rendered) == kept
-    assert BYTES.decode(conversation.tokens, skip_special_tokens=False).startswith(conversation.turns[1].rendered)
-    assert (conversation.turns[1].start >= length) == kept, "what stays is not read again"
+    assert conversation.say("more") == "yes"
+    assert ("hm" in turns_of(conversation)[1].rendered) == kept
+    assert BYTES.decode(tokens_of(conversation), skip_special_tokens=False).startswith(turns_of(conversation)[1].rendered)
+    assert (turns_of(conversation)[1].start >= length) == kept, "what stays is not read again"
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=st.lists(st.sampled_from(["say", "say", "undo", "retry"]), min_size=1, max_size=10))
+def test_what_a_template_wrote_in_another_way_can_be_undone(steps: list[str]) -> None:
+    """A message lets go of earlier reasoning; its undoing brings that back."""
+    conversation = thoughtful(FORGETFUL)
+    conversation.say("first")
+    for step in steps:
+        if step != "say" and not turns_of(conversation):
+            continue
+        conversation.say("more") if step == "say" else getattr(conversation, step)()
+        tokens, session = tokens_of(conversation), conversation.session
+        assert tokens[: session.length] == session.tokens
+        if turns := turns_of(conversation):
+            written = render(FORGETFUL, conversation.messages[:-1], {})
+            assert turns[-1].rendered == written
+            assert BYTES.decode(tokens, skip_special_tokens=False) == f"{written}<think>\nhm\n</think>\n\nyes"
+            assert tokens[: turns[-1].answer] == BYTES.encode(written, around=False).ids
 
 
 def test_the_terminal_shows_reasoning_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    conversation, _ = thoughtful()
+    conversation = thoughtful()
     terminal = Terminal(conversation, json=False)
     terminal._do("hello")
     shown = capsys.readouterr()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from babbling import tokens_of, turns_of
 from command_line import Run
 from picture_files import file_of, noise
 from public_folders import LFM2_VL_SPECIAL, PICTURE, QWEN_SPECIAL
 
 from hybridge.cache.errors import CapacityError, PictureError
 from hybridge.runtime.cli.chat import Terminal
-from hybridge.runtime.core.statistics import GenerationStats
-from hybridge.runtime.text import conversation as conversations
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model
@@ -39,7 +39,16 @@ def begin(request: pytest.FixtureRequest) -> Begin:
 
 
 def said(conversation: Conversation, text: str, *pictures: PreparedPicture) -> str:
-    return "".join(conversation.say(text, GenerationStats(), pictures))
+    return conversation.say(text, pictures=pictures)
+
+
+def reopened(begin: Begin, file: Path) -> tuple[Conversation, list[PreparedPicture]]:
+    """A saved conversation as after a restart, and its pictures."""
+    conversation, model = begin()
+    opened, prepare = list[PreparedPicture](), model.pictures.prepare
+    conversation._prepare = lambda data: opened.append(prepare(data)) or opened[-1]  # type: ignore[func-returns-value]
+    conversation.load(file)
+    return conversation, opened
 
 
 def test_a_conversation_with_two_pictures(begin: Begin, tmp_path: Path) -> None:
@@ -48,40 +57,50 @@ def test_a_conversation_with_two_pictures(begin: Begin, tmp_path: Path) -> None:
     answers = [said(conversation, "What is this?", first), said(conversation, "And where?")]
     assert first.encodings == 1
     answers.append(said(conversation, "And this?", second))
-    rows = [token for token in conversation.tokens if token < 0]
+    rows = [token for token in tokens_of(conversation) if token < 0]
     assert rows == [row for picture in (first, second) for part in picture.parts for row in part.ids]
     conversation.save(tmp_path / "talk.state")
-    saved = list(conversation.tokens)
-    assert "".join(conversation.retry(GenerationStats())) == answers[2]
+    saved = tokens_of(conversation)
+    assert conversation.retry() == answers[2]
     conversation.undo()
     assert said(conversation, "And this?", second) == answers[2]
     assert (first.encodings, second.encodings) == (1, len(second.parts))
 
-    other, _ = begin()  # as after a restart
-    other.load(tmp_path / "talk.state")
-    assert other.tokens == saved
-    assert "".join(other.retry(GenerationStats())) == answers[2]
+    other, opened_pictures = reopened(begin, tmp_path / "talk.state")
+    assert tokens_of(other) == saved
+    assert other.retry() == answers[2]
     other.undo()
-    again = [each for turn in other.turns for each in turn.pictures]
-    assert [each.ids for each in again] == [first.ids]
+    assert [len(turn.pictures) for turn in turns_of(other)] == [1, 0]
+    again = opened_pictures[0]
+    assert again.ids == first.ids
     assert said(other, "And then?")
-    assert sum(each.encodings for each in again) == 0
+    assert again.encodings == 0
 
     # A state that no checkpoint has is read again, with the picture that was saved.
     other.checkpoints.clear()
     other.session.reset()
-    assert "".join(other.retry(GenerationStats()))
-    assert sum(each.encodings for each in again) == 1
+    assert other.retry()
+    assert again.encodings == 1
     assert other.read_again == 0
+
+    # The conversation keeps its pictures open, and lets go of them.
+    for each in again.parts:
+        each.close()
+    other.checkpoints.clear()
+    other.session.reset()
+    assert other.retry()
+    other.reset()
+    with pytest.raises(PictureError, match="closed"):
+        other.session.prefill(again.ids)
 
 
 def test_a_picture_is_where_the_template_puts_it(begin: Begin) -> None:
     conversation, model = begin()
     picture = model.pictures.prepare(SMALL)
     said(conversation, "Say <image> in words", picture)
-    at = conversation.tokens.index(LFM2_VL_SPECIAL.index(PICTURE["begin"]))
-    assert conversation.tokens[at : at + len(picture.ids)] == picture.ids
-    behind = conversation.tokens[at + len(picture.ids) :]
+    at = tokens_of(conversation).index(LFM2_VL_SPECIAL.index(PICTURE["begin"]))
+    assert tokens_of(conversation)[at : at + len(picture.ids)] == picture.ids
+    behind = tokens_of(conversation)[at + len(picture.ids) :]
     assert model.tokenizer.decode(behind).startswith("Say <image> in words"), "what people spell stays text"
     assert LFM2_VL_SPECIAL.index("<image>") not in behind[: len("Say <image> in words")]
 
@@ -91,19 +110,17 @@ def test_a_conversation_with_two_pictures_on_a_grid(begin: Begin, tmp_path: Path
     conversation, model = begin()
     first, second = model.pictures.prepare(SMALL), model.pictures.prepare(LARGE)
     answers = [said(conversation, "What is this?", first), said(conversation, "And this?", second)]
-    rows = [token for token in conversation.tokens if token < 0]
+    rows = [token for token in tokens_of(conversation) if token < 0]
     assert rows == [*first.ids, *second.ids]
     conversation.save(tmp_path / "talk.state")
-    assert "".join(conversation.retry(GenerationStats())) == answers[1]
+    assert conversation.retry() == answers[1]
     conversation.undo()
     assert said(conversation, "And this?", second) == answers[1]
     assert said(conversation, "Where?")
     assert (first.encodings, second.encodings) == (1, 1)
 
-    other, _ = begin()  # as after a restart
-    other.load(tmp_path / "talk.state")
-    assert "".join(other.retry(GenerationStats())) == answers[1]
-    again = [each for turn in other.turns for each in turn.pictures]
+    other, again = reopened(begin, tmp_path / "talk.state")
+    assert other.retry() == answers[1]
     assert [each.ids for each in again] == [first.ids, second.ids]
     assert sum(each.encodings for each in again) == 0
 
@@ -115,18 +132,18 @@ def test_a_picture_is_between_the_tokens_that_qwens_template_writes(begin: Begin
     assert picture.ids == picture.parts[0].ids
     said(conversation, "Say <|image_pad|> in words", picture)
     start, end, row = (QWEN_SPECIAL.index(name) for name in ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"))
-    at = conversation.tokens.index(start) + 1
-    assert conversation.tokens[at : at + len(picture.ids) + 1] == [*picture.ids, end]
-    assert row not in conversation.tokens[: at + len(picture.ids) + 20], "what people spell stays text"
+    at = tokens_of(conversation).index(start) + 1
+    assert tokens_of(conversation)[at : at + len(picture.ids) + 1] == [*picture.ids, end]
+    assert row not in tokens_of(conversation)[: at + len(picture.ids) + 20], "what people spell stays text"
 
 
 def test_a_message_that_does_not_fit_changes_nothing(begin: Begin) -> None:
     conversation, model = begin()
     picture = model.pictures.prepare(LARGE)
-    before = said(conversation, "hello"), list(conversation.tokens)
+    before = said(conversation, "hello"), tokens_of(conversation)
     with pytest.raises(CapacityError, match="leaves no room"):
         said(conversation, "and", picture, picture, picture)
-    assert (conversation.messages[-1]["content"], conversation.tokens) == before
+    assert (conversation.messages[-1]["content"], tokens_of(conversation)) == before
     assert picture.encodings == 0
 
 
@@ -135,13 +152,12 @@ def test_a_template_without_a_place_for_pictures(begin: Begin) -> None:
     conversation.render = lambda messages: "".join(f"{each['role']}\n" for each in messages)
     with pytest.raises(PictureError, match="0 places for 1 pictures"):
         said(conversation, "What is this?", model.pictures.prepare(SMALL))
-    assert not conversation.turns
+    assert not turns_of(conversation)
 
 
-def test_more_pictures_than_a_file_takes(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_pictures_than_a_file_takes(begin: Begin, tmp_path: Path) -> None:
     conversation, model = begin()
-    said(conversation, "What is this?", model.pictures.prepare(SMALL))
-    monkeypatch.setattr(conversations, "MOST_SAVED", 1000)
+    said(conversation, "What is this?", replace(model.pictures.prepare(SMALL), data=bytes(46 << 20)))
     with pytest.raises(PictureError, match="undo messages"):
         conversation.save(tmp_path / "talk.state")
     assert not (tmp_path / "talk.state").exists()
@@ -155,7 +171,7 @@ def test_saved_pictures_that_are_damaged(begin: Begin, tmp_path: Path) -> None:
     other._prepare = None
     with pytest.raises(PictureError, match="the conversation has pictures"):
         other.load(tmp_path / "talk.state")
-    assert (other.tokens, other.session.length) == ([], 0)
+    assert (tokens_of(other), other.session.length) == ([], 0)
 
 
 def test_the_terminal_takes_pictures(begin: Begin, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +181,7 @@ def test_the_terminal_takes_pictures(begin: Begin, tmp_path: Path, capsys: pytes
     terminal._do(f"/image {tmp_path / 'cat.png'}")
     terminal._do("What is this?")
     terminal._do("Sure?")
-    assert [len(turn.pictures) for turn in conversation.turns] == [1, 0]
+    assert [len(turn.pictures) for turn in turns_of(conversation)] == [1, 0]
     assert "a picture of 47 tokens in 1 x 2 tiles" in capsys.readouterr().err
     with pytest.raises(PictureError, match="cannot be read"):
         terminal._do("/image missing.png")

@@ -1,0 +1,80 @@
+// What a conversation needs of its model's chat template: a text for its messages, and an answer's parts.
+//
+// A chat format is one (chat_format.h, answer.h); a caller's functions are another (c_api/chat.cpp).
+#ifndef HYBRIDGE_NATIVE_TEXT_CHAT_TEMPLATE_H
+#define HYBRIDGE_NATIVE_TEXT_CHAT_TEMPLATE_H
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "error.h"
+#include "tokenizer.h"
+
+namespace hybridge::text {
+
+// role: system, user or assistant. reasoning: what an assistant thought before it answered. pictures: the number of those before the
+// content.
+struct Message {
+  std::string role, content, reasoning = {};
+  size_t pictures = 0;
+};
+
+// A picture of a message. ids: what stands in the place of its placeholder, rows of open pictures and tokens around them. saved: the
+// text by which a saved conversation's template opens it again. open: what must live as long as the message.
+struct MessagePicture {
+  std::vector<int64_t> ids = {};
+  std::string saved = {};
+  std::vector<std::shared_ptr<const void>> open = {};
+};
+
+using Pictures = std::vector<std::shared_ptr<const MessagePicture>>;
+
+// A conversation's text, and parts of it that are the words of messages: in them special tokens are text.
+struct Rendered {
+  std::string text;
+  std::vector<TextPart> words;
+};
+
+struct Parts {
+  std::string content, reasoning;
+};
+
+// An answer while it comes.
+class Splitter {
+ public:
+  virtual ~Splitter() = default;
+
+  // What a piece of the answer adds to its parts, and what its end does.
+  virtual Parts push(std::string_view piece) = 0;
+  virtual Parts finish() = 0;
+};
+
+class ChatTemplate {
+ public:
+  virtual ~ChatTemplate() = default;
+
+  // The text of a conversation that ends with a user's message, up to where the assistant is to speak. Throws TextError for one that
+  // the template cannot write.
+  virtual Rendered render(std::span<const Message> messages) const = 0;
+
+  // Begins the answer to a text that `render` made, which may have begun its reasoning. Throws TextError.
+  virtual std::unique_ptr<Splitter> answer(std::string_view rendered) const = 0;
+
+  // The text that ends the reasoning with which an answer begins; empty if it begins with none, or that is not known beforehand.
+  virtual std::string reasoning_end() const { return ""; }
+
+  // A text that has all special tokens in it that are shown to the splitter.
+  virtual std::string shown() const = 0;
+
+  // Opens a saved picture again. Throws TextError.
+  virtual MessagePicture open(std::string_view) const { throw TextError("the conversation has pictures, which this chat cannot open"); }
+};
+
+}  // namespace hybridge::text
+
+#endif
