@@ -86,6 +86,8 @@ FEATURES = (
           "session checkpoints drafter_programs"),
     Break("a session's prefill in chunks", "runtime/native/hybridge/session.h", "i + 1 < pieces.size()",
           "i + 2 < pieces.size()", "session checkpoints drafter_programs"),
+    Break("rope positions behind a picture", "cache/layers/rope_delta.py", "advance - block.count, 0)",
+          "advance - block.count + 1, 0)", "rope_delta pictures_on_a_grid validate_pictures"),
     Break("the C API's commit", "runtime/native/c_api.cpp", "answer(it.session->commit(count))",
           "answer(it.session->commit(count + 1))", "native_package"),
     Break("products of 4-bit weights", "runtime/kernels/panels.h", "minima.numbers ? 0 : 1 << (code - 1)",
