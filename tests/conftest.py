@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+# A process for each core, each with one thread: threads that share a core spend their time waiting for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch starts
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
