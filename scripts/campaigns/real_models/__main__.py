@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--isa", choices=sorted(filter(None, peers.INSTRUCTION_SETS)), default="", help=isa)
     parser.add_argument("--rounds", type=int, default=5, help="turns of both engines for each speed")
     options = parser.parse_args()
-    if {*options.only} != {"drafts"} and not peers.installed(options.work, options.isa):
+    if not peers.installed(options.work, options.isa):
         print("Compiling llama.cpp: once, some minutes", file=sys.stderr)
         peers.install(options.work, options.isa)
     if options.isa:
@@ -99,7 +99,7 @@ def show(model: RealModel, work: Path, python: Path, options: argparse.Namespace
             say(row)
         say(f"\n{speed.first_token_seconds(kept, text.BEGINNINGS[0]):.2f} s from the command to the first character.\n")
     if "drafts" in parts and model.chats:
-        for row in speed.drafts_rows(kept, chats(prose), rounds):
+        for row in speed.drafts_rows(kept, chats(prose), rounds, gguf, python):
             say(row)
 
 

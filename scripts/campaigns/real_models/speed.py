@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,8 +15,14 @@ from typing import Any
 
 from campaigns.bench.driver import Client
 from campaigns.bench.worker import PREFILL, VERIFY
+from campaigns.real_models.quality import peer
+from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.cli.run import as_message
+from hybridge.runtime.cli.serve import renderer
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 CONTEXT, LIMIT = 128, 600.0
+NEW_TOKENS = 200
 STEPS = {"decode": 40, "verify": 10, "prefill": 1}
 TARGETS = {("decode", 1): "≥ 1.2", ("decode", 2): "≥ 1.1", ("prefill", 1): "≥ 1.5", ("prefill", 2): "≥ 1.5"}
 HEAD = "| threads | | hybridge | llama.cpp | ratio | target |\n|---|---|---|---|---|---|"
@@ -76,25 +83,50 @@ def llama(gguf: Path, vocabulary: int) -> dict[str, object]:
     return {"gguf": str(gguf), "vocabulary": vocabulary, "kv": "f16", "context": PREFILL, "rollback": 0}
 
 
-def drafts_rows(artifact: Path, prompts: dict[str, str], rounds: int) -> Iterator[str]:
-    """Yield tokens a second of ``hybridge run --chat`` with and without drafters, and whether the text is the same.
+def drafts_rows(artifact: Path, prompts: dict[str, str], rounds: int, gguf: Path, python: Path) -> Iterator[str]:
+    """Yield tokens a second with and without drafters of ``hybridge run --chat`` and of llama.cpp, and if the text is the same.
 
-    Both run in turns, ``rounds`` times; the ratio is the median over the rounds.
+    Each engine runs both in turns, ``rounds`` times; the ratio is the median over the rounds.
     """
-    yield "| | plain, tokens/s | by default, tokens/s | ratio | accepted | same text |\n|---|---|---|---|---|---|"
+    yield (
+        "| | plain, tokens/s | by default, tokens/s | ratio | accepted | same text | llama.cpp: plain | prompt lookup | ratio |"
+        " same text |\n|---|---|---|---|---|---|---|---|---|---|"
+    )
+    tokenizer, render = Tokenizer.of(opened := open_artifact(artifact)), renderer(opened, {})
     for name, prompt in prompts.items():
         turns = [[run(artifact, prompt, *words) for words in (["--no-speculation"], [])] for _ in range(rounds)]
         speeds = [[each["tokens_per_second"] for each in turn] for turn in turns]
-        plain, drafted = (median(column) for column in zip(*speeds, strict=True))
-        ratio = median(fast / slow for slow, fast in speeds)
         accepted = f"{turns[-1][1]['accepted']} of {turns[-1][1]['proposed']}"
-        same = "yes" if len({each["text"] for turn in turns for each in turn}) == 1 else "NO"
-        yield f"| {name} | {plain:.0f} | {drafted:.0f} | {ratio:.2f}× | {accepted} | {same} |"
+        ours = f"{compared(speeds)} | {accepted} | {yes(len({each['text'] for turn in turns for each in turn}) == 1)}"
+        asked = as_message(tokenizer, prompt, (), lambda messages: render(messages, {}))
+        theirs = llama_lookup(python, gguf, asked.ids, rounds)
+        yield f"| {name} | {ours} | {compared(theirs['speeds'])} | {yes(theirs['same'])} |"
+
+
+def compared(speeds: list[list[float]]) -> str:
+    """Return the columns of the medians of two speeds, and of the second through the first, by rounds of both."""
+    plain, drafted = (median(column) for column in zip(*speeds, strict=True))
+    return f"{plain:.0f} | {drafted:.0f} | {median(fast / slow for slow, fast in speeds):.2f}×"
+
+
+def yes(is_so: bool) -> str:
+    """Return the cell of what should be so."""
+    return "yes" if is_so else "NO"
+
+
+def llama_lookup(python: Path, gguf: Path, prompt: list[int], rounds: int) -> dict[str, Any]:
+    """Return what ``llama_peer.py lookup`` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder) / "tokens.json", Path(folder) / "answer.json"
+        asked.write_text(json.dumps(prompt))
+        peer(python, "lookup", gguf, asked, NEW_TOKENS, rounds, answered)
+        found: dict[str, Any] = json.loads(answered.read_text())
+        return found
 
 
 def run(artifact: Path, prompt: str, *words: str) -> dict[str, Any]:
     """Return what ``hybridge run --json`` says of an answer."""
-    command = [COMMAND, "run", artifact, "--chat", "--prompt", prompt, "--max-new-tokens", "200", "--threads", "1", "--json"]
+    command = [COMMAND, "run", artifact, "--chat", "--prompt", prompt, "--max-new-tokens", NEW_TOKENS, "--threads", 1, "--json"]
     said = subprocess.run(list(map(str, [*command, *words])), check=True, capture_output=True, text=True).stdout
     answer: dict[str, Any] = json.loads(said)
     return answer
