@@ -78,7 +78,7 @@ def test_guesses_are_those_of_the_definition(tmp_path: Path, kernels: Any) -> No
     ("family", "config"),
     [
         ("lfm2", dspark_config(tiny_config("lfm2"), [FULL, FULL], [0, 1])),
-        ("falcon_h1", dflash_config(tiny_config("falcon_h1"), [FULL, SLIDING], [1, 0])),
+        pytest.param("falcon_h1", dflash_config(tiny_config("falcon_h1"), [FULL, SLIDING], [1, 0]), marks=pytest.mark.thorough),
     ],
 )
 def test_other_targets_and_kinds(tmp_path: Path, family: str, config: dict[str, Any]) -> None:

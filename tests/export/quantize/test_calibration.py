@@ -108,7 +108,7 @@ def test_groups_with_minima_are_calibrated_too(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     "choices",
     [
-        {"embedding_quantize": "8w", "bits": (("o_proj", 8),)},
+        pytest.param({"embedding_quantize": "8w", "bits": (("o_proj", 8),)}, marks=pytest.mark.thorough),
         {"embedding_quantize": "5w", "bits": (("o_proj", 8), ("v_proj", 6)), "rounding": "blocks"},
     ],
     ids=["scales", "minima"],
