@@ -66,7 +66,7 @@ def save_mtp(folder: Path, config: Any, seed: int = 0) -> MtpReference:
 
 
 def has_plain_norms(layer: nn.Module) -> bool:
-    """Whether no norm of a layer takes a gate."""
+    """Return whether no norm of a layer takes a gate."""
     return not any("Gated" in type(part).__name__ for part in layer.modules())
 
 
@@ -121,7 +121,7 @@ class MtpReference:
     @mock.patch.dict(LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING, WINDOWED)
     @torch.no_grad()
     def _own(self, tokens: list[int]) -> list[int]:
-        """What ``MtpModel`` itself makes of it: one guess a layer."""
+        """Return what ``MtpModel`` itself makes of it: one guess a layer."""
         hidden = self.model.get_decoder()(torch.tensor([tokens[:-1]]), use_cache=False).last_hidden_state
         ids, positions = torch.tensor([tokens[1:]]), torch.arange(1, len(tokens))[None]
         found: list[int] = self.drafter(ids, hidden, None, positions, MtpCache(config=self.drafter.config))[0][0].tolist()

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from transformers import AutoModelForImageTextToText
 
+from hybridge.export.model.vision import VISION, read_processor
 from hybridge.runtime.artifacts.options import PictureDescription
 
 FILE = Path(__file__).with_name("lfm2_vl_pictures.npz")
 COUNT, SAMPLES = 200, 24
+UNIT = 8
+"""Pixels on each side of a token of the small checkpoints."""
 PUBLISHED = PictureDescription(
     model_type="lfm2_vl",
     placeholder=396,
@@ -33,6 +39,30 @@ PUBLISHED = PictureDescription(
 )
 """The pictures of LFM2-VL-450M, as its preprocessor_config.json describes them."""
 COMMON = ((1280, 1024), (1024, 1280), (1920, 1080), (1280, 720), (1600, 1200), (1024, 1024), (640, 480), (1, 1), (768, 1))
+
+
+def rgb(rows: int, columns: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Random pixels of a picture that makes ``rows`` x ``columns`` tokens of a small checkpoint."""
+    return np.random.default_rng(seed).integers(0, 256, (rows * UNIT, columns * UNIT, 3), dtype=np.uint8)
+
+
+def whole_logits(folder: Path, text: list[int | NDArray[np.uint8]]) -> NDArray[np.float32]:
+    """Logits after the text by transformers' own forward with ``pixel_values``, which places the rows itself."""
+    whole: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    family, row = VISION[whole.config.model_type], whole.config.image_token_id
+    ids, pictures = list[int](), list[torch.Tensor]()
+    for part in text:
+        if isinstance(part, int):
+            ids.append(part)
+        else:
+            ids += [row] * (part.shape[0] // UNIT * (part.shape[1] // UNIT))
+            pictures.append(torch.from_numpy(part))
+    inputs, tokens = family.inputs(whole.config, read_processor(folder), pictures), torch.tensor([ids])
+    if family.positions is not None:
+        inputs["mm_token_type_ids"] = (tokens == row).int()
+    with torch.no_grad():
+        logits: torch.Tensor = whole(input_ids=tokens, use_cache=False, **inputs).logits
+    return logits[0, -1].numpy()
 
 
 def pictures() -> Iterator[NDArray[np.uint8]]:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.export.model.encoders.encoder import BICUBIC, SMALL_BUDGET, Patches, VisionFamily, normalization
+from hybridge.export.operators.elementwise import rotate_half
 from hybridge.runtime.artifacts.options import MOST_IMAGE_TOKENS, PictureDescription
 
 
@@ -61,7 +62,7 @@ class MergingEncoder(nn.Module):
             attention = block.attn
             heads = attention.qkv(block.norm1(hidden)).unflatten(-1, (3, attention.num_heads, -1))
             query, key, value = (heads[:, :, i].contiguous() for i in range(3))
-            query, key = (each * cos + _turned(each) * sin for each in (query, key))
+            query, key = (each * cos + rotate_half(each) * sin for each in (query, key))
             mixed = seen.kernels.attend(query, key, value, seen.block, Scoring(scale=attention.scaling), seen.visible)
             hidden = hidden + attention.proj(mixed.flatten(2))
             hidden = hidden + block.mlp(block.norm2(hidden))
@@ -69,12 +70,6 @@ class MergingEncoder(nn.Module):
         squares = merger.norm(hidden).reshape(1, length // self.square, -1)
         embedded: Tensor = merger.linear_fc2(merger.act_fn(merger.linear_fc1(squares)))
         return embedded
-
-
-def _turned(x: Tensor) -> Tensor:
-    """Return (-b, a) of the halves (a, b) of x [..., D]."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((-second, first), dim=-1)
 
 
 def merging_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:

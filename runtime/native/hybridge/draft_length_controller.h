@@ -86,8 +86,11 @@ class DraftLengthController {
   // Accounts for a round without a proposal of this drafter.
   void round_passed(double seconds) { budget_ += SHARE * seconds; }
 
-  // Accounts for seconds that a proposal made something else take longer.
-  void lost(const RoundCosts& costs, double seconds) { spend(costs, seconds); }
+  // Accounts for seconds that were lost, or won if they are below 0.
+  void spend(const RoundCosts& costs, double seconds) {
+    budget_ = std::min(budget(costs) - seconds, MOST_KEPT * costs.of(1));
+    is_new_ = false;
+  }
 
   // The number of draft tokens that are only compared, proposed at once.
   static size_t shadow_length(const RoundCosts& costs) { return std::min(SHADOW_LENGTH, costs.longest() - 1); }
@@ -141,11 +144,6 @@ class DraftLengthController {
   }
 
   double budget(const RoundCosts& costs) const { return budget_ + (is_new_ ? FIRST * costs.of(1) : 0.0); }
-
-  void spend(const RoundCosts& costs, double seconds) {
-    budget_ = std::min(budget(costs) - seconds, MOST_KEPT * costs.of(1));
-    is_new_ = false;
-  }
 
   void learn_drafting(size_t length, double seconds) {
     const auto [known, is_first] = drafting_.try_emplace(length, seconds);

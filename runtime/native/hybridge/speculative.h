@@ -198,7 +198,7 @@ class Generator {
       if (each != round.drafter) controller.round_passed(seconds);
       else controller.round_done(costs_, round.planned, proposed, accepted, target + round.drafting, round.drafting);
       // Whatever a decode takes longer behind a proposal, because the caches hold other things, is a part of its price.
-      if (each == round.compared && proposed == 0) controller.lost(costs_, std::max(0.0, std::min(target, 2 * costs_.of(1)) - costs_.of(1)));
+      if (each == round.compared && proposed == 0) controller.spend(costs_, std::max(0.0, std::min(target, 2 * costs_.of(1)) - costs_.of(1)));
       for (const int64_t token : came) controller.compare(token);
     }
   }

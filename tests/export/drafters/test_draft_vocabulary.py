@@ -214,7 +214,7 @@ def session_text(session: Session, drafter: BlockDrafter | None) -> Sequence[int
 @pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", ["self:96", pytest.param(96, marks=pytest.mark.thorough)])
 def test_a_program_proposes_the_best_of_its_part(public: Path, vocabulary: str | int) -> None:
-    """Of the public form; ``self`` is what the artifact itself says, and the same every time."""
+    """Try it with the public form; ``self`` is what the artifact itself says, and the same every time."""
     loaded = load_checkpoint(public)
     artifact = exported(public, SPOKEN, draft_vocab=vocabulary)
     session = Session.load(artifact)

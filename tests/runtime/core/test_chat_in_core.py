@@ -359,7 +359,7 @@ def test_an_empty_stop_string_is_refused(stop: list[str]) -> None:
 
 
 def test_a_failure_in_an_answer_keeps_what_was_said() -> None:
-    """What was shown before the model failed stays; a failure before anything was leaves nothing."""
+    """Keep what was shown before the model failed, and nothing if it failed before."""
 
     def failing(text: tuple[int, ...]) -> Tensor:
         logits = babble(text)

@@ -330,7 +330,7 @@ class Hears(Wants):
 
 
 def test_hidden_states_are_for_drafters_that_read_them() -> None:
-    """Of all tokens that were read, in order; none where the program has no taps."""
+    """Give them of all tokens that were read, in order; none where the program has no taps."""
     model, options = lively(tiny_model(hybrid())), replace(SIZES, tap_layers=(0, 1))
     text, session, drafter = list(range(1, 15)), eager_session(model, options), Hears()
     cache = PrefixCache(session.model, 0)
@@ -376,7 +376,7 @@ def test_what_was_used_last_goes_last() -> None:
 
 
 def bytes_of(session: Session, *given_texts: list[int]) -> int:
-    """What a cache takes for these texts."""
+    """Return the bytes that a cache takes for these texts."""
     cache = PrefixCache(session.model, 1 << 30)
     for text in given_texts:
         bring_to(session, text, cache)

@@ -11,14 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from forgery import forge
 from numpy.typing import NDArray
-from transformers import AutoModelForImageTextToText
+from picture_reference import UNIT, rgb, whole_logits
 
 from hybridge.cache.errors import ArtifactError, CapacityError, PictureError, StateFileError, TokenError
-from hybridge.export.model.encoders.lfm2_vl import naflex_inputs
-from hybridge.export.model.vision import read_processor
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.core.checkpoint import PrefixCache, PromptPrefill, bring_to
 from hybridge.runtime.core.drafters import DraftModel, PromptLookup
@@ -27,7 +24,6 @@ from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 
-UNIT = 8
 WORDS = [60, 61, 62, 63]
 
 
@@ -39,27 +35,6 @@ def model(pictures_artifact: Path) -> Model:
 @pytest.fixture
 def session(model: Model) -> Session:
     return Session(model)
-
-
-def rgb(rows: int, columns: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Random pixels of a picture that makes ``rows`` x ``columns`` tokens."""
-    return np.random.default_rng(seed).integers(0, 256, (rows * UNIT, columns * UNIT, 3), dtype=np.uint8)
-
-
-def whole_logits(folder: Path, text: list[int | NDArray[np.uint8]]) -> NDArray[np.float32]:
-    """Logits after the text by transformers' own forward with ``pixel_values``."""
-    whole: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
-    ids, pictures = list[int](), list[torch.Tensor]()
-    for part in text:
-        if isinstance(part, int):
-            ids.append(part)
-        else:
-            ids += [whole.config.image_token_id] * (part.shape[0] // UNIT * (part.shape[1] // UNIT))
-            pictures.append(torch.from_numpy(part))
-    with torch.no_grad():
-        inputs = naflex_inputs(whole.config, read_processor(folder), pictures)
-        logits: torch.Tensor = whole(input_ids=torch.tensor([ids]), use_cache=False, **inputs).logits
-    return logits[0, -1].numpy()
 
 
 @pytest.mark.parametrize(

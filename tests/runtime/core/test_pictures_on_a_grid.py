@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
+from picture_reference import rgb, whole_logits
 from public_folders import QWEN_SPECIAL
 from state_files import forge_state
-from transformers import AutoModelForImageTextToText
 
 from hybridge.cache.errors import CheckpointError, HybridgeError, StateFileError
-from hybridge.export.model.encoders.qwen3_5 import merging_inputs
-from hybridge.export.model.vision import read_processor
 from hybridge.runtime.core.checkpoint import PrefixCache, bring_to
 from hybridge.runtime.core.drafters import BlockDrafter, PromptLookup
 from hybridge.runtime.core.model import Model
@@ -24,7 +20,6 @@ from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
 
-UNIT = 8
 BEGIN, END, ROW = (QWEN_SPECIAL.index(name) for name in ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"))
 WORDS = [60, 61, 62, 63]
 Pixels = NDArray[np.uint8]
@@ -38,30 +33,6 @@ def model(grid_artifact: Path) -> Model:
 @pytest.fixture
 def session(model: Model) -> Session:
     return Session(model)
-
-
-def rgb(rows: int, columns: int, seed: int = 0) -> Pixels:
-    """Random pixels of a picture that makes ``rows`` x ``columns`` tokens."""
-    return np.random.default_rng(seed).integers(0, 256, (rows * UNIT, columns * UNIT, 3), dtype=np.uint8)
-
-
-def whole_logits(folder: Path, text: list[int | Pixels]) -> NDArray[np.float32]:
-    """Logits after the text by transformers' own forward with ``pixel_values``, which places the rows itself."""
-    whole: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
-    ids, pictures = list[int](), list[torch.Tensor]()
-    for part in text:
-        if isinstance(part, int):
-            ids.append(part)
-        else:
-            ids += [ROW] * (part.shape[0] // UNIT * (part.shape[1] // UNIT))
-            pictures.append(torch.from_numpy(part))
-    inputs = merging_inputs(whole.config, read_processor(folder), pictures)
-    tokens = torch.tensor([ids])
-    with torch.no_grad():
-        logits: torch.Tensor = whole(
-            input_ids=tokens, mm_token_type_ids=(tokens == ROW).int(), use_cache=False, **inputs
-        ).logits
-    return logits[0, -1].numpy()
 
 
 def rope_delta(session: Session) -> float:

@@ -27,7 +27,7 @@ from hybridge.runtime.text.grammars import Grammars, behind
 
 
 def answer_of(tokens: list[int], max_seq_len: int = 600) -> str:
-    """What a session that reads these tokens for the first time says."""
+    """Return what a session says that reads these tokens for the first time."""
     session = fresh_session(max_seq_len=max_seq_len)
     new = list(session.generate(tokens, max_new_tokens=25))
     return BYTES.decode(new[:-1] if new[-1] == END else new)
