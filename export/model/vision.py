@@ -9,13 +9,19 @@ from typing import Any
 from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.export.model.encoders.encoder import VisionFamily
 from hybridge.export.model.encoders.lfm2_vl import LFM2_VL
+from hybridge.export.model.encoders.lfm3_vl import LFM3_VL
 from hybridge.export.model.encoders.qwen3_5 import QWEN3_5
 from hybridge.export.source.files import check_files, read_object
 from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription, check_pictures
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 """Files of a checkpoint that say how pictures are prepared, the first one's options first."""
-VISION: Mapping[str, VisionFamily] = {"lfm2_vl": LFM2_VL, "qwen3_5": QWEN3_5, "qwen3_5_moe": QWEN3_5}
+VISION: Mapping[str, VisionFamily] = {
+    "lfm2_vl": LFM2_VL,
+    "lfm3_vl": LFM3_VL,
+    "qwen3_5": QWEN3_5,
+    "qwen3_5_moe": QWEN3_5,
+}
 """For each ``model_type`` of a whole config, how its pictures are encoded."""
 
 

@@ -360,7 +360,11 @@ class PictureForm:
         return [self.axes, int(self.has_corners), int(self.has_rope)]
 
 
-FORMS = {"lfm2_vl": PictureForm(), "qwen3_5": PictureForm(axes=3, has_corners=True, has_rope=True)}
+FORMS = {
+    "lfm2_vl": PictureForm(),
+    "lfm3_vl": PictureForm(has_rope=True),
+    "qwen3_5": PictureForm(axes=3, has_corners=True, has_rope=True),
+}
 """For each model type of ``PictureDescription``, the positions of its pictures."""
 
 
@@ -383,7 +387,7 @@ class PictureDescription:
         marks: special tokens are around a picture and before each of its tiles.
     """
 
-    model_type: Literal["lfm2_vl", "qwen3_5"]
+    model_type: Literal["lfm2_vl", "lfm3_vl", "qwen3_5"]
     placeholder: int
     patch_size: int
     merge: int

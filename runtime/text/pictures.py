@@ -244,8 +244,8 @@ MOST_UNEQUAL = 200
 """Times that one side of a picture may be the other: Qwen3.5's processor refuses more."""
 
 
-def qwen3_5_layout(image: Image, description: PictureDescription) -> Layout:
-    """Resize a picture as Qwen3.5's processor does, to one part. Raises PictureError.
+def merged_layout(image: Image, description: PictureDescription) -> Layout:
+    """Resize a picture as Qwen3.5's and LFM3-VL's processor does, to one part. Raises PictureError.
 
     Source: transformers 5.23 ``Qwen2VLImageProcessorPil``, which lets Pillow resize, too.
     """
@@ -335,6 +335,7 @@ def _interpolated(lines: NDArray[Any], count: int) -> NDArray[np.float32]:
 
 LAYOUTS: Mapping[str, Callable[[Image, PictureDescription], Layout]] = {
     "lfm2_vl": lfm2_vl_layout,
-    "qwen3_5": qwen3_5_layout,
+    "lfm3_vl": merged_layout,
+    "qwen3_5": merged_layout,
 }
 """For each model type of ``PictureDescription``, how a picture is cut."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,11 @@ def save_qwen3_5_pictures(folder: Path, seed: int = 0, *, mtp: bool = True, kind
     if mtp:
         path, target = folder / "model.safetensors", load_checkpoint(folder).model
         save_file(load_file(path) | published(target, random_mtp(target, seed)), path, metadata={"format": "pt"})
+    save_processor_of_films(folder)
+
+
+def save_processor_of_films(folder: Path) -> None:
+    """Write the processor's options and the tokenizer of a model whose processor is Qwen3-VL's."""
     write_json(folder / "preprocessor_config.json", QWEN_PICTURES)
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(TEXT, vocab_size=TOKENS, special_tokens=QWEN_SPECIAL, show_progress=False)
@@ -143,6 +149,41 @@ def save_qwen3_5_pictures(folder: Path, seed: int = 0, *, mtp: bool = True, kind
         },
     )
     (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "qwen3_5.jinja").read_text())
+
+
+# LFM3-VL
+
+LFM3_VL_VISION: dict[str, Any] = {
+    "model_type": "lfm3_vl_vision",
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "patch_size": 4,
+}
+LFM3_VL_OPTIONS = replace(QWEN_OPTIONS, mtp=False)
+
+
+def save_lfm3_vl(folder: Path, seed: int = 0) -> None:
+    """Write an LFM3-VL folder with the fields of ``Lfm3VlConfig``, scaled down, and the tokens of ``Lfm3VlProcessor``."""
+    text = {**VARIANTS["lfm3"][0], "vocab_size": TOKENS, "eos_token_id": END_OF_TURN, "model_type": "lfm3"}
+    ids = {token.strip("<|>"): i for i, token in enumerate(QWEN_SPECIAL)}
+    config = AutoConfig.for_model(
+        "lfm3_vl",
+        text_config=text,
+        vision_config=LFM3_VL_VISION,
+        image_token_id=ids["image_pad"],
+        video_token_id=ids["video_pad"],
+        vision_start_token_id=ids["vision_start"],
+        vision_end_token_id=ids["vision_end"],
+        projector_hidden_size=56,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    lively(model, seed).save_pretrained(folder)
+    save_processor_of_films(folder)
 
 
 # LFM2-VL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ from hybridge.runtime.artifacts.options import MOST_IMAGE_TOKENS, PictureDescrip
 class MergingEncoder(nn.Module):
     """The vision tower of a Qwen3.5 model over padded patches.
 
-    A picture is a film of ``temporal_patch_size`` equal frames, whose weights are added up.
     Source: transformers 5.23 ``Qwen3_5VisionModel``, whose modules it calls.
     """
 
@@ -35,12 +34,7 @@ class MergingEncoder(nn.Module):
         )
         self.square = tower.spatial_merge_unit
         self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
-        proj = tower.patch_embed.proj
-        scale, shift = normalization(with_defaults(processor))
-        by_pixel = proj.weight.sum(2).permute(0, 2, 3, 1)  # [hidden, row, column, channel]
-        self.patch_embedding = nn.Linear(by_pixel[0].numel(), len(by_pixel))
-        self.patch_embedding.weight = nn.Parameter((by_pixel * torch.tensor(scale)).flatten(1))
-        self.patch_embedding.bias = nn.Parameter(proj.bias + (by_pixel * torch.tensor(shift)).flatten(1).sum(1))
+        self.patch_embedding = patch_embedding(tower.patch_embed.proj.weight, tower.patch_embed.proj.bias, processor)
         self.requires_grad_(False)
 
     def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, places: Tensor, count: Tensor) -> Tensor:
@@ -70,6 +64,24 @@ class MergingEncoder(nn.Module):
         squares = merger.norm(hidden).reshape(1, length // self.square, -1)
         embedded: Tensor = merger.linear_fc2(merger.act_fn(merger.linear_fc1(squares)))
         return embedded
+
+
+def patch_embedding(weight: Tensor, bias: Tensor | float, processor: Mapping[str, Any]) -> nn.Linear:
+    """Return the embedding of uint8 patches: the processor's normalization is in its weights.
+
+    A picture is a film of equal frames, whose weights are added up.
+
+    Args:
+        weight: of normalized values, float32 [hidden, channel, frame, row, column].
+        bias: float32 [hidden], or 0.
+        processor: options that a file of the checkpoint has.
+    """
+    scale, shift = normalization(with_defaults(processor))
+    by_pixel = weight.sum(2).permute(0, 2, 3, 1)  # [hidden, row, column, channel]
+    embedding = nn.Linear(by_pixel[0].numel(), len(by_pixel))
+    embedding.weight = nn.Parameter((by_pixel * torch.tensor(scale)).flatten(1))
+    embedding.bias = nn.Parameter(bias + (by_pixel * torch.tensor(shift)).flatten(1).sum(1))
+    return embedding
 
 
 def merging_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -114,26 +126,33 @@ def with_defaults(processor: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _qwen3_5(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
+    sections = config.get_text_config().rope_parameters.get("mrope_section", (11, 11, 10))
+    if len(sections) != 3 or not all(isinstance(size, int) and size >= 0 for size in sections):
+        raise ValueError(f"mrope_section is {sections!r}, not three numbers for time, row and column")
+    side = math.isqrt(config.vision_config.num_position_embeddings)
+    if side**2 != config.vision_config.num_position_embeddings:
+        raise ValueError("the model's learned positions are no square")
+    return describe_merged("qwen3_5", config, processor, budgets, side=side)
+
+
+def describe_merged(
+    model_type: Literal["qwen3_5", "lfm3_vl"], config: Any, processor: Mapping[str, Any], budgets: Sequence[int], *, side: int
+) -> PictureDescription:
+    """Return the description of pictures that ``Qwen2VLImageProcessor`` prepares. side: of the square of learned positions."""
     vision, said = config.vision_config, with_defaults(processor)
     if vision.in_channels != 3:
         raise UnsupportedModelError(
             f"this {config.model_type!r} model encodes pictures of {vision.in_channels} channels, and hybridge those of three; "
             "export its text with --no-images."
         )
-    sections = config.get_text_config().rope_parameters.get("mrope_section", (11, 11, 10))
-    if len(sections) != 3 or not all(isinstance(size, int) and size >= 0 for size in sections):
-        raise ValueError(f"mrope_section is {sections!r}, not three numbers for time, row and column")
     if said["resample"] != BICUBIC:
         raise UnsupportedModelError(
-            f"this model's pictures are resized by the filter {said['resample']}, and hybridge resizes Qwen3.5's by bicubic "
-            "interpolation (3); export its text with --no-images."
+            f"this {config.model_type!r} model's pictures are resized by the filter {said['resample']}, and hybridge resizes "
+            "them by bicubic interpolation (3); export its text with --no-images."
         )
-    side = math.isqrt(vision.num_position_embeddings)
     sizes = (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size)
-    if side**2 != vision.num_position_embeddings or sizes != tuple(
-        said[name] for name in ("patch_size", "merge_size", "temporal_patch_size")
-    ):
-        raise ValueError("the processor's patches are not the model's, or its positions are no square")
+    if sizes != tuple(said[name] for name in ("patch_size", "merge_size", "temporal_patch_size")):
+        raise ValueError("the processor's patches are not the model's")
     pixels = (vision.patch_size * vision.spatial_merge_size) ** 2
     limits = {"shortest_edge": QWEN_PIXELS[0], "longest_edge": QWEN_PIXELS[1]} | (said.get("size") or {})
     fewest = -(-int(said.get("min_pixels") or limits["shortest_edge"]) // pixels)
@@ -145,7 +164,7 @@ def _qwen3_5(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) 
             f"last number must be {fewest} or more."
         )
     return PictureDescription(
-        model_type="qwen3_5",
+        model_type=model_type,
         placeholder=config.image_token_id,
         patch_size=vision.patch_size,
         merge=vision.spatial_merge_size,

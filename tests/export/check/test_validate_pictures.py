@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drafter_twins import dspark_config, random_tensors, save_drafter
-from public_folders import LFM2_VL_OPTIONS, QWEN_OPTIONS, save_qwen3_5_pictures
+from public_folders import LFM2_VL_OPTIONS, LFM3_VL_OPTIONS, QWEN_OPTIONS, save_lfm3_vl, save_qwen3_5_pictures
 from safetensors.torch import load_file, save_file
 from store import exported
 from transformers import AutoConfig
@@ -32,6 +32,14 @@ def test_random_programs_with_pictures(pictures_artifact: Path, pictures_checkpo
     assert report.operations["picture"] > 4
     assert report.worst_relative <= 2e-5
     assert report.generation.rollbacks > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("changes", [{}, {"kernels": "llm"}, {"kernels": "aten"}, {"quantize": "8da4w", "group_size": 8}])
+def test_random_programs_with_pictures_of_lfm3_vl(tmp_path: Path, changes: dict[str, object]) -> None:
+    save_lfm3_vl(tmp_path)
+    artifact = exported(tmp_path, replace(LFM3_VL_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
+    report_of(artifact, tmp_path).check()
 
 
 @pytest.mark.slow

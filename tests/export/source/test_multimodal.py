@@ -33,6 +33,7 @@ WHOLES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", VARIANTS["gemma3_text"][0]),
     "gemma4": ("gemma4_text", VARIANTS["gemma4_text"][0]),
     "lfm2_vl": ("lfm2", VARIANTS["lfm2"][0]),
+    "lfm3_vl": ("lfm3", VARIANTS["lfm3"][0]),
     "llama4": ("llama4_text", VARIANTS["llama4_text"][0]),
     "mistral3": ("mistral", VARIANTS["mistral"][0]),
     "qwen2_5_vl": ("qwen2_5_vl_text", {**SIZES, **SECTIONS}),

@@ -26,7 +26,7 @@ from hybridge.runtime.text.pictures import (
     data_of_url,
     decode,
     lfm2_vl_layout,
-    qwen3_5_layout,
+    merged_layout,
     with_pictures,
 )
 
@@ -64,9 +64,9 @@ def test_parts_of_qwen3_5_are_those_of_transformers_processor() -> None:
         longest = 200 * min(picture.shape[:2])
         if max(picture.shape[:2]) > longest:
             with pytest.raises(PictureError, match="more than 200 times the other"):
-                qwen3_5_layout(Image.fromarray(picture), QWEN)
+                merged_layout(Image.fromarray(picture), QWEN)
         image = Image.fromarray(picture[:longest, :longest])
-        (part,) = qwen3_5_layout(image, QWEN).parts
+        (part,) = merged_layout(image, QWEN).parts
         wanted = processor([image], return_tensors="np")
         rows, columns = wanted["image_grid_thw"][0, 1:]
         assert part.shape == (rows * 16, columns * 16, 3)
@@ -86,9 +86,9 @@ def test_the_smallest_and_the_longest_of_qwen3_5(size: tuple[int, int], wanted: 
     image = Image.new("RGB", size)
     if wanted is None:
         with pytest.raises(PictureError, match="too long and narrow"):
-            qwen3_5_layout(image, QWEN)
+            merged_layout(image, QWEN)
     else:
-        assert qwen3_5_layout(image, QWEN).parts[0].shape == (*wanted[::-1], 3)
+        assert merged_layout(image, QWEN).parts[0].shape == (*wanted[::-1], 3)
 
 
 @pytest.mark.thorough

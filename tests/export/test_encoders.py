@@ -1,0 +1,57 @@
+"""An encoder of pictures computes what transformers' own does, for grids of all shapes and whatever the padding holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from picture_reference import rgb
+from public_folders import LFM3_VL_OPTIONS, save_lfm3_vl
+from torch import Tensor
+
+from hybridge.cache.operations.kernels import CoreKernels
+from hybridge.export.model.vision import VISION, describe_pictures, read_processor
+from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, resolve_checkpoint
+
+PATCH, MERGE = 4, 2
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = tmp_path_factory.mktemp("lfm3_vl")
+    save_lfm3_vl(folder)
+    return load_checkpoint(resolve_checkpoint(folder), pictures=True)
+
+
+def by_squares(values: Tensor, patch: int) -> Tensor:
+    """Cut [height, width, ...] into patches, square by square: [N, patch, patch, ...]."""
+    rows, columns = values.shape[0] // patch // MERGE, values.shape[1] // patch // MERGE
+    cut = values.unflatten(1, (columns, MERGE, patch)).unflatten(0, (rows, MERGE, patch))
+    return cut.movedim((0, 3, 1, 4, 2, 5), (0, 1, 2, 3, 4, 5)).flatten(0, 3)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (5, 1), (2, 3), (3, 2), (4, 4)])
+@torch.no_grad()
+def test_lfm3_vl(loaded: LoadedModel, size: tuple[int, int]) -> None:
+    whole, folder = loaded.whole, loaded.source.folder
+    assert whole is not None
+    family, processor = VISION["lfm3_vl"], read_processor(folder)
+    picture = torch.from_numpy(rgb(*size))
+    want = torch.cat(list(whole.get_image_features(**family.inputs(whole.config, processor, [picture])).pooler_output))
+    patches = by_squares(picture, PATCH).flatten(1)
+    grid = torch.stack(torch.meshgrid(torch.arange(size[0] * MERGE), torch.arange(size[1] * MERGE), indexing="ij"), -1)
+    places = by_squares(grid.float(), 1).reshape(-1, 2)
+    count, length = len(patches), 80
+    noise = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (length - count, patches.shape[1]), dtype=np.uint8))
+    encoder = family.encoder(whole, processor, CoreKernels())
+    ones = torch.ones(length, 1)
+    padded = torch.cat([places, torch.zeros(length - count, 2)])
+    got = encoder(torch.cat([patches, noise]), ones, ones, padded, torch.tensor([count]))[0, : len(want)]
+    torch.testing.assert_close(got, want, rtol=0, atol=2e-6 * want.abs().max().item())
+
+
+def test_its_pictures_are_described(loaded: LoadedModel) -> None:
+    found = describe_pictures(loaded.source.config, loaded.source.folder, LFM3_VL_OPTIONS)
+    assert found is not None
+    assert (found.model_type, found.unit, found.position_side, found.budgets) == ("lfm3_vl", 8, 1, (6, 20))
+    assert found.constants["hybridge_vision_form"] == [1, 0, 1]
