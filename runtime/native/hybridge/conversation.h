@@ -171,6 +171,7 @@ class Conversation {
     const std::string shown = template_.shown();
     for (const uint32_t id : tokenizer_.added(true)) {
       const std::string token = tokenizer_.token(id);
+      special_ids_.insert(id);
       if (token.empty() || shown.find(token) == std::string::npos) hidden_.insert(id);
       if (token.empty()) continue;
       special_.push_back(token);
@@ -215,7 +216,7 @@ class Conversation {
       const size_t start = tokens.size();
       text::Pictures pictures = known > 0 ? text::Pictures() : earlier_pictures();
       pictures.insert(pictures.end(), pictures_.begin(), pictures_.end());
-      add_tokens(rendered, known, pictures, tokens);
+      const size_t lasting = add_tokens(rendered, known, pictures, tokens, messages.back().content);
       const auto most = static_cast<size_t>(session_.facts().max_seq_len);
       if (tokens.size() >= most) {
         return refused(
@@ -223,6 +224,7 @@ class Conversation {
                 std::to_string(most) + ": shorten it, start anew, or export with a larger --max-seq-len");
       }
       keep(2 * log_.turns.size());
+      mark_ = known == 0 ? lasting : 0;
       auto special = spelled(rendered, rendered.text.size());
       log_.turns.push_back({start, tokens.size(), std::move(rendered.text), {}, std::move(special), pictures_});
       log_.messages = std::move(messages);
@@ -242,23 +244,34 @@ class Conversation {
     return goes_on ? known.size() : 0;
   }
 
-  // Adds the tokens of a text from a byte on, with pictures in the place of their placeholders. Throws TextError.
-  void add_tokens(const text::Rendered& rendered, size_t from, const text::Pictures& pictures, std::vector<int64_t>& tokens) const {
+  // Adds the tokens of a text from a byte on, with pictures in the place of their placeholders. Returns how many there are up to the
+  // special token behind the last message's words, or its last picture: what follows, such as an opened reasoning, a template may
+  // write in another way once the message is answered. Throws TextError.
+  size_t add_tokens(
+      const text::Rendered& rendered, size_t from, const text::Pictures& pictures, std::vector<int64_t>& tokens,
+      std::string_view message = {}) const {
     std::vector<text::TextPart> words;
     for (const auto& [begin, end] : rendered.words) {
       if (end > from) words.push_back({std::max(begin, from) - from, end - from});
     }
     const int64_t placeholder = !pictures.empty() && session_.facts().encoder ? session_.facts().encoder->placeholder : -1;
-    size_t places = 0;
-    for (const text::TextToken& each : tokenizer_.encode(std::string_view(rendered.text).substr(from), false, words)) {
+    const std::string_view written = std::string_view(rendered.text).substr(from), spoken = without_end(message);
+    size_t places = 0, lasting = 0;
+    for (const text::TextToken& each : tokenizer_.encode(written, false, words)) {
+      if (!spoken.empty() && special_ids_.contains(each.id) && without_end(written.substr(0, each.begin)).ends_with(spoken)) {
+        lasting = tokens.size();
+      }
       if (each.id != placeholder) tokens.push_back(each.id);
       else if (places++ < pictures.size()) tokens.insert(tokens.end(), pictures[places - 1]->ids.begin(), pictures[places - 1]->ids.end());
+      if (each.id == placeholder) lasting = tokens.size();
     }
-    if (places == pictures.size()) return;
+    if (places == pictures.size()) return lasting;
     throw text::TextError(
         "the chat template made " + std::to_string(places) + " places for " + std::to_string(pictures.size()) +
         " pictures: it writes them otherwise, or not at all");
   }
+
+  static std::string_view without_end(std::string_view text) { return text.substr(0, text.find_last_not_of(" \t\r\n") + 1); }
 
   // Encodes the last turn as it was written, where a later one wrote it in another way.
   Error encode_again() {
@@ -299,7 +312,7 @@ class Conversation {
     const double began = seconds_now();
     const Generation& asked = generator.options();
     const Tokens prompt = Tokens(log_.tokens).first(count - 1);
-    done.cached_tokens = static_cast<size_t>(ET_UNWRAP(bring_to(session_, prompt, *cache_, asked.cancelled, asked.on_read)));
+    done.cached_tokens = static_cast<size_t>(ET_UNWRAP(bring_to(session_, prompt, *cache_, asked.cancelled, asked.on_read, mark_)));
     done.prompt_tokens = count - done.cached_tokens;
     const double read = seconds_now() - began;
     keep(2 * log_.turns.size() - 1);
@@ -381,10 +394,11 @@ class Conversation {
   const text::ChatTemplate& template_;
   std::vector<text::Message> opening_;
   std::shared_ptr<PrefixCache> cache_;
-  std::unordered_set<uint32_t> hidden_;
+  std::unordered_set<uint32_t> special_ids_, hidden_;
   std::vector<std::string> special_;  // texts of special tokens, and what they begin with
   std::string first_bytes_;
   text::Pictures pictures_;  // of the next message
+  size_t mark_ = 0;          // tokens that stay when the conversation goes on, where a template may write the past in another way
   text::ChatLog log_;
   std::string failure_;
   bool has_answered_ = false;

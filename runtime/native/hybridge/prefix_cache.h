@@ -109,13 +109,16 @@ inline void keep_checkpoint(Session& session, PrefixCache& cache) {
 }
 
 // Brings the session to `text`; returns the number of tokens that were not read, because the session or a checkpoint has them.
-// Checkpoints go into the cache at the end and every CHECKPOINT_EVERY tokens. on_read: called with the number of tokens that are
-// read, at each of these and between two chunks. Fails as `prefill` does; what was read stays.
+// Checkpoints go into the cache at the end, at `mark`, a length at which other texts may branch off, and every CHECKPOINT_EVERY
+// tokens. on_read: called with the number of tokens that are read, at each of these and between two chunks. Fails as `prefill` does;
+// what was read stays.
 inline Result<int64_t> bring_to(
-    Session& session, Tokens text, PrefixCache& cache, const std::atomic<bool>* cancelled = nullptr, const OnRead& on_read = nullptr) {
+    Session& session, Tokens text, PrefixCache& cache, const std::atomic<bool>* cancelled = nullptr, const OnRead& on_read = nullptr,
+    size_t mark = 0) {
   const int64_t cached = ET_UNWRAP(resume_prefix(session, text, cache));
   for (auto at = static_cast<size_t>(cached); at < text.size(); at = static_cast<size_t>(session.length())) {
-    const size_t end = behind_picture(text, std::min(at + CHECKPOINT_EVERY, text.size())), before = at - static_cast<size_t>(cached);
+    const size_t stop = std::min({at + CHECKPOINT_EVERY, text.size(), mark > at ? mark : text.size()});
+    const size_t end = behind_picture(text, stop), before = at - static_cast<size_t>(cached);
     const auto tell = [&](size_t count) {
       if (on_read != nullptr) on_read(before + count);
     };

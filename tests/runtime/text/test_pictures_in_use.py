@@ -15,6 +15,7 @@ from public_folders import LFM2_VL_SPECIAL, PICTURE, QWEN_SPECIAL
 
 from hybridge.cache.errors import CapacityError, PictureError
 from hybridge.runtime.cli.chat import Terminal
+from hybridge.runtime.core.statistics import GenerationStats
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model
@@ -103,6 +104,22 @@ def test_a_picture_is_where_the_template_puts_it(begin: Begin) -> None:
     behind = tokens_of(conversation)[at + len(picture.ids) :]
     assert model.tokenizer.decode(behind).startswith("Say <image> in words"), "what people spell stays text"
     assert LFM2_VL_SPECIAL.index("<image>") not in behind[: len("Say <image> in words")]
+
+
+@pytest.mark.parametrize("begin", ["grid_artifact"], indirect=True)
+@pytest.mark.parametrize("words", ["What is this? ", ""])
+def test_a_template_that_drops_reasoning_has_no_picture_read_again(begin: Begin, words: str) -> None:
+    """Qwen3.5's template opens the reasoning behind each prompt, and leaves it out once there is an answer."""
+    conversation, model = begin()
+    picture = model.pictures.prepare(SMALL)
+    said(conversation, words, picture)
+    first = tokens_of(conversation)[: turns_of(conversation)[0].answer]
+    stats = GenerationStats()
+    conversation.say("And where?", stats=stats)
+    tokens = tokens_of(conversation)
+    assert tokens[: len(first)] != first, "the reasoning is gone"
+    known = turns_of(conversation)[1].answer - stats.prompt_tokens
+    assert known >= tokens.index(picture.ids[-1]) + 1 + len(model.tokenizer.encode(words.strip()).ids)
 
 
 @pytest.mark.parametrize("begin", ["grid_artifact"], indirect=True)
