@@ -35,7 +35,10 @@ let package = Package(
     .target(
       name: "CHybridge",
       dependencies: frameworks,
-      sources: ["native/c_api.cpp", "native/c_api/chat.cpp", "native/c_api/grammar.cpp", "native/c_api/tokenizer.cpp", "native/text"] + thirdParty
+      sources: [
+        "native/c_api.cpp", "native/c_api/chat.cpp", "native/c_api/grammar.cpp", "native/c_api/pictures.cpp",
+        "native/c_api/tokenizer.cpp", "native/text",
+      ] + thirdParty
         + kernels.map { "kernels/\($0).cpp" },
       cSettings: [
         .headerSearchPath("native/third_party/pcre2"), .define("HAVE_CONFIG_H"), .define("PCRE2_CODE_UNIT_WIDTH", to: "8"),

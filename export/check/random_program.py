@@ -47,7 +47,7 @@ class RandomPictures:
         width = rng.randint(1, most // height)
         noise = np.random.default_rng(rng.getrandbits(64))
         rgb = noise.integers(0, 256, (height * unit, width * unit, 3), dtype=np.uint8)
-        made = Picture(self.model, rgb)
+        made = Picture(self.model, rgb, prepared=True)
         self._made.append(made)
         self.pixels[made.ids[0]] = rgb
         return made

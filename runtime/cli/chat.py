@@ -33,9 +33,9 @@ from hybridge.runtime.files import private_folder
 
 if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
     from hybridge.runtime.core.chat import OnWords
+    from hybridge.runtime.core.pictures import Picture
     from hybridge.runtime.core.statistics import GenerationStats
     from hybridge.runtime.text.conversation import Conversation
-    from hybridge.runtime.text.pictures import PreparedPicture
 
 EXAMPLES = (
     "hybridge chat OUT",
@@ -88,9 +88,7 @@ def chat(
     render = load_template(model.artifact, variables, template.thinking)
     with kept_checkpoints(model.session, cache.cache_bytes, cache.cache_dir) as checkpoints:
         processor = model.pictures if model.artifact.manifest.pictures is not None else None
-        conversation = Conversation(
-            model.session, model.tokenizer, render, settings, opening, checkpoints, processor.prepare if processor else None
-        )
+        conversation = Conversation(model.session, model.tokenizer, render, settings, opening, checkpoints)
         if load is not None:
             conversation.load(load)
         gc.freeze()
@@ -107,8 +105,8 @@ class Terminal:
 
     conversation: Conversation
     json: bool
-    picture: Callable[[Path], PreparedPicture] | None = None
-    pictures: list[PreparedPicture] = field(default_factory=list)
+    picture: Callable[[Path], Picture] | None = None
+    pictures: list[Picture] = field(default_factory=list)
     stats: GenerationStats | None = None
     ended: bool = False
     reasoning: ShownReasoning = field(default_factory=ShownReasoning)
@@ -197,7 +195,7 @@ class Terminal:
             raise PictureError("this model takes no pictures: its artifact has the text model alone.")
         picture = self.picture(_file(argument, "/image"))
         self.pictures.append(picture)
-        parts = f" in {picture.rows} x {picture.columns} tiles" if len(picture.parts) > 1 else ""
+        parts = f" in {picture.rows} x {picture.columns} tiles" if picture.parts > 1 else ""
         err.print(f"[dim]a picture of {len(picture.ids)} tokens{parts} before the next message[/]", highlight=False)
 
     def _save(self, argument: str) -> None:

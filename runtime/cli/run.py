@@ -37,12 +37,12 @@ from hybridge.runtime.cli.options import (
 )
 
 if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
+    from hybridge.runtime.core.pictures import Picture
     from hybridge.runtime.core.statistics import GenerationStats
     from hybridge.runtime.core.tokenizer import Tokenizer
     from hybridge.runtime.text.answers import Answer
     from hybridge.runtime.text.chat_template import Message, Render
     from hybridge.runtime.text.generate import GenerationSettings, TextModel
-    from hybridge.runtime.text.pictures import PreparedPicture
 
 EXAMPLES = (
     "hybridge run OUT --prompt 'The capital of France is' --stats",
@@ -203,7 +203,7 @@ class RunPrompt:
     ids: list[int]
     shown: str
     rendered: str = ""
-    pictures: Sequence[PreparedPicture] = ()
+    pictures: Sequence[Picture] = ()
 
 
 def as_text(tokenizer: Tokenizer, text: str) -> RunPrompt:
@@ -212,7 +212,7 @@ def as_text(tokenizer: Tokenizer, text: str) -> RunPrompt:
 
 
 def as_message(
-    tokenizer: Tokenizer, text: str, system: Sequence[str], render: Render, pictures: Sequence[PreparedPicture] = ()
+    tokenizer: Tokenizer, text: str, system: Sequence[str], render: Render, pictures: Sequence[Picture] = ()
 ) -> RunPrompt:
     """Return the prompt of a message to answer, rendered by the chat template; only the answer is shown.
 

@@ -167,6 +167,12 @@ class VisionStruct(Structure):
     _fields_: ClassVar = [(name, c_int64) for name in ("unit", "most_tokens", "placeholder")]
 
 
+class PicturedStruct(Structure):
+    """``hybridge_pictured``"""
+
+    _fields_: ClassVar = [(name, c_size_t) for name in ("parts", "rows", "columns", "encodings")]
+
+
 class DraftedStruct(Structure):
     """``hybridge_drafted``"""
 
@@ -313,15 +319,6 @@ class MessageStruct(Structure):
     ]
 
 
-class ChatPictureStruct(Structure):
-    """``hybridge_chat_picture``"""
-
-    _fields_: ClassVar = [
-        *(("ids", Tokens), ("count", c_size_t), ("parts", POINTER(Handle)), ("part_count", c_size_t)),
-        *(("saved", c_char_p), ("saved_size", c_size_t)),
-    ]
-
-
 class RenderedStruct(Structure):
     """``hybridge_rendered``"""
 
@@ -331,14 +328,13 @@ class RenderedStruct(Structure):
 OnRender = CFUNCTYPE(c_int, POINTER(MessageStruct), c_size_t, POINTER(RenderedStruct), c_void_p)
 OnAnswer = CFUNCTYPE(c_int, c_void_p, c_size_t, c_void_p)
 OnSplit = CFUNCTYPE(None, c_void_p, c_size_t, c_int, POINTER(PieceStruct), c_void_p)
-OnOpen = CFUNCTYPE(c_int, c_void_p, c_size_t, POINTER(ChatPictureStruct), c_void_p)
 
 
 class ChatTemplateStruct(Structure):
     """``hybridge_chat_template``"""
 
     _fields_: ClassVar = [
-        *(("render", OnRender), ("answer", OnAnswer), ("split", OnSplit), ("open", OnOpen)),
+        *(("render", OnRender), ("answer", OnAnswer), ("split", OnSplit)),
         *(("shown", c_char_p), ("user", c_void_p)),
     ]
 
@@ -355,9 +351,11 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "model_eos_ids": [Handle, Tokens, c_size_t, Count],
     "model_verify_lens": [Handle, Tokens, c_size_t, Count],
     "model_vision": [Handle, POINTER(VisionStruct)],
-    "picture_open": [Handle, c_char_p, c_size_t, c_size_t, POINTER(Handle)],
+    "model_pictures": [Handle, Handle, c_char_p, c_size_t],
+    "picture_open": [Handle, c_void_p, c_size_t, c_size_t, POINTER(Handle)],
+    "picture_open_prepared": [Handle, c_void_p, c_size_t, c_size_t, POINTER(Handle)],
     "picture_close": [Handle],
-    "picture_ids": [Handle, Tokens, c_size_t, Count, Count],
+    "picture_ids": [Handle, Tokens, c_size_t, Count, POINTER(PicturedStruct)],
     "session_open": [Handle, POINTER(Handle)],
     "session_close": [Handle],
     "tokens": [Handle, Tokens, c_size_t, Count],
@@ -427,7 +425,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "chat_over": [Handle, Handle, c_char_p, c_size_t, POINTER(ChatOptionsStruct), POINTER(Handle)],
     "chat_with": [Handle, Handle, POINTER(ChatTemplateStruct), POINTER(MessageStruct), c_size_t, Handle, POINTER(Handle)],
     "chat_close": [Handle],
-    "chat_show": [Handle, POINTER(ChatPictureStruct), c_size_t],
+    "chat_show": [Handle, POINTER(Handle), c_size_t],
     "chat_send": [Handle, c_char_p, c_size_t, *ANSWERING],
     "chat_retry": [Handle, *ANSWERING],
     "chat_undo": [Handle],

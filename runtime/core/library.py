@@ -237,22 +237,26 @@ REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
     ("next", Status.INVALID_STATE): (UsageError, "the session's text was changed while the generation waited; begin another."),
 }
 """The error and its message, by call and status."""
+PICTURE_CALLS = ("model_pictures", "picture_open", "picture_open_prepared")
+CHAT_CALLS = ("chat_show", "chat_send", "chat_retry", "chat_save", "chat_load")
+"""Calls that may refuse a picture, in words of the core's."""
+REFUSED_PICTURES = (Status.INVALID_ARGUMENT, Status.INVALID_FILE)
 
 
 def failure(call: str, status: int) -> HybridgeError:
     """Return the error for a status of a call, which is named as in ``hybridge.h``."""
+    logged = load().hybridge_failure().decode(errors="replace")
+    lines = list(filter(None, map(str.strip, logged.splitlines())))
+    if lines and (call in PICTURE_CALLS or (call in CHAT_CALLS and "picture" in logged)) and status in REFUSED_PICTURES:
+        return PictureError(f"{'; '.join(lines)}.")
     if found := REFUSALS.get((call, Status(status))):
         return found[0](found[1])
     text = load().hybridge_status_text(status).decode()
-    logged = load().hybridge_failure().decode(errors="replace")
-    lines = list(filter(None, map(str.strip, logged.splitlines())))
     reason = "; ".join([text, *lines])
     refusal = f"{'; '.join(lines)}." if lines and call.startswith("chat_") else f"{call}: {reason}."
     match status:
         case Status.NO_ROOM:
             return CapacityError(refusal)
-        case Status.INVALID_ARGUMENT if call in ("chat_send", "chat_retry", "chat_save") and "pictures" in logged:
-            return PictureError(refusal)
         case Status.NOT_FINITE:
             return NumericalError(f"the program gave logits in {call!r} that are NaN or infinite: {reason}.")
         case Status.BUSY | Status.INVALID_HANDLE | Status.INVALID_ARGUMENT | Status.INVALID_STATE:

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from hybridge.cache.errors import PictureError
-from hybridge.runtime.core.interface import Handle, Status
-from hybridge.runtime.core.library import failure, load, run
+from hybridge.runtime.artifacts.options import PictureDescription
+from hybridge.runtime.core.interface import Handle, PicturedStruct
+from hybridge.runtime.core.library import run
 from hybridge.runtime.core.model import Owned
 
 if TYPE_CHECKING:
     from hybridge.runtime.core.model import Model
+    from hybridge.runtime.core.tokenizer import Tokenizer
 
 
 class HasIds(Protocol):
@@ -26,42 +29,60 @@ class HasIds(Protocol):
 
 
 class Picture(Owned):
-    """A picture of sides that the model's encoder takes, for the texts of all sessions of the model until it is closed.
+    """A picture for the texts of all sessions of a model, until it is closed.
 
-    Its ids are below 0 and made of the SHA-256 of its pixels. They go among the tokens of a prompt, all of them together.
-    The first prefill encodes the picture; while it is open it is encoded once, and not at all for a text that a session or
-    a checkpoint has read.
+    ids: below 0 and made of the SHA-256 of its prepared pixels, with tokens before and between them for a picture that is cut
+    into tiles. They go among the tokens of a prompt, all of them together. rows, columns: of its tiles, 1 and 1 for a picture
+    in one part; parts: how many it has, with the small copy of the whole. The first prefill encodes the parts; while the
+    picture is open they are encoded once, and not at all for a text that a session or a checkpoint has read.
     """
 
-    def __init__(self, model: Model, rgb: NDArray[np.uint8]) -> None:
-        """Take in pixels uint8 [height, width, 3]. Raises PictureError for other sides or a model without pictures."""
+    def __init__(self, model: Model, rgb: NDArray[np.uint8], *, prepared: bool = False) -> None:
+        """Take in pixels uint8 [height, width, 3], which the core resizes and cuts as the model's processor does.
+
+        Args:
+            model: it was told how its pictures are prepared (``describe_pictures``).
+            rgb: of any size.
+            prepared: take them as they are, in one part with nothing around it; sides are multiples of the model's unit.
+
+        Raises:
+            PictureError: the model takes no pictures, or none of this size.
+        """
         check_takes_pictures(model)
-        unit, most = model.picture_unit, model.most_picture_tokens
         if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3:
             raise PictureError(f"pixels of {rgb.dtype} {list(rgb.shape)} are no picture; give uint8 [height, width, 3].")
         height, width = rgb.shape[:2]
-        handle, pixels = Handle(), np.ascontiguousarray(rgb).tobytes()
-        if status := load().hybridge_picture_open(model.handle, pixels, width, height, byref(handle)):
-            if status != Status.INVALID_ARGUMENT:
-                raise failure("picture_open", status)
-            raise PictureError(
-                f"a picture of {width} x {height} pixels is none that this model's encoder takes: sides are multiples of "
-                f"{unit}, and it has at most {most} squares of {unit} x {unit} pixels."
-            )
+        handle, pixels = Handle(), np.ascontiguousarray(rgb)
+        call = "picture_open_prepared" if prepared else "picture_open"
+        run(call, model.handle, pixels.ctypes.data, width, height, byref(handle))
         super().__init__(handle.value, "picture_close")
-        self.ids = self._read()[0]
+        self.placeholder = model.placeholder
+        self.ids, opened = self._read()
+        self.parts, self.rows, self.columns = opened.parts, opened.rows, opened.columns
 
     @property
     def encodings(self) -> int:
-        """Return how often the picture was encoded."""
-        return self._read()[1]
+        """Return how often its parts were encoded, all together."""
+        encodings: int = self._read()[1].encodings
+        return encodings
 
-    def _read(self) -> tuple[list[int], int]:
-        count, encodings = c_size_t(), c_size_t()
-        run("picture_ids", self.handle, None, 0, byref(count), byref(encodings))
+    def _read(self) -> tuple[list[int], PicturedStruct]:
+        count, pictured = c_size_t(), PicturedStruct()
+        run("picture_ids", self.handle, None, 0, byref(count), byref(pictured))
         ids = (c_int64 * count.value)()
         run("picture_ids", self.handle, ids, count.value, byref(count), None)
-        return list(ids), encodings.value
+        return list(ids), pictured
+
+
+def describe_pictures(model: Model, tokenizer: Tokenizer) -> None:
+    """Tell a model how its pictures are prepared, as its manifest says.
+
+    Raises PictureError for a model without pictures, or a tokenizer without the tokens around them.
+    """
+    check_takes_pictures(model)
+    assert model.manifest.pictures is not None
+    json = TypeAdapter(PictureDescription).dump_json(model.manifest.pictures)
+    run("model_pictures", model.handle, tokenizer.handle, json, len(json))
 
 
 def check_takes_pictures(model: Model) -> None:

@@ -140,46 +140,6 @@ hybridge_status hybridge_model_verify_lens(hybridge_model model, int64_t* length
   });
 }
 
-hybridge_status hybridge_model_vision(hybridge_model model, hybridge_vision* vision) {
-  if (vision == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return guarded([&] {
-    const auto opened = handles<OpenModel>().find(model);
-    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const auto& encoder = opened->model->facts().encoder;
-    *vision = encoder ? hybridge_vision{encoder->unit(), encoder->budgets.back(), encoder->placeholder} : hybridge_vision{0, 0, -1};
-    return HYBRIDGE_OK;
-  });
-}
-
-hybridge_status hybridge_picture_open(
-    hybridge_model model, const uint8_t* rgb, size_t width, size_t height, hybridge_picture* picture) {
-  constexpr size_t LONGEST = size_t(1) << 20;
-  if (rgb == nullptr || picture == nullptr || width > LONGEST || height > LONGEST) return HYBRIDGE_INVALID_ARGUMENT;
-  return guarded([&] {
-    const auto opened = handles<OpenModel>().find(model);
-    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    auto made = opened->model->picture({rgb, width * height * 3}, width, height);
-    if (!made.ok()) return status(made.error());
-    *picture = handles<OpenPicture>().add(std::make_shared<OpenPicture>(opened, std::move(*made)));
-    return HYBRIDGE_OK;
-  });
-}
-
-hybridge_status hybridge_picture_close(hybridge_picture picture) {
-  // Not in its model's turn, for which a whole prefill may have to be waited: a call that reads it keeps it until its end.
-  return guarded([&] { return handles<OpenPicture>().remove(picture) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
-}
-
-hybridge_status hybridge_picture_ids(hybridge_picture picture, int64_t* ids, size_t capacity, size_t* count, size_t* encodings) {
-  if (!has_room(ids, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
-  return guarded([&] {
-    const auto found = handles<OpenPicture>().find(picture);
-    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    if (encodings != nullptr) *encodings = found->picture->encodings();
-    return answer(found->picture->ids(), ids, capacity, count);
-  });
-}
-
 hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* session) {
   if (session == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from hybridge.cache.errors import HybridgeError, UsageError
+from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.tokenizer import Encoding, Tokenizer
 from hybridge.runtime.server.requests import MOST_PICTURES, ApiError, ChatMessage, invalid
 from hybridge.runtime.text.answers import Answer
 from hybridge.runtime.text.chat_template import Message
-from hybridge.runtime.text.pictures import PictureProcessor, PreparedPicture, data_of_url, expanded, with_pictures
+from hybridge.runtime.text.pictures import PictureProcessor, data_of_url, expanded, with_pictures
 from hybridge.runtime.text.spelled_tokens import Rendered, Spans, SpelledTokens
 
 ChatRenderer = Callable[[list[dict[str, Any]], Mapping[str, Any]], str]
@@ -48,7 +49,7 @@ class Prompt:
     variables: Mapping[str, Any] = field(default_factory=dict)
     lead: str = ""
     spelled: Spans = ()
-    pictures: Sequence[PreparedPicture] = ()
+    pictures: Sequence[Picture] = ()
 
 
 Known = tuple[Rendered, tuple[tuple[int, ...], ...]]
@@ -107,7 +108,7 @@ class Prompts:
         marks = tuple(sorted({len(answered) + lengths[int((encoded.spans[:, 1] <= at).sum())] for at in branches} - {0}))
         return Prompt(rendered.text, tokens, marks, plain, variables, spelled=rendered.spelled, pictures=pictures)
 
-    def _prepared(self, urls: Sequence[str]) -> list[PreparedPicture]:
+    def _prepared(self, urls: Sequence[str]) -> list[Picture]:
         """Return the pictures of a request. Raises PictureError, and ApiError for too many or for a model without pictures."""
         if not urls:
             return []
@@ -115,7 +116,7 @@ class Prompts:
             raise invalid("this model takes no pictures: its artifact has the text model alone.", "messages")
         if len(urls) > MOST_PICTURES:
             raise invalid(f"a request has at most {MOST_PICTURES} pictures, and this one has {len(urls)}.", "messages")
-        prepared, tokens = list[PreparedPicture](), 0
+        prepared, tokens = list[Picture](), 0
         for url in urls:
             prepared.append(self.pictures.prepare(data_of_url(url)))
             tokens += len(prepared[-1].ids)

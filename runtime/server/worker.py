@@ -16,13 +16,13 @@ from hybridge.cache.errors import HybridgeError
 from hybridge.runtime.core.checkpoint import PrefixCache, PromptPrefill, keep_checkpoint
 from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.generation import Constraint
+from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
 from hybridge.runtime.server.requests import ApiError, of_hybridge
 from hybridge.runtime.text.answers import TokenDecoder
 from hybridge.runtime.text.generate import FinishReason, TextPiece, generate_text
-from hybridge.runtime.text.pictures import PreparedPicture
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Job:
     marks: Collection[int] = ()
     logprobs: int | None = None
     constrain: Callable[[], Constraint] | None = None
-    pictures: Sequence[PreparedPicture] = ()
+    pictures: Sequence[Picture] = ()
     cancelled: bool = False
 
     def given_up(self) -> ApiError | None:

@@ -1,36 +1,31 @@
-"""Chat by a template in Jinja: the core's conversation, with pictures from files, constraints and statistics of its answers."""
+"""Chat by a template in Jinja: the core's conversation, with constraints and statistics of its answers."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Sequence
-from ctypes import byref, c_int64, memmove, sizeof
+from collections.abc import Sequence
+from ctypes import byref
 from typing import Any
 
-from hybridge.cache.errors import PictureError
 from hybridge.runtime.core.chat import Messages, OnWords, OpenChat, address, message_of, text_at, utf8
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.generation import Callbacks, GenerationArguments, add_counts
 from hybridge.runtime.core.interface import (
     AnswerStruct,
-    ChatPictureStruct,
     ChatTemplateStruct,
     Handle,
     OnAnswer,
-    OnOpen,
     OnRender,
     OnSplit,
     SpanStruct,
 )
 from hybridge.runtime.core.library import run
+from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
 from hybridge.runtime.core.tokenizer import Tokenizer, check_stop_strings
 from hybridge.runtime.text.answers import Answer, split_text, unsplit
 from hybridge.runtime.text.chat_template import Message, Render
 from hybridge.runtime.text.generate import GenerationSettings
-from hybridge.runtime.text.pictures import PreparedPicture
 from hybridge.runtime.text.spelled_tokens import SpelledTokens
 
 
@@ -52,22 +47,17 @@ class Conversation(OpenChat):
         settings: GenerationSettings,
         opening: Sequence[Message] = (),
         checkpoints: PrefixCache | None = None,
-        prepare: Callable[[bytes], PreparedPicture] | None = None,
     ) -> None:
-        """Begin a conversation behind the messages ``opening``, which are the system's.
-
-        prepare: opens a picture of a saved conversation again by its file's bytes; left out, those with pictures are refused.
-        """
+        """Begin a conversation behind the messages ``opening``, which are the system's."""
         self.session, self.render, self.settings = session, render, settings
         self.checkpoints = PrefixCache(session.model) if checkpoints is None else checkpoints
         self.read_again = 0
         """Tokens that the last answer had to read a second time."""
-        self._prepare = prepare
         self._special, self._splitter = SpelledTokens(tokenizer), settings.splitter or unsplit(tokenizer)
         self._splits = Answer()
         self._arguments: GenerationArguments | None = None
         self._kept: object = None  # what the core reads until it calls the template again
-        functions = OnRender(self._write), OnAnswer(self._begin), OnSplit(self._split), OnOpen(self._open)
+        functions = OnRender(self._write), OnAnswer(self._begin), OnSplit(self._split)
         self._template = ChatTemplateStruct(*functions, utf8(self._splitter.shown), None)
         given, handle = Messages(opening), Handle()
         run(
@@ -81,7 +71,7 @@ class Conversation(OpenChat):
         text: str,
         show: OnWords | None = None,
         stats: GenerationStats | None = None,
-        pictures: Sequence[PreparedPicture] = (),
+        pictures: Sequence[Picture] = (),
     ) -> str:
         """Answer ``text``, before which there may be pictures; return the answer without its reasoning.
 
@@ -96,8 +86,8 @@ class Conversation(OpenChat):
             CapacityError: the message does not fit; nothing has changed, as after all that is raised before the first token.
             PictureError: the template has no place for the pictures.
         """
-        structs = (ChatPictureStruct * len(pictures))(*map(_picture, pictures))
-        self._run("chat_show", structs, len(structs))
+        handles = (Handle * len(pictures))(*(each.handle for each in pictures))
+        self._run("chat_show", handles, len(handles))
         data = utf8(text)
         return self._ask("chat_send", (data, len(data)), show, stats)
 
@@ -165,30 +155,6 @@ class Conversation(OpenChat):
             out.reasoning, out.reasoning_size = address(reasoning), len(reasoning)
         except BaseException as error:
             self._fail(error)
-
-    def _open(self, saved: Any, size: int, picture: Any, _: object) -> int:
-        try:
-            if self._prepare is None:
-                raise PictureError("the conversation has pictures, and the model takes none.")
-            try:
-                data = base64.b64decode(text_at(saved, size), validate=True)
-            except binascii.Error:
-                raise PictureError("a picture of the conversation is damaged.") from None
-            prepared = self._prepare(data)
-            made = _picture(prepared)
-            self._kept = prepared, made
-            memmove(picture, byref(made), sizeof(made))
-        except BaseException as error:
-            self._fail(error)
-            return 1
-        return 0
-
-
-def _picture(prepared: PreparedPicture) -> ChatPictureStruct:
-    """Return a picture for the core, which keeps its parts open, but not this structure and what it refers to."""
-    ids = (c_int64 * len(prepared.ids))(*prepared.ids)
-    parts = (Handle * len(prepared.parts))(*(each.handle for each in prepared.parts))
-    return ChatPictureStruct(ids, len(ids), parts, len(parts), saved := prepared.saved, len(saved))
 
 
 def _in_bytes(text: str, begin: int, end: int) -> SpanStruct:

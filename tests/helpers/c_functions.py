@@ -19,7 +19,8 @@ FOR_PYTHON = {
     *("hybridge_text_stop", "hybridge_text_stopped"),
     "hybridge_artifact_model",
     *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info", "watch")),
-    *("hybridge_model_vision", "hybridge_picture_open", "hybridge_picture_close", "hybridge_picture_ids"),
+    *("hybridge_model_vision", "hybridge_model_pictures"),
+    *(f"hybridge_picture_{name}" for name in ("open", "open_prepared", "close", "ids")),
 }
 """What apps do without: a generator's rounds, programs and drafters in another language, states and checkpoints in parts, and
 pictures, which Kotlin and Swift do not have yet."""

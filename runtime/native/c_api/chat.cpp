@@ -29,7 +29,6 @@ using hybridge::text::ChatFormat;
 using hybridge::text::ChatTemplate;
 using hybridge::text::FormatTemplate;
 using hybridge::text::Message;
-using hybridge::text::MessagePicture;
 using hybridge::text::Parts;
 using hybridge::text::Rendered;
 using hybridge::text::Splitter;
@@ -81,18 +80,6 @@ std::vector<Message> messages_of(const hybridge_message* messages, size_t count)
   return given;
 }
 
-// Keeps open what a picture needs. Throws TextError for one without ids, or with a part that is closed.
-MessagePicture picture_of(const hybridge_chat_picture& given) {
-  if (given.ids == nullptr || given.count == 0 || (given.parts == nullptr && given.part_count > 0)) throw TextError("a picture has no ids");
-  MessagePicture read{{given.ids, given.ids + given.count}, valid_utf8(view(given.saved, given.saved_size))};
-  for (const hybridge_picture part : std::span(given.parts, given.part_count)) {
-    const auto open = handles<OpenPicture>().find(part);
-    if (open == nullptr) throw TextError("a picture is not open");
-    read.open.push_back(open->picture);
-  }
-  return read;
-}
-
 // A template that is the caller's functions.
 class CallersTemplate final : public ChatTemplate {
  public:
@@ -118,13 +105,6 @@ class CallersTemplate final : public ChatTemplate {
   }
 
   std::string shown() const override { return shown_; }
-
-  MessagePicture open(std::string_view saved) const override {
-    if (given_.open == nullptr) return ChatTemplate::open(saved);
-    hybridge_chat_picture opened{};
-    check(given_.open(saved.data(), saved.size(), &opened, given_.user));
-    return picture_of(opened);
-  }
 
  private:
   class CallersSplitter final : public Splitter {
@@ -152,19 +132,15 @@ class CallersTemplate final : public ChatTemplate {
   const std::string shown_;
 };
 
-hybridge_status refused(hybridge_status why, std::string words) {
-  logged() = std::move(words);
-  return why;
-}
-
-// Reads how chats are written. Throws TextError.
-void read_format(const std::string& folder, OpenArtifact& artifact) {
+// Reads how chats are written; returns how pictures are prepared, as JSON. Throws TextError.
+std::string read_manifest(const std::string& folder, OpenArtifact& artifact) {
   const auto manifest = hybridge::OpenFile::content((folder + "/manifest.json").c_str(), LARGEST_MANIFEST);
   if (!manifest.ok()) throw TextError(folder + "/manifest.json is missing or cannot be read: copy the artifact's whole folder");
   const hybridge::text::JsonDocument document(*manifest);
   const auto root = document.root("manifest.json");
   if (root["chat_format"]) artifact.format = std::make_shared<const ChatFormat>(root["chat_format"]);
   else artifact.without_format = root["without_chat_format"].string_or("the artifact says nothing about chats: export the model again");
+  return root["pictures"] ? root["pictures"].written() : "";
 }
 
 // Opens a tokenizer, if there is one.
@@ -252,8 +228,13 @@ hybridge_status begin(
 ) {
   const hybridge_status made = in(opened->session, [&](OpenSession& it) {
     opened->of = it.of;
+    const auto reopen = [of = it.of](std::string_view saved) {
+      const auto processor = of->pictures();
+      if (processor == nullptr) throw TextError("the conversation has pictures, and the model was not told how they are prepared");
+      return hybridge::of_message(processor->reopen(saved));
+    };
     opened->conversation =
-        std::make_unique<Conversation>(*it.session, *opened->tokenizer, *opened->how, std::move(opening), std::move(cache));
+        std::make_unique<Conversation>(*it.session, *opened->tokenizer, *opened->how, std::move(opening), std::move(cache), reopen);
     return HYBRIDGE_OK;
   });
   if (made == HYBRIDGE_OK) *chat = handles<OpenChat>().add(std::move(opened));
@@ -296,14 +277,19 @@ hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* ar
   if (folder == nullptr || artifact == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
     auto opened = std::make_shared<OpenArtifact>();
+    std::string pictures;
     try {
-      read_format(folder, *opened);
+      pictures = read_manifest(folder, *opened);
     } catch (const TextError& error) {
       return refused(HYBRIDGE_INVALID_FILE, error.what());
     }
     if (const hybridge_status read = open_tokenizer(folder, *opened); read != HYBRIDGE_OK) return read;
     const std::string program = std::string(folder) + "/model.pte";
     if (const hybridge_status loaded = hybridge_model_open(program.c_str(), &opened->model); loaded != HYBRIDGE_OK) return loaded;
+    if (!pictures.empty()) {
+      const hybridge_status told = hybridge_model_pictures(opened->model, opened->tokenizer, pictures.data(), pictures.size());
+      if (told != HYBRIDGE_OK && opened->tokenizer != 0) return refused(HYBRIDGE_INVALID_FILE, logged());
+    }
     *artifact = handles<OpenArtifact>().add(std::move(opened));
     return HYBRIDGE_OK;
   });
@@ -424,17 +410,18 @@ hybridge_status hybridge_chat_retry(
   return guarded([&] { return answer_by(chat, options, stops, stop_count, on_piece, user, answer, ask); });
 }
 
-hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_chat_picture* pictures, size_t count) {
+hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* pictures, size_t count) {
   if (pictures == nullptr && count > 0) return HYBRIDGE_INVALID_ARGUMENT;
-  return with(chat, [&](OpenChat& open, OpenSession&) {
-    try {
-      hybridge::text::Pictures shown;
-      for (const auto& each : std::span(pictures, count)) shown.push_back(std::make_shared<const MessagePicture>(picture_of(each)));
-      open.conversation->show(std::move(shown));
-      return HYBRIDGE_OK;
-    } catch (const TextError& error) {
-      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+  return with(chat, [&](OpenChat& open, OpenSession& it) {
+    hybridge::text::Pictures shown;
+    for (const hybridge_picture each : std::span(pictures, count)) {
+      const auto found = handles<OpenPicture>().find(each);
+      if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
+      if (found->of != it.of) return refused(HYBRIDGE_INVALID_ARGUMENT, "a picture was opened for another model");
+      shown.push_back(hybridge::of_message(found->picture));
     }
+    open.conversation->show(std::move(shown));
+    return HYBRIDGE_OK;
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <new>
 #include <string>
+#include <utility>
 
 #include <hybridge/hybridge.h>
 
@@ -13,6 +14,12 @@ namespace hybridge::c {
 inline std::string& logged() {
   thread_local std::string lines;
   return lines;
+}
+
+// Refuses a call in words of ours.
+inline hybridge_status refused(hybridge_status why, std::string words) {
+  logged() = std::move(words);
+  return why;
 }
 
 // Runs `call`, out of which nothing is thrown.

@@ -13,6 +13,7 @@
 #include <hybridge/block_drafter.h>
 #include <hybridge/draft_model.h>
 #include <hybridge/hybridge.h>
+#include <hybridge/picture_processor.h>
 #include <hybridge/prefix_cache.h>
 #include <hybridge/speculative.h>
 
@@ -35,11 +36,26 @@ inline std::shared_ptr<Turn> turn_of(uint64_t fingerprint) {
 }
 
 // turn: of its sessions, which run one after the other, or in another's callback, and of whoever lets go of a checkpoint.
-struct OpenModel {
+class OpenModel {
+ public:
   explicit OpenModel(std::shared_ptr<const Model> opened) : model(std::move(opened)), turn(turn_of(model->fingerprint())) {}
 
-  std::shared_ptr<const Model> model;
-  std::shared_ptr<Turn> turn;
+  const std::shared_ptr<const Model> model;
+  const std::shared_ptr<Turn> turn;
+
+  // What prepares its pictures; null before that was said.
+  std::shared_ptr<const PictureProcessor> pictures() const {
+    const std::lock_guard lock(mutex_);
+    return pictures_;
+  }
+  void prepare_by(std::shared_ptr<const PictureProcessor> pictures) {
+    const std::lock_guard lock(mutex_);
+    pictures_ = std::move(pictures);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const PictureProcessor> pictures_;
 };
 
 struct OpenCheckpoint {
@@ -49,7 +65,7 @@ struct OpenCheckpoint {
 
 struct OpenPicture {
   std::shared_ptr<OpenModel> of;
-  std::shared_ptr<const Picture> picture;
+  std::shared_ptr<const PreparedPicture> picture;
 };
 
 // Checkpoints by their texts.

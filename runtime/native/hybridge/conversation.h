@@ -54,11 +54,12 @@ using OnPiece = std::function<bool(const text::Parts&)>;
 class Conversation {
  public:
   // The first three must outlive the conversation. The session's text is replaced by the conversation's. opening: messages of the
-  // system, in UTF-8. cache: states to go back to; one that had to go is read again.
+  // system, in UTF-8. cache: states to go back to; one that had to go is read again. reopen: for the pictures of a saved conversation.
   Conversation(
       Session& session, const text::Tokenizer& tokenizer, const text::ChatTemplate& chat_template, std::vector<text::Message> opening = {},
-      std::shared_ptr<PrefixCache> cache = std::make_shared<PrefixCache>(USUAL_CHECKPOINT_BYTES))
-      : session_(session), tokenizer_(tokenizer), template_(chat_template), opening_(std::move(opening)), cache_(std::move(cache)) {
+      std::shared_ptr<PrefixCache> cache = std::make_shared<PrefixCache>(USUAL_CHECKPOINT_BYTES), text::Reopen reopen = {})
+      : session_(session), tokenizer_(tokenizer), template_(chat_template), opening_(std::move(opening)), cache_(std::move(cache)),
+        reopen_(std::move(reopen)) {
     find_special();
     begin();
   }
@@ -128,7 +129,7 @@ class Conversation {
     if (note.size() <= MOST_SAVED || !has_pictures) return session_.save(path, note);
     return refused(
         Error::InvalidArgument, "the pictures of this conversation take " + std::to_string(note.size() >> 20) + " MB, and a saved one has at most " +
-            std::to_string(MOST_SAVED >> 20) + ": undo messages, or give smaller files");
+            std::to_string(MOST_SAVED >> 20) + ": undo messages with pictures");
   }
 
   Error load(const std::string& path) {
@@ -137,7 +138,8 @@ class Conversation {
     try {
       log_ = text::ChatLog::from_json(session_.note());
       for (text::Turn& turn : log_.turns) {
-        for (auto& each : turn.pictures) each = std::make_shared<const text::MessagePicture>(template_.open(each->saved));
+        if (!turn.pictures.empty() && !reopen_) throw text::TextError("the conversation has pictures, which this chat cannot open");
+        for (auto& each : turn.pictures) each = reopen_(each->saved());
       }
     } catch (const text::TextError& error) {
       (void)reset();
@@ -394,6 +396,7 @@ class Conversation {
   const text::ChatTemplate& template_;
   std::vector<text::Message> opening_;
   std::shared_ptr<PrefixCache> cache_;
+  text::Reopen reopen_;
   std::unordered_set<uint32_t> special_ids_, hidden_;
   std::vector<std::string> special_;  // texts of special tokens, and what they begin with
   std::string first_bytes_;

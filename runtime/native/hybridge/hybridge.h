@@ -36,6 +36,7 @@ typedef uint64_t hybridge_session;
 typedef uint64_t hybridge_checkpoint;
 typedef uint64_t hybridge_cache;
 typedef uint64_t hybridge_picture;
+typedef uint64_t hybridge_tokenizer;
 typedef uint64_t hybridge_grammar;
 
 typedef enum hybridge_status {
@@ -265,16 +266,35 @@ typedef struct hybridge_vision {
 
 hybridge_status hybridge_model_vision(hybridge_model model, hybridge_vision* vision);
 
-// A picture for the texts of all sessions of a model. rgb: uint8 [height, width, 3], which is copied. In a text it is a run of ids
-// below 0, one for each token that it takes, made of the SHA-256 of its pixels: functions that read a prompt take them among
-// tokens, all of a picture's together, and encode it once as long as it is open. hybridge_tokens returns them too. A text that was
-// read, its checkpoints and its saved states need the picture no more; to read it again, the picture must be open.
+// Tells a model how its pictures are prepared: `pictures` of the artifact's manifest as JSON, and the tokenizer that has the tokens
+// around them, 0 for pictures without any. hybridge_artifact_open has done it. HYBRIDGE_INVALID_ARGUMENT for pictures of another
+// model; hybridge_failure says why.
+hybridge_status hybridge_model_pictures(hybridge_model model, hybridge_tokenizer tokenizer, const char* pictures, size_t size);
+
+// A picture for the texts of all sessions of a model. rgb: uint8 [height, width, 3], of any size: it is resized and cut as the model's
+// processor does it. In a text it is a run of ids below 0, one for each token that it takes, made of the SHA-256 of its prepared
+// pixels; if it is cut into tiles there are tokens before each run, and around all of them. Functions that read a prompt take these
+// ids among tokens, all of a picture's together, and encode it once as long as it is open. hybridge_tokens returns them too. A text
+// that was read, its checkpoints and its saved states need the picture no more; to read it again, the picture must be open.
+// HYBRIDGE_INVALID_ARGUMENT for a picture with no pixels or more than 67,108,864, and one that is too long and narrow for the model;
+// hybridge_failure says which.
 hybridge_status hybridge_picture_open(
+    hybridge_model model, const uint8_t* rgb, size_t width, size_t height, hybridge_picture* picture);
+
+// The same for one part whose sides are multiples of `unit`, as it is and with no tokens around it.
+hybridge_status hybridge_picture_open_prepared(
     hybridge_model model, const uint8_t* rgb, size_t width, size_t height, hybridge_picture* picture);
 hybridge_status hybridge_picture_close(hybridge_picture picture);
 
-// Its ids, as hybridge_tokens copies them. encodings, null or how often it was encoded.
-hybridge_status hybridge_picture_ids(hybridge_picture picture, int64_t* ids, size_t capacity, size_t* count, size_t* encodings);
+// parts: of a picture, 1 if it was not cut; rows, columns: of its tiles, behind which there may be a small copy of the whole.
+// encodings: how often its parts were encoded, all together.
+typedef struct hybridge_pictured {
+  size_t parts, rows, columns, encodings;
+} hybridge_pictured;
+
+// A picture's ids, as hybridge_tokens copies those of a text; pictured may be null.
+hybridge_status hybridge_picture_ids(
+    hybridge_picture picture, int64_t* ids, size_t capacity, size_t* count, hybridge_pictured* pictured);
 
 hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* session);
 hybridge_status hybridge_session_close(hybridge_session session);
@@ -417,7 +437,6 @@ hybridge_status hybridge_cancel(hybridge_session session);
 
 // A tokenizer.json: it makes tokens of a text and a text of tokens, as Hugging Face's tokenizers library does. Once it is open it
 // does not change: any number of threads may use one. Texts are UTF-8 and have a length; what is none is read as U+FFFD.
-typedef uint64_t hybridge_tokenizer;
 
 // HYBRIDGE_INVALID_FILE for one that is damaged, or asks for parts that are not known here: hybridge_failure names them.
 hybridge_status hybridge_tokenizer_open(const char* path, hybridge_tokenizer* tokenizer);
@@ -544,18 +563,6 @@ hybridge_status hybridge_chat_over(
     const hybridge_chat_options* options, hybridge_chat* chat
 );
 
-// A picture of a message. ids take the place of the token that stands for it in the template's text (hybridge_vision): those of
-// `parts`, open pictures, with tokens around them. The parts stay open as long as the message is there. saved: the text in UTF-8 by
-// which a saved conversation opens it again, such as its file in base64.
-typedef struct hybridge_chat_picture {
-  const int64_t* ids;
-  size_t count;
-  const hybridge_picture* parts;
-  size_t part_count;
-  const char* saved;
-  size_t saved_size;
-} hybridge_chat_picture;
-
 // A message, as long as the chat's next call does not end: role is "system", "user" or "assistant"; the reasoning of most is empty.
 // pictures: the number of those before its content.
 typedef struct hybridge_message {
@@ -587,13 +594,11 @@ typedef struct hybridge_rendered {
 // A chat template that is the caller's functions; what they write is read before the next one is called. render, answer and open
 // answer 0, or another number where they fail: the chat's call is HYBRIDGE_INVALID_ARGUMENT then, and has changed nothing. render
 // writes a conversation; answer begins the answer to a text that was rendered, and split tells the parts of its pieces apart, of the
-// last one with has_ended, which may add what was held back. open opens a saved picture again; null if the model takes none. shown: a
-// text in which all special tokens are that split is to see.
+// last one with has_ended, which may add what was held back. shown: a text in which all special tokens are that split is to see.
 typedef struct hybridge_chat_template {
   int (*render)(const hybridge_message* messages, size_t count, hybridge_rendered* rendered, void* user);
   int (*answer)(const char* rendered, size_t size, void* user);
   void (*split)(const char* piece, size_t size, int has_ended, hybridge_piece* parts, void* user);
-  int (*open)(const char* saved, size_t size, hybridge_chat_picture* picture, void* user);
   const char* shown;
   void* user;
 } hybridge_chat_template;
@@ -606,9 +611,9 @@ hybridge_status hybridge_chat_with(
 );
 hybridge_status hybridge_chat_close(hybridge_chat chat);
 
-// Puts pictures before the chat's next message, in the place of those that wait; they wait on where the message fails. A chat format
-// has no place for them.
-hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_chat_picture* pictures, size_t count);
+// Puts pictures before the chat's next message, in the place of those that wait; they wait on where the message fails. The chat keeps
+// them open as long as it has the message, so each is encoded once, and a saved conversation has their pixels, with at most 60 MB.
+hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* pictures, size_t count);
 
 // Called for each token of an answer, and once at its end; answers 0 to end it.
 typedef int (*hybridge_on_piece)(const hybridge_piece* piece, void* user);

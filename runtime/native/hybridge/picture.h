@@ -26,6 +26,7 @@
 
 #include <hybridge/facts.h>
 #include <hybridge/logits.h>
+#include <hybridge/resample.h>
 #include <hybridge/sha256.h>
 
 namespace hybridge {
@@ -35,20 +36,12 @@ using Tokens = std::span<const int64_t>;
 // float32 [size, side]: the weights of `side` learned positions at each of `size` places, by bilinear interpolation with
 // antialiasing, as PyTorch computes it without aligned corners.
 inline Floats interpolation(size_t size, size_t side) {
-  const double scale = static_cast<double>(side) / static_cast<double>(size), reach = std::max(scale, 1.0);
   Floats weights(size * side, 0.0f);
+  const auto places = taps(side, size, 1, triangle);
   for (size_t place = 0; place < size; ++place) {
-    const double center = (static_cast<double>(place) + 0.5) * scale;
-    const auto begin = static_cast<size_t>(std::max(center - reach + 0.5, 0.0));
-    const auto end = std::min(static_cast<size_t>(center + reach + 0.5), side);
-    double total = 0;
-    std::vector<double> found;
-    for (size_t i = begin; i < end; ++i) {
-      const double away = (static_cast<double>(i) - center + 0.5) / reach;
-      found.push_back(std::max(0.0, 1.0 - std::max(away, -away)));
-      total += found.back();
-    }
-    for (size_t i = begin; i < end; ++i) weights[place * side + i] = static_cast<float>(found[i - begin] / total);
+    std::ranges::transform(
+        places[place].weights, weights.begin() + static_cast<ptrdiff_t>(place * side + places[place].first),
+        [](double weight) { return static_cast<float>(weight); });
   }
   return weights;
 }
@@ -85,6 +78,11 @@ class Picture {
   // The rows of the picture in a text.
   Tokens ids() const { return ids_; }
 
+  // uint8 [height, width, 3].
+  std::span<const uint8_t> rgb() const { return rgb_; }
+  size_t width() const { return columns_ * static_cast<size_t>(encoder_.patch); }
+  size_t height() const { return rows_ * static_cast<size_t>(encoder_.patch); }
+
   // Returns how often it was encoded; once, unless the encoder failed.
   size_t encodings() const { return encodings_; }
 
@@ -108,19 +106,18 @@ class Picture {
         encoder_.has_rope ? call(method, {cut, down, across, input(at, {patches, 2}), n}) : call(method, {cut, down, across, n}));
     const float* first = outputs.empty() ? nullptr : outputs[0].real();
     if (first == nullptr || outputs[0].count() % static_cast<size_t>(budget) != 0) return Error::InvalidProgram;
-    width_ = outputs[0].count() / static_cast<size_t>(budget);
-    const std::span<const float> found(first, ids_.size() * width_);
+    hidden_ = outputs[0].count() / static_cast<size_t>(budget);
+    const std::span<const float> found(first, ids_.size() * hidden_);
     if (!are_finite(found)) return Error::NotSupported;
     embeddings_.assign(found.begin(), found.end());
-    rgb_ = {};
     return Error::Ok;
   }
 
   // Floats of a row's embedding; 0 before it was encoded.
-  size_t width() const { return width_; }
+  size_t hidden() const { return hidden_; }
 
-  // The embeddings [count, width] of rows from `begin` on, once it was encoded.
-  std::span<const float> rows(size_t begin, size_t count) const { return std::span(embeddings_).subspan(begin * width_, count * width_); }
+  // The embeddings [count, hidden] of rows from `begin` on, once it was encoded.
+  std::span<const float> rows(size_t begin, size_t count) const { return std::span(embeddings_).subspan(begin * hidden_, count * hidden_); }
 
   // Rope positions [axes, size] of rows from `begin` on, time, row and column, counted from the picture's first; 0 behind `count`.
   Numbers grid(size_t begin, size_t count, size_t size) const {
@@ -209,9 +206,9 @@ class Picture {
   const Encoder encoder_;
   const size_t columns_, rows_;  // patches
   std::vector<int64_t> ids_;
-  mutable std::vector<uint8_t> rgb_;  // until it is encoded
+  const std::vector<uint8_t> rgb_;
   mutable Floats embeddings_;
-  mutable size_t width_ = 0;
+  mutable size_t hidden_ = 0;
   mutable std::atomic<size_t> encodings_ = 0;  // which any thread may look at
 };
 

@@ -418,7 +418,7 @@ class Session {
   }
 
   Result<Logits> run_rows(const Piece& part, bool goes_on) {
-    const auto count = static_cast<int64_t>(part.ids.size()), width = static_cast<int64_t>(part.picture->width());
+    const auto count = static_cast<int64_t>(part.ids.size()), width = static_cast<int64_t>(part.picture->hidden());
     const auto rows = part.picture->rows(part.begin, part.ids.size());
     Floats row(rows.begin(), rows.end());
     row.resize(static_cast<size_t>(facts().prefill_chunk * width), 0.0f);

@@ -60,7 +60,7 @@ Turn read_turn(const Json& value) {
   }
   if (const Json pictures = value["pictures"]) {
     pictures.each([&](const Json& each) {
-      read.pictures.push_back(std::make_shared<MessagePicture>(MessagePicture{.saved = std::string(each.string())}));
+      read.pictures.push_back(std::make_shared<MessagePicture>(MessagePicture{{}, [saved = std::string(each.string())] { return saved; }}));
     });
   }
   return read;
@@ -118,7 +118,10 @@ std::string ChatLog::to_json() const {
     }
     if (!each.pictures.empty()) {
       yyjson_mut_val* files = writer.list(turn, "pictures");
-      for (const auto& picture : each.pictures) yyjson_mut_arr_add_strn(writer.get(), files, picture->saved.data(), picture->saved.size());
+      for (const auto& picture : each.pictures) {
+        const std::string saved = picture->saved();
+        yyjson_mut_arr_add_strncpy(writer.get(), files, saved.data(), saved.size());
+      }
     }
   }
   yyjson_mut_val* ids = writer.list(root, "tokens");

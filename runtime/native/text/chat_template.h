@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,15 +25,17 @@ struct Message {
   size_t pictures = 0;
 };
 
-// A picture of a message. ids: what stands in the place of its placeholder, rows of open pictures and tokens around them. saved: the
-// text by which a saved conversation's template opens it again. open: what must live as long as the message.
+// A picture of a message. ids: what stands in the place of its placeholder, rows of open pictures and tokens around them. saved: makes
+// the text by which a saved conversation opens it again, and keeps open what must live as long as the message.
 struct MessagePicture {
   std::vector<int64_t> ids = {};
-  std::string saved = {};
-  std::vector<std::shared_ptr<const void>> open = {};
+  std::function<std::string()> saved = {};
 };
 
 using Pictures = std::vector<std::shared_ptr<const MessagePicture>>;
+
+// Opens a saved picture again. Throws TextError.
+using Reopen = std::function<std::shared_ptr<const MessagePicture>(std::string_view saved)>;
 
 // A conversation's text, and parts of it that are the words of messages: in them special tokens are text.
 struct Rendered {
@@ -70,9 +73,6 @@ class ChatTemplate {
 
   // A text that has all special tokens in it that are shown to the splitter.
   virtual std::string shown() const = 0;
-
-  // Opens a saved picture again. Throws TextError.
-  virtual MessagePicture open(std::string_view) const { throw TextError("the conversation has pictures, which this chat cannot open"); }
 };
 
 }  // namespace hybridge::text

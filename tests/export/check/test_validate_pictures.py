@@ -106,7 +106,7 @@ def test_a_drafter_in_the_artifact_reads_the_rows_of_pictures(pictures_checkpoin
     assert report.generation.drafted_prompts == report.generation.drafted_matches > 0
     session = Session.load(artifact)
     noise = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
-    picture = Picture(session.model, noise)
+    picture = Picture(session.model, noise, prepared=True)
     session.prefill([1, *picture.ids, 60])
     hidden = session.hidden
     assert len(hidden) == 11

@@ -20,6 +20,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "program": interface.ProgramStruct,
     "drafted": interface.DraftedStruct,
     "vision": interface.VisionStruct,
+    "pictured": interface.PicturedStruct,
     "part": interface.PartStruct,
     "info": interface.InfoStruct,
     "sampling": interface.SamplingStruct,
@@ -33,7 +34,6 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "piece": interface.PieceStruct,
     "answer": interface.AnswerStruct,
     "message": interface.MessageStruct,
-    "chat_picture": interface.ChatPictureStruct,
     "rendered": interface.RenderedStruct,
     "chat_template": interface.ChatTemplateStruct,
 }

@@ -42,7 +42,7 @@ def session(model: Model) -> Session:
 )
 def test_logits_are_the_whole_models(pictures_checkpoint: Path, session: Session, sizes: list[tuple[int, int]]) -> None:
     pixels = [rgb(*size, seed) for seed, size in enumerate(sizes)]
-    pictures = [Picture(session.model, each) for each in pixels]
+    pictures = [Picture(session.model, each, prepared=True) for each in pixels]
     text = [1, *pictures[0].ids, *WORDS, *(row for each in pictures[1:] for row in each.ids), 70]
     got = session.prefill(text)
     want = whole_logits(pictures_checkpoint, [1, pixels[0], *WORDS, *pixels[1:], 70])
@@ -53,7 +53,7 @@ def test_logits_are_the_whole_models(pictures_checkpoint: Path, session: Session
 
 def test_a_picture_at_the_first_position_and_a_verify_behind_it(pictures_checkpoint: Path, session: Session) -> None:
     pixels = rgb(3, 3)
-    picture = Picture(session.model, pixels)
+    picture = Picture(session.model, pixels, prepared=True)
     session.prefill_image(picture)
     logits = session.verify(WORDS)
     for count in range(1, 5):
@@ -69,10 +69,10 @@ def test_other_pixels_are_other_ids(model: Model) -> None:
     other = pixels.copy()
     other[7, 5, 1] ^= 1
     turned = pixels.reshape(3 * UNIT, 2 * UNIT, 3)  # the same bytes in another shape
-    ids = [Picture(model, each).ids for each in (pixels, other, turned)]
+    ids = [Picture(model, each, prepared=True).ids for each in (pixels, other, turned)]
     assert len({*ids[0], *ids[1], *ids[2]}) == 18
     assert all(row < 0 for each in ids for row in each)
-    assert Picture(model, pixels).ids == ids[0]
+    assert Picture(model, pixels, prepared=True).ids == ids[0]
 
 
 def test_ids_are_made_of_a_sha256(model: Model) -> None:
@@ -81,12 +81,12 @@ def test_ids_are_made_of_a_sha256(model: Model) -> None:
         digest = hashlib.sha256(f"{columns * UNIT}x{rows * UNIT} ".encode() + pixels.tobytes()).digest()
         words = struct.unpack("<4Q", digest)
         want = [-1 - ((words[row % 4] + row // 4 * 0x9E3779B97F4A7C15) % 2**64 >> 1) for row in range(rows * columns)]
-        assert Picture(model, pixels).ids == want
+        assert Picture(model, pixels, prepared=True).ids == want
 
 
 def test_a_picture_is_encoded_once_while_it_is_open(session: Session) -> None:
-    picture = Picture(session.model, rgb(2, 2, 5))
-    again = Picture(session.model, rgb(2, 2, 5))
+    picture = Picture(session.model, rgb(2, 2, 5), prepared=True)
+    again = Picture(session.model, rgb(2, 2, 5), prepared=True)
     first = session.prefill(picture.ids)
     session.reset()
     np.testing.assert_array_equal(session.prefill(again.ids), first)
@@ -95,7 +95,7 @@ def test_a_picture_is_encoded_once_while_it_is_open(session: Session) -> None:
 
 
 def test_checkpoints_know_pictures_by_their_pixels(session: Session) -> None:
-    first, second = (Picture(session.model, rgb(2, 2, seed)) for seed in (1, 2))
+    first, second = (Picture(session.model, rgb(2, 2, seed), prepared=True) for seed in (1, 2))
     cache = PrefixCache(session.model)
     texts = [[1, *picture.ids, *WORDS] for picture in (first, second)]
     assert bring_to(session, texts[0], cache) == 0
@@ -107,7 +107,7 @@ def test_checkpoints_know_pictures_by_their_pixels(session: Session) -> None:
 
 
 def test_no_chunk_ends_inside_a_picture(session: Session) -> None:
-    picture = Picture(session.model, rgb(4, 4, 3))
+    picture = Picture(session.model, rgb(4, 4, 3), prepared=True)
     text = [*([60] * 11), *picture.ids, *([61] * 20)]
     cache = PrefixCache(session.model)
     reading = PromptPrefill(session, text, cache, marks=[13, 30])
@@ -122,7 +122,7 @@ def test_no_chunk_ends_inside_a_picture(session: Session) -> None:
 
 
 def test_states_come_back_without_their_pictures(session: Session, tmp_path: Path) -> None:
-    picture = Picture(session.model, rgb(3, 2, 4))
+    picture = Picture(session.model, rgb(3, 2, 4), prepared=True)
     text = [1, *picture.ids, *WORDS]
     session.prefill(text)
     session.snapshot(0)
@@ -144,7 +144,7 @@ def test_states_come_back_without_their_pictures(session: Session, tmp_path: Pat
 
 @pytest.mark.parametrize("drafter", ["lookup", "model"])
 def test_drafters_pass_pictures_by(session: Session, pictures_artifact: Path, drafter: str) -> None:
-    picture = Picture(session.model, rgb(2, 2, 6))
+    picture = Picture(session.model, rgb(2, 2, 6), prepared=True)
     # The text ends as it was before the picture: what came next there are rows, which are none to propose.
     prompt = [*WORDS, *picture.ids, 90, 91, *WORDS]
     options = {"max_new_tokens": 20, "eos_ids": [], "sampling": Sampling(repetition_penalty=1.3)}
@@ -159,7 +159,7 @@ def test_drafters_pass_pictures_by(session: Session, pictures_artifact: Path, dr
 
 
 def test_what_is_refused_changes_nothing(session: Session) -> None:
-    picture, closed = Picture(session.model, rgb(2, 2, 7)), Picture(session.model, rgb(2, 2, 8))
+    picture, closed = Picture(session.model, rgb(2, 2, 7), prepared=True), Picture(session.model, rgb(2, 2, 8), prepared=True)
     gone = closed.ids
     closed.close()
     session.prefill([1, 2, 3])
@@ -194,13 +194,13 @@ def test_what_is_refused_changes_nothing(session: Session) -> None:
 )
 def test_pixels_that_the_encoder_does_not_take(model: Model, pixels: NDArray[Any]) -> None:
     with pytest.raises(PictureError):
-        Picture(model, pixels)
+        Picture(model, pixels, prepared=True)
 
 
 def test_a_model_without_pictures(kernels_artifact: Path) -> None:
     session = Session.load(kernels_artifact)
     with pytest.raises(PictureError, match="takes no pictures"):
-        Picture(session.model, rgb(1, 1))
+        Picture(session.model, rgb(1, 1), prepared=True)
     with pytest.raises(TokenError, match="outside the vocabulary"):
         session.prefill([1, -7])
 
@@ -208,7 +208,7 @@ def test_a_model_without_pictures(kernels_artifact: Path) -> None:
 def test_a_saved_state_with_rows_is_refused_by_a_model_without_pictures(
     session: Session, kernels_artifact: Path, tmp_path: Path
 ) -> None:
-    session.prefill_image(Picture(session.model, rgb(1, 1)))
+    session.prefill_image(Picture(session.model, rgb(1, 1), prepared=True))
     session.save(tmp_path / "state")
     with pytest.raises(StateFileError):
         Session.load(kernels_artifact).load_state(tmp_path / "state")

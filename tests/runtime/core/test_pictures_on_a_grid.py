@@ -49,7 +49,7 @@ def close(got: NDArray[np.float32], want: NDArray[np.float32]) -> None:
 )
 def test_logits_are_the_whole_models(grid_checkpoint: Path, session: Session, sizes: list[tuple[int, int]]) -> None:
     pixels = [rgb(*size, seed) for seed, size in enumerate(sizes)]
-    pictures = [Picture(session.model, each) for each in pixels]
+    pictures = [Picture(session.model, each, prepared=True) for each in pixels]
     text, wanted = [7], list[int | Pixels]([7])
     for each, picture in zip(pixels, pictures, strict=True):
         text += [BEGIN, *picture.ids, END, *WORDS]
@@ -63,14 +63,14 @@ def test_logits_are_the_whole_models(grid_checkpoint: Path, session: Session, si
 
 def test_a_picture_at_the_first_position_and_a_verify_behind_it(grid_checkpoint: Path, session: Session) -> None:
     pixels = rgb(4, 5)
-    session.prefill_image(Picture(session.model, pixels))
+    session.prefill_image(Picture(session.model, pixels, prepared=True))
     logits = session.verify(WORDS)
     for count in range(1, 5):
         close(logits[count - 1], whole_logits(grid_checkpoint, [pixels, *WORDS[:count]]))
 
 
 def test_the_offset_comes_and_goes_with_the_state(session: Session, tmp_path: Path) -> None:
-    first, second = Picture(session.model, rgb(4, 3)), Picture(session.model, rgb(2, 2, 1))
+    first, second = Picture(session.model, rgb(4, 3), prepared=True), Picture(session.model, rgb(2, 2, 1), prepared=True)
     session.prefill(WORDS)
     before = session.checkpoint()
     session.prefill([*first.ids, *WORDS])
@@ -100,7 +100,7 @@ def test_the_offset_comes_and_goes_with_the_state(session: Session, tmp_path: Pa
 
 
 def test_a_prefix_that_is_found_again_has_its_offset(session: Session) -> None:
-    picture = Picture(session.model, rgb(3, 4, 2))
+    picture = Picture(session.model, rgb(3, 4, 2), prepared=True)
     cache = PrefixCache(session.model)
     text = [7, BEGIN, *picture.ids, END, *WORDS]
     bring_to(session, text, cache)
@@ -114,7 +114,7 @@ def test_a_prefix_that_is_found_again_has_its_offset(session: Session) -> None:
 
 
 def test_a_prefill_that_is_refused_leaves_the_offset(session: Session) -> None:
-    picture, closed = Picture(session.model, rgb(3, 4)), Picture(session.model, rgb(3, 3, 4))
+    picture, closed = Picture(session.model, rgb(3, 4), prepared=True), Picture(session.model, rgb(3, 3, 4), prepared=True)
     session.prefill([*WORDS, *picture.ids])
     ids = closed.ids
     closed.close()
@@ -126,7 +126,7 @@ def test_a_prefill_that_is_refused_leaves_the_offset(session: Session) -> None:
 
 @pytest.mark.parametrize("drafter", ["own", "lookup"])
 def test_text_behind_pictures_is_the_same_with_draft_tokens(session: Session, drafter: str) -> None:
-    first, second = Picture(session.model, rgb(4, 4, 5)), Picture(session.model, rgb(1, 9, 6))
+    first, second = Picture(session.model, rgb(4, 4, 5), prepared=True), Picture(session.model, rgb(1, 9, 6), prepared=True)
     prompt = [*WORDS, BEGIN, *first.ids, END, *WORDS, BEGIN, *second.ids, END, *WORDS, *WORDS]
     plain = list(session.generate(prompt, max_new_tokens=40, eos_ids=[]))
     session.reset()
@@ -143,7 +143,7 @@ WRONG = [1.0, -1.5, -1000.0, float("nan"), float("-inf")]
 
 @pytest.mark.parametrize("value", WRONG)
 def test_an_offset_that_no_text_has_is_refused(session: Session, tmp_path: Path, value: float) -> None:
-    picture = Picture(session.model, rgb(4, 5))
+    picture = Picture(session.model, rgb(4, 5), prepared=True)
     session.prefill([*WORDS, *picture.ids])
     session.save(tmp_path / "state")
     own, forged = struct.pack("<f", -15.0), struct.pack("<f", value)

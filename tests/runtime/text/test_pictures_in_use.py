@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,11 @@ from public_folders import LFM2_VL_SPECIAL, PICTURE, QWEN_SPECIAL
 
 from hybridge.cache.errors import CapacityError, PictureError
 from hybridge.runtime.cli.chat import Terminal
+from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.statistics import GenerationStats
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model
-from hybridge.runtime.text.pictures import PreparedPicture
 
 SMALL, LARGE = file_of(noise(20, 20)), file_of(noise(100, 50, seed=1))
 Begin = Callable[[], tuple[Conversation, TextModel]]
@@ -33,23 +33,21 @@ def begin(request: pytest.FixtureRequest) -> Begin:
     def opened() -> tuple[Conversation, TextModel]:
         model = open_text_model(artifact, plain=True)
         settings, render = GenerationSettings(max_new_tokens=5), load_template(model.artifact)
-        prepare = model.pictures.prepare
-        return Conversation(model.session, model.tokenizer, render, settings, prepare=prepare), model
+        assert model.pictures
+        return Conversation(model.session, model.tokenizer, render, settings), model
 
     return opened
 
 
-def said(conversation: Conversation, text: str, *pictures: PreparedPicture) -> str:
+def said(conversation: Conversation, text: str, *pictures: Picture) -> str:
     return conversation.say(text, pictures=pictures)
 
 
-def reopened(begin: Begin, file: Path) -> tuple[Conversation, list[PreparedPicture]]:
-    """A saved conversation as after a restart, and its pictures."""
+def reopened(begin: Begin, file: Path, *pictures: bytes) -> tuple[Conversation, list[Picture]]:
+    """A saved conversation as after a restart, and its pictures, which are those that it has opened again."""
     conversation, model = begin()
-    opened, prepare = list[PreparedPicture](), model.pictures.prepare
-    conversation._prepare = lambda data: opened.append(prepare(data)) or opened[-1]  # type: ignore[func-returns-value]
     conversation.load(file)
-    return conversation, opened
+    return conversation, [model.pictures.prepare(data) for data in pictures]
 
 
 def test_a_conversation_with_two_pictures(begin: Begin, tmp_path: Path) -> None:
@@ -59,20 +57,19 @@ def test_a_conversation_with_two_pictures(begin: Begin, tmp_path: Path) -> None:
     assert first.encodings == 1
     answers.append(said(conversation, "And this?", second))
     rows = [token for token in tokens_of(conversation) if token < 0]
-    assert rows == [row for picture in (first, second) for part in picture.parts for row in part.ids]
+    assert rows == [row for picture in (first, second) for row in picture.ids if row < 0]
     conversation.save(tmp_path / "talk.state")
     saved = tokens_of(conversation)
     assert conversation.retry() == answers[2]
     conversation.undo()
     assert said(conversation, "And this?", second) == answers[2]
-    assert (first.encodings, second.encodings) == (1, len(second.parts))
+    assert (first.encodings, second.encodings) == (1, second.parts)
 
-    other, opened_pictures = reopened(begin, tmp_path / "talk.state")
+    other, (again,) = reopened(begin, tmp_path / "talk.state", SMALL)
     assert tokens_of(other) == saved
     assert other.retry() == answers[2]
     other.undo()
     assert [len(turn.pictures) for turn in turns_of(other)] == [1, 0]
-    again = opened_pictures[0]
     assert again.ids == first.ids
     assert said(other, "And then?")
     assert again.encodings == 0
@@ -85,8 +82,7 @@ def test_a_conversation_with_two_pictures(begin: Begin, tmp_path: Path) -> None:
     assert other.read_again == 0
 
     # The conversation keeps its pictures open, and lets go of them.
-    for each in again.parts:
-        each.close()
+    again.close()
     other.checkpoints.clear()
     other.session.reset()
     assert other.retry()
@@ -136,7 +132,7 @@ def test_a_conversation_with_two_pictures_on_a_grid(begin: Begin, tmp_path: Path
     assert said(conversation, "Where?")
     assert (first.encodings, second.encodings) == (1, 1)
 
-    other, again = reopened(begin, tmp_path / "talk.state")
+    other, again = reopened(begin, tmp_path / "talk.state", SMALL, LARGE)
     assert other.retry() == answers[1]
     assert [each.ids for each in again] == [first.ids, second.ids]
     assert sum(each.encodings for each in again) == 0
@@ -146,7 +142,7 @@ def test_a_conversation_with_two_pictures_on_a_grid(begin: Begin, tmp_path: Path
 def test_a_picture_is_between_the_tokens_that_qwens_template_writes(begin: Begin) -> None:
     conversation, model = begin()
     picture = model.pictures.prepare(SMALL)
-    assert picture.ids == picture.parts[0].ids
+    assert all(row < 0 for row in picture.ids)
     said(conversation, "Say <|image_pad|> in words", picture)
     start, end, row = (QWEN_SPECIAL.index(name) for name in ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"))
     at = tokens_of(conversation).index(start) + 1
@@ -172,21 +168,37 @@ def test_a_template_without_a_place_for_pictures(begin: Begin) -> None:
     assert not turns_of(conversation)
 
 
+def test_a_saved_conversation_has_the_pixels_of_its_pictures(begin: Begin) -> None:
+    conversation, model = begin()
+    said(conversation, "What is this?", model.pictures.prepare(SMALL), model.pictures.prepare(LARGE))
+    small, large = json.loads(conversation.note)["turns"][0]["pictures"]
+    size, pixels = small.rsplit(" ", 1)
+    assert (size, len(base64.b64decode(pixels))) == ("1x1 16x16", 16 * 16 * 3)
+    assert large.startswith("1x2 32x32 32x32 40x16 ")
+
+
 def test_more_pictures_than_a_file_takes(begin: Begin, tmp_path: Path) -> None:
     conversation, model = begin()
-    said(conversation, "What is this?", replace(model.pictures.prepare(SMALL), data=bytes(46 << 20)))
+    said(conversation, "What is this?", model.pictures.prepare(SMALL))
+    note = json.loads(conversation.note)
+    note["turns"][0]["rendered"] += " " * (61 << 20)
+    model.session.save(tmp_path / "talk.state", json.dumps(note))
+    other, _ = begin()
+    other.load(tmp_path / "talk.state")
     with pytest.raises(PictureError, match="undo messages"):
-        conversation.save(tmp_path / "talk.state")
-    assert not (tmp_path / "talk.state").exists()
+        other.save(tmp_path / "other.state")
+    assert not (tmp_path / "other.state").exists()
 
 
-def test_saved_pictures_that_are_damaged(begin: Begin, tmp_path: Path) -> None:
+@pytest.mark.parametrize("saved", ["", "x", "1x1", "1x1 24x24 AAAA", "0x1 24x24 AAAA", "1x2 1x1 AAAA", "1x1 65536x1 AAAA"])
+def test_saved_pictures_that_are_damaged(begin: Begin, tmp_path: Path, saved: str) -> None:
     conversation, model = begin()
     said(conversation, "What is this?", model.pictures.prepare(SMALL))
-    conversation.save(tmp_path / "talk.state")
+    note = json.loads(conversation.note)
+    note["turns"][0]["pictures"] = [saved]
+    model.session.save(tmp_path / "talk.state", json.dumps(note))
     other, _ = begin()
-    other._prepare = None
-    with pytest.raises(PictureError, match="the conversation has pictures"):
+    with pytest.raises(PictureError, match="a picture of the conversation is damaged"):
         other.load(tmp_path / "talk.state")
     assert (tokens_of(other), other.session.length) == ([], 0)
 

@@ -7,28 +7,24 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import picture_reference
 import pytest
 from picture_files import file_of, noise
+from picture_layouts import Layouts, RefusedPictureError
 from PIL import Image
 from public_folders import LFM2_VL_SPECIAL, PICTURE
 from transformers.image_utils import load_image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from hybridge.cache.errors import PictureError
+from hybridge.runtime.artifacts.options import PictureDescription
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text import pictures
-from hybridge.runtime.text.pictures import (
-    PictureProcessor,
-    data_of_url,
-    decode,
-    lfm2_vl_layout,
-    merged_layout,
-    with_pictures,
-)
+from hybridge.runtime.text.pictures import PictureProcessor, data_of_url, decode, with_pictures
 
 QWEN = replace(
     picture_reference.PUBLISHED, model_type="qwen3_5", position_side=48, tile_size=32, min_tiles=1, max_tiles=1, marks=False
@@ -39,68 +35,108 @@ QWEN = replace(
 @pytest.mark.slow
 def test_parts_are_those_of_transformers_processor() -> None:
     want, place, tiled = np.load(picture_reference.FILE), 0, 0
-    for picture, grid, count in zip(picture_reference.pictures(), want["grids"], want["counts"], strict=True):
-        layout = lfm2_vl_layout(Image.fromarray(picture), picture_reference.PUBLISHED)
-        assert (layout.rows, layout.columns, len(layout.parts)) == (*grid, count)
-        tiled += layout.is_tiled
-        for part in layout.parts:
-            assert part.shape[:2] == tuple(want["shapes"][place])
-            sample = picture_reference.sampled(part, place).astype(int)
-            assert np.abs(sample - want["samples"][place].astype(int)).max() <= 1
-            place += 1
+    with Layouts(picture_reference.PUBLISHED) as layouts:
+        for picture, grid, count in zip(picture_reference.pictures(), want["grids"], want["counts"], strict=True):
+            layout = layouts.of(picture)
+            assert (layout.rows, layout.columns, len(layout.parts)) == (*grid, count)
+            tiled += layout.rows * layout.columns > 1
+            for part in layout.parts:
+                assert part.shape[:2] == tuple(want["shapes"][place])
+                sample = picture_reference.sampled(part, place).astype(int)
+                assert np.abs(sample - want["samples"][place].astype(int)).max() <= 1
+                place += 1
     assert place == len(want["samples"]) > picture_reference.COUNT
     assert tiled > 10
 
 
+def across_first(image: Image.Image, size: tuple[int, int], *options: Any, **others: Any) -> Image.Image:
+    """Resize across, then down, as Pillow did until version 12 and PyTorch does; Pillow 13 resizes some pictures down first."""
+    return RESIZE(RESIZE(image, (size[0], image.height), *options, **others), size, *options, **others)
+
+
+RESIZE = Image.Image.resize
+
+
 @pytest.mark.slow
-def test_parts_of_qwen3_5_are_those_of_transformers_processor() -> None:
+def test_parts_of_qwen3_5_are_those_of_transformers_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image.Image, "resize", across_first)
     least, most, unit = 64, 256, 32
     limits = {"shortest_edge": least * unit**2, "longest_edge": most * unit**2}
     processor = Qwen2VLImageProcessorPil(
         size=limits, patch_size=16, merge_size=2, temporal_patch_size=2, do_rescale=False, do_normalize=False
     )
     compared = 0
-    for picture in picture_reference.pictures():
-        longest = 200 * min(picture.shape[:2])
-        if max(picture.shape[:2]) > longest:
-            with pytest.raises(PictureError, match="more than 200 times the other"):
-                merged_layout(Image.fromarray(picture), QWEN)
-        image = Image.fromarray(picture[:longest, :longest])
-        (part,) = merged_layout(image, QWEN).parts
-        wanted = processor([image], return_tensors="np")
-        rows, columns = wanted["image_grid_thw"][0, 1:]
-        assert part.shape == (rows * 16, columns * 16, 3)
-        squares = (rows // 2, columns // 2, 2, 2, 3, 2, 16, 16)
-        frames = wanted["pixel_values"].reshape(squares).transpose(5, 0, 2, 6, 1, 3, 7, 4).reshape(2, *part.shape)
-        np.testing.assert_array_equal(frames[0], frames[1])
-        assert np.abs(part.astype(int) - frames[0]).max() <= 1
-        compared += 1
+    with Layouts(QWEN) as layouts:
+        for picture in picture_reference.pictures():
+            longest = 200 * min(picture.shape[:2])
+            if max(picture.shape[:2]) > longest:
+                with pytest.raises(RefusedPictureError, match="more than 200 times the other"):
+                    layouts.of(picture)
+            picture = np.ascontiguousarray(picture[:longest, :longest])
+            (part,) = layouts.of(picture).parts
+            wanted = processor([Image.fromarray(picture)], return_tensors="np")
+            rows, columns = wanted["image_grid_thw"][0, 1:]
+            assert part.shape == (rows * 16, columns * 16, 3)
+            squares = (rows // 2, columns // 2, 2, 2, 3, 2, 16, 16)
+            frames = wanted["pixel_values"].reshape(squares).transpose(5, 0, 2, 6, 1, 3, 7, 4).reshape(2, *part.shape)
+            np.testing.assert_array_equal(frames[0], frames[1])
+            np.testing.assert_array_equal(part, frames[0])
+            compared += 1
     assert compared == picture_reference.COUNT
 
 
-@pytest.mark.parametrize(
-    ("size", "wanted"),
-    [((1, 1), (256, 256)), ((3000, 15), (3648, 32)), ((1, 200), (32, 3648)), ((201, 1), None), ((1, 20_000), None)],
-)
-def test_the_smallest_and_the_longest_of_qwen3_5(size: tuple[int, int], wanted: tuple[int, int] | None) -> None:
-    image = Image.new("RGB", size)
-    if wanted is None:
-        with pytest.raises(PictureError, match="too long and narrow"):
-            merged_layout(image, QWEN)
-    else:
-        assert merged_layout(image, QWEN).parts[0].shape == (*wanted[::-1], 3)
+SIZES: dict[str, list[tuple[int, int]]] = {"lfm2_vl": [(20_000, 1), (1, 20_000)], "qwen3_5": [(201, 1), (1, 20_000)]}
+"""Sizes of pictures that are too long and narrow."""
+TAKEN = {
+    "lfm2_vl": {(1, 1): (256, 256)},
+    "qwen3_5": {(1, 1): (256, 256), (3000, 15): (3648, 32), (1, 200): (32, 3648)},
+}
+"""Sizes of a picture, and of the one part that becomes of it."""
+
+
+@pytest.mark.parametrize("description", [picture_reference.PUBLISHED, QWEN], ids=lambda each: each.model_type)
+def test_the_smallest_the_longest_and_too_large_ones(description: PictureDescription) -> None:
+    with Layouts(description, "picture_layout_sanitized") as layouts:
+        for (width, height), wanted in TAKEN[description.model_type].items():
+            assert layouts.of(np.zeros((height, width, 3), np.uint8)).parts[0].shape == (*wanted[::-1], 3)
+        for width, height in SIZES[description.model_type]:
+            with pytest.raises(RefusedPictureError, match="too long and narrow"):
+                layouts.of(np.zeros((height, width, 3), np.uint8))
+        for width, height, reason in (
+            (0, 5, "no pixels"), (8193, 8192, "make it smaller"), (2**63, 2, "make it smaller"), (2**32, 2**32, "smaller"),
+        ):  # fmt: skip
+            with pytest.raises(RefusedPictureError, match=reason):
+                layouts.of_size(width, height)
+
+
+@pytest.mark.parametrize("description", [picture_reference.PUBLISHED, QWEN], ids=lambda each: each.model_type)
+def test_random_sizes_read_no_pixel_that_is_not_there(description: PictureDescription) -> None:
+    random, taken = np.random.default_rng(1), 0
+    with Layouts(description, "picture_layout_sanitized") as layouts:
+        for _ in range(60):
+            width, height = (int(2 ** random.uniform(0, 9)) for _ in range(2))
+            rgb = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            try:
+                layout = layouts.of(rgb)
+            except RefusedPictureError:
+                assert max(width, height) > 100 * min(width, height)
+                continue
+            taken += 1
+            assert all(each.shape[0] * each.shape[1] <= 256 * 32**2 for each in layout.parts)
+    assert taken > 30
 
 
 @pytest.mark.thorough
 def test_the_reference_is_what_transformers_computes_here() -> None:
     pytest.importorskip("torchvision", reason="needs torchvision: pip install torchvision==0.28.0")
-    for number, picture in enumerate(picture_reference.pictures()):
-        if number % 20:
-            continue
-        layout = lfm2_vl_layout(Image.fromarray(picture), picture_reference.PUBLISHED)
-        grid, parts = picture_reference.transformers_parts(picture)
-        assert (layout.rows, layout.columns) == grid
-        assert all(np.abs(a.astype(int) - b).max() <= 1 for a, b in zip(layout.parts, parts, strict=True))
+    with Layouts(picture_reference.PUBLISHED) as layouts:
+        for number, picture in enumerate(picture_reference.pictures()):
+            if number % 20:
+                continue
+            layout = layouts.of(picture)
+            grid, parts = picture_reference.transformers_parts(picture)
+            assert (layout.rows, layout.columns) == grid
+            assert all(np.abs(a.astype(int) - b).max() <= 1 for a, b in zip(layout.parts, parts, strict=True))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "CMYK", "RGBA", "LA", "YCbCr"])
@@ -166,16 +202,6 @@ def test_pillow_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         decode(WHOLE)
 
 
-@pytest.mark.parametrize(("size", "refused"), [((1, 1), False), ((20_000, 1), True), ((1, 20_000), True)])
-def test_the_smallest_and_the_longest(size: tuple[int, int], refused: bool) -> None:
-    image = Image.new("RGB", size)
-    if refused:
-        with pytest.raises(PictureError, match="too long and narrow"):
-            lfm2_vl_layout(image, picture_reference.PUBLISHED)
-    else:
-        assert lfm2_vl_layout(image, picture_reference.PUBLISHED).parts[0].shape == (256, 256, 3)
-
-
 def test_data_urls() -> None:
     encoded = base64.b64encode(WHOLE).decode()
     assert data_of_url(f"data:image/jpeg;base64,{encoded}") == WHOLE
@@ -195,16 +221,15 @@ def test_ids_are_those_of_transformers_processor(pictures_artifact: Path) -> Non
     processor = PictureProcessor(session.model, Tokenizer.of(session.model.artifact))
     known = {name: LFM2_VL_SPECIAL.index(text) for name, text in PICTURE.items()}
     small = processor.prepare(file_of(noise(20, 20)))
-    rows = small.parts[0].ids
-    assert small.ids == [known["begin"], *rows, known["end"]]
+    assert (small.ids[0], small.ids[-1], small.parts) == (known["begin"], known["end"], 1)
+    assert all(row < 0 for row in small.ids[1:-1])
     large = processor.prepare(file_of(noise(100, 50)))
-    assert (large.rows, large.columns, len(large.parts)) == (1, 2, 3)
+    assert (large.rows, large.columns, large.parts) == (1, 2, 3)
     tiles = [LFM2_VL_SPECIAL.index(f"<|img_row_1_col_{column}|>") for column in (1, 2)]
-    first, second, whole = (part.ids for part in large.parts)
-    assert large.ids == [
-        known["begin"], tiles[0], *first, tiles[1], *second, known["thumbnail"], *whole, known["end"],
-    ]  # fmt: skip
-    assert len(first) == len(second) == 16
+    whole = large.ids[36:-1]
+    assert [token for token in large.ids if token >= 0] == [known["begin"], *tiles, known["thumbnail"], known["end"]]
+    assert [large.ids.index(token) for token in (*tiles, known["thumbnail"])] == [1, 18, 35]
+    assert all(row < 0 for row in whole)
     assert with_pictures([1, 5, 60, 5], [small, large]) == [1, *small.ids, 60, *large.ids]
     for places in ([1, 60], [1, 5, 5, 5]):
         with pytest.raises(PictureError, match="places for 2 pictures"):
