@@ -24,7 +24,14 @@ with warnings.catch_warnings():
     import hybridge.export.write.pte  # noqa: F401
 
 from command_line import Outcome, Run, exit_code, outcome
-from public_folders import LFM2_VL_OPTIONS, QWEN_OPTIONS, save_lfm2_vl, save_qwen3_5_pictures
+from public_folders import (
+    GEMMA_OPTIONS,
+    LFM2_VL_OPTIONS,
+    QWEN_OPTIONS,
+    save_gemma4,
+    save_lfm2_vl,
+    save_qwen3_5_pictures,
+)
 from store import exported as stored
 from tiny import save_checkpoint, save_lively_checkpoint, save_tokenizer, tiny_config
 
@@ -144,6 +151,20 @@ def grid_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def grid_artifact(grid_checkpoint: Path) -> Path:
     """The artifact of ``grid_checkpoint``, with its own drafter and an encoder of two methods."""
     return stored(grid_checkpoint, QWEN_OPTIONS)
+
+
+@pytest.fixture(scope="session")
+def block_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Gemma 4 checkpoint in the public form of 26B-A4B, scaled down, where rows of a picture see each other."""
+    folder = tmp_path_factory.mktemp("gemma4")
+    save_gemma4(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def block_artifact(block_checkpoint: Path) -> Path:
+    """The artifact of ``block_checkpoint``, which reads pictures of 20 rows at once and tokens by 16."""
+    return stored(block_checkpoint, GEMMA_OPTIONS)
 
 
 @pytest.fixture

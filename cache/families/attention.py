@@ -37,13 +37,16 @@ def chunked_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index
 def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, option: str, chunked: bool = False) -> CacheLayer:
     """Return attention over a window of ``option`` tokens; full attention if no text of ``max_seq_len`` tokens outgrows it.
 
+    Where rows of a picture see each other, they do so in layers with a window alone, so that these stay what they are.
+
     Raises CheckpointError if the config has no such window.
     """
     window, shape = getattr(config, option), {"kv_heads": kv_heads(config), "head_dim": head_dim(config)}
     if window is None or window < 1:
         raise CheckpointError(f"config.json says {option} = {window}, but has layers with a window: expected 1 or more tokens.")
-    if window >= sizes.max_seq_len:
+    if window >= sizes.max_seq_len and not sizes.picture_rows:
         return unwindowed(sizes, kernels, **shape)
+    window = window if chunked else min(window, sizes.max_seq_len)
     return SlidingAttentionLayer(sizes, kernels, window=window, chunked=chunked, **shape)
 
 

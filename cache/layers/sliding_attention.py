@@ -85,6 +85,7 @@ class SlidingAttentionLayer(AttentionLayer):
 
         def make() -> Visible:
             held = ring.held(block, rows)
-            return Visible(held=held, mask=ring.mask(block, held), ring=ring)
+            # Runtimes compute a causal mask of the ring themselves.
+            return Visible(held=held, mask=ring.mask(block, held), ring=None if block.bidirectional else ring)
 
         return block.shared((ring, rows), make)

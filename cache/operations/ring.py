@@ -31,7 +31,8 @@ class Ring:
         """Return bool [T, rows], which rows each token sees."""
         at = block.positions
         first = at // self.window * self.window if self.chunked else (at - self.window + 1).clamp(min=0)
-        return (held <= at[:, None]) & (held >= first[:, None])
+        last = torch.maximum(at, block.start + block.count - 1) if block.bidirectional else at
+        return (held <= last[:, None]) & (held >= first[:, None])
 
 
 def held_by_slots(last: Tensor, ring: int) -> Tensor:

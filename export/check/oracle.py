@@ -29,7 +29,7 @@ from hybridge.export.pinned.transformers import attention_function, chosen_atten
 from hybridge.export.quantize.quantize import is_quantized, quantize, quantize_encoder
 from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel, load_checkpoint, logits_width
 from hybridge.export.write.methods import State, build_cache, build_methods
-from hybridge.runtime.artifacts.options import Description, ExportOptions
+from hybridge.runtime.artifacts.options import Description, ExportOptions, PictureDescription
 from hybridge.runtime.core.programs import ModelDescription
 from hybridge.runtime.core.session import Session
 
@@ -42,7 +42,7 @@ def load_oracle(checkpoint: CheckpointSource | str | Path, manifest: Description
     rounder: the weights of a calibrated artifact. Raises CheckpointError, and UsageError if it is another model.
     """
     original = load_original(checkpoint, manifest)
-    round_as(original, manifest.options, rounder)
+    round_as(original, manifest.options, rounder, manifest.pictures)
     return uncached(original.model)
 
 
@@ -58,14 +58,19 @@ def load_original(checkpoint: CheckpointSource | str | Path, manifest: Descripti
     return loaded
 
 
-def round_as(loaded: LoadedModel, options: ExportOptions, rounder: Rounder | None = None) -> None:
-    """Round the model's weights, keys and values in place, as an export with ``options`` does."""
+def round_as(
+    loaded: LoadedModel,
+    options: ExportOptions,
+    rounder: Rounder | None = None,
+    pictures: PictureDescription | None = None,
+) -> None:
+    """Round the model's weights, keys and values in place, as an export with ``options`` and ``pictures`` does."""
     if is_quantized(options):
         quantize(loaded.model, options, rounder)
         if loaded.whole is not None and (family := VISION.get(loaded.whole.config.model_type)):
             quantize_encoder(loaded.whole, family.parts, options, lambda text: None)
     if options.kv_dtype != "float32":
-        round_keys(loaded.model, options)
+        round_keys(loaded.model, options, pictures)
 
 
 def uncached(model: PreTrainedModel) -> Oracle:
@@ -100,20 +105,20 @@ def uncached_with_pictures(loaded: LoadedModel, pixels: Pixels) -> Oracle:
     def oracle(tokens: Sequence[int]) -> Tensor:
         pictures = [torch.from_numpy(pixels[token].copy()) for token in tokens if token in pixels]
         ids = torch.tensor([tokens])
-        embeddings, positions = whole.get_input_embeddings()(ids.clamp(min=0)), None
+        embeddings = whole.get_input_embeddings()(ids.clamp(min=0))
+        inputs = family.inputs(whole.config, processor, pictures)
         if pictures:
-            inputs = family.inputs(whole.config, processor, pictures)
             embeddings[ids < 0] = torch.cat(list(whole.get_image_features(**inputs).pooler_output))
-            positions = family.positions(whole, tokens, inputs) if family.positions else None
-        logits: Tensor = whole(inputs_embeds=embeddings, position_ids=positions, use_cache=False).logits[0]
+        others = family.rows(whole, tokens, inputs) if family.rows else {}
+        logits: Tensor = whole(inputs_embeds=embeddings, use_cache=False, **others).logits[0]
         return logits.float()
 
     return oracle
 
 
-def round_keys(model: PreTrainedModel, options: ExportOptions) -> None:
+def round_keys(model: PreTrainedModel, options: ExportOptions, pictures: PictureDescription | None = None) -> None:
     """Let layers attend over rounded keys and values if the artifact rounds them; others attend as before."""
-    layers = build_cache(model.config, options).cache_layers()
+    layers = build_cache(model.config, options, pictures=pictures).cache_layers()
     for module in model.modules():
         index = getattr(module, "layer_idx", None)
         if index is not None:

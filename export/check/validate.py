@@ -58,7 +58,8 @@ def validate_session(
     session = Session.of(opened)
     options, calibration = opened.manifest.options, opened.manifest.calibration
     rounded = load_original(source, opened.manifest)
-    round_as(rounded, options, stored_rounder(opened.program, calibration.stored) if calibration else None)
+    stored = stored_rounder(opened.program, calibration.stored) if calibration else None
+    round_as(rounded, options, stored, opened.manifest.pictures)
     pictures = RandomPictures(session.model) if opened.manifest.pictures is not None else None
     oracle = uncached(rounded.model) if pictures is None else uncached_with_pictures(rounded, pictures.pixels)
     texts = compare_texts(opened, rounded)

@@ -53,9 +53,16 @@ class AdaptedModel(nn.Module):
         """
         rope = self.cache.cache.block.rope_positions
         positions = {"position_ids": rope.unsqueeze(-2)} if "position_ids" in self.takes else {}
-        given = {"inputs_embeds": tokens} if tokens.is_floating_point() else {"input_ids": tokens}
+        given = {"inputs_embeds": tokens, **self._by_layer()} if tokens.is_floating_point() else {"input_ids": tokens}
         hidden: Tensor = self.decoder(**given, use_cache=False, **positions).last_hidden_state
         return hidden
+
+    def _by_layer(self) -> dict[str, Tensor]:
+        """Return what embeddings need besides if each layer reads one more (Gemma 4): rows of pictures have the pad token's."""
+        if not getattr(self.decoder, "hidden_size_per_layer_input", 0):
+            return {}
+        decoder: Any = self.decoder
+        return {"per_layer_inputs": decoder.get_per_layer_inputs(torch.full((1, 1), decoder.config.pad_token_id))}
 
     def logits(self, hidden: Tensor, layer: nn.Module | None = None) -> Tensor:
         """Return float32 logits [1, T, V] of hidden states [1, T, hidden]; ``layer`` takes the output layer's place."""

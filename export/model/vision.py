@@ -8,6 +8,7 @@ from typing import Any
 
 from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.export.model.encoders.encoder import VisionFamily
+from hybridge.export.model.encoders.gemma4 import GEMMA4
 from hybridge.export.model.encoders.lfm2_vl import LFM2_VL
 from hybridge.export.model.encoders.lfm3_vl import LFM3_VL
 from hybridge.export.model.encoders.qwen3_5 import QWEN3_5
@@ -21,6 +22,7 @@ VISION: Mapping[str, VisionFamily] = {
     "lfm3_vl": LFM3_VL,
     "qwen3_5": QWEN3_5,
     "qwen3_5_moe": QWEN3_5,
+    "gemma4": GEMMA4,
 }
 """For each ``model_type`` of a whole config, how its pictures are encoded."""
 
@@ -38,7 +40,7 @@ def describe_pictures(config: Any, folder: Path, options: ExportOptions) -> Pict
         CheckpointError: the processor's options are missing or impossible.
         UnsupportedModelError: the config asks for an encoder that hybridge does not have.
     """
-    family = VISION.get(config.model_type)
+    family = VISION.get(config.model_type) if getattr(config, "vision_config", None) is not None else None
     if family is not None and family.often_text and not (options.image_tokens or _processor_files(folder)):
         return None
     if family is None or not options.images or options.format != "pte":

@@ -132,6 +132,8 @@ class CheckpointSource:
         yield from ignored_parts(self.path)
         if self.text_config is not self.config and not pictures:
             yield f"{self.path} is a multimodal model: its text model is exported, pictures and sounds are left out."
+        if pictures and getattr(self.config, "audio_config", None) is not None:
+            yield f"{self.path} takes sounds and videos, too: text and pictures are exported, these are left out."
         if self.is_untried:
             yield (
                 f"nobody has tried {self.config.model_type!r} models. This one is of attention alone: the artifact is "
@@ -277,6 +279,8 @@ def _load_weights(source: CheckpointSource, weights: dict[str, Any], pictures: b
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
     transformers_logging.disable_progress_bar()
     config = copy.deepcopy(source.config)  # loading changes it, and a source may be loaded twice
+    if pictures and getattr(config, "audio_config", None) is not None:
+        config.audio_config = None  # nothing exports it, and it takes memory
     folder = source.path
     model: PreTrainedModel
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,12 @@ class State(nn.Module):
         self.cache.close(block)
         return hidden
 
-    def extend(self, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    def extend(self, tokens: Tensor, count: Tensor, *, bidirectional: bool = False) -> tuple[Tensor, Tensor]:
         """Commit the first ``count`` of tokens [1, T]; return the last one's logits, NaN if they do not fit, and all hidden.
 
-        Embeddings [1, T, hidden] may take the place of tokens.
+        Embeddings [1, T, hidden] may take the place of tokens. bidirectional: they see each other in layers with a window.
         """
-        block = self.cache.extend(tokens.shape[1], count)
+        block = replace(self.cache.extend(tokens.shape[1], count), bidirectional=bidirectional)
         hidden = self.hidden(tokens, block)
         return self._last_logits(hidden, block), hidden
 
@@ -145,10 +146,17 @@ class Prefill(ProgramMethod):
 
 
 class PrefillEmbeddings(ProgramMethod):
-    """embeddings [1, C, H], n [1] -> logits [1, 1, V] of row n; commits the first n rows, such as those of a picture."""
+    """embeddings [1, C, H], n [1] -> logits [1, 1, V] of row n; commits the first n rows, such as those of a picture.
+
+    If rows of a picture see each other, they are a whole picture's.
+    """
+
+    def __init__(self, state: State, *, bidirectional: bool) -> None:
+        super().__init__(state)
+        self.bidirectional = bidirectional
 
     def forward(self, embeddings: Tensor, n: Tensor) -> Outputs:
-        return self.state.tapped(*self.state.extend(embeddings, n))
+        return self.state.tapped(*self.state.extend(embeddings, n, bidirectional=self.bidirectional))
 
 
 class PrefillPicture(ProgramMethod):
@@ -164,7 +172,8 @@ class PrefillPicture(ProgramMethod):
 class EncodePicture(ProgramMethod):
     """pixels [N, P], rows [N, R], columns [N, R], n [1] -> embeddings [1, N / merge², H]; touches no state.
 
-    An encoder with rope takes places [N, 2], the row and column of each patch, before n.
+    An encoder with rope takes places [N, 2], the row and column of each patch, before n; rows and columns are left out if it
+    looks up positions by them.
     """
 
     def forward(self, *patches: Tensor) -> Tensor:
@@ -291,23 +300,27 @@ def picture_methods(state: State, pictures: PictureDescription) -> Mapping[str, 
         pixels = torch.zeros(count, 3 * pictures.patch_size**2, dtype=torch.uint8)
         weights = torch.full((count, pictures.position_side), 1 / pictures.position_side)
         places = (torch.zeros(count, 2),) if pictures.form.has_rope else ()
-        return pixels, weights, weights.clone(), *places, torch.full((1,), count, dtype=torch.long)
+        interpolated = () if pictures.form.has_table else (weights, weights.clone())
+        return pixels, *interpolated, *places, torch.full((1,), count, dtype=torch.long)
 
-    chunk, one = state.cache.sizes.prefill_chunk, torch.ones(1, dtype=torch.long)
+    chunk, one = pictures.rows(state.cache.sizes.prefill_chunk), torch.ones(1, dtype=torch.long)
     embeddings = torch.zeros(1, chunk, state.model.width)
     encoding = {name: (EncodePicture(state), patches(tokens)) for name, tokens in pictures.methods.items()}
     if state.rope is None:
-        return {**encoding, "prefill_embeddings": (PrefillEmbeddings(state), (embeddings, one))}
+        prefill = PrefillEmbeddings(state, bidirectional=pictures.bidirectional)
+        return {**encoding, "prefill_embeddings": (prefill, (embeddings, one))}
     grid = torch.zeros(3, chunk, dtype=torch.long)
     return {**encoding, "prefill_embeddings": (PrefillPicture(state), (embeddings, grid, one, one.clone()))}
 
 
-def build_encoder(loaded: LoadedModel, options: ExportOptions, warn: Callable[[str], None]) -> nn.Module:
+def build_encoder(
+    loaded: LoadedModel, options: ExportOptions, pictures: PictureDescription, warn: Callable[[str], None]
+) -> nn.Module:
     """Return the encoder of pictures of a loaded model, with the artifact's weights. Raises CheckpointError."""
     assert loaded.whole is not None, "only a multimodal model is described to take pictures"
     family = VISION[loaded.whole.config.model_type]
     quantize_encoder(loaded.whole, family.parts, options, warn)
-    return family.encoder(loaded.whole, read_processor(loaded.source.folder), KERNELS[options.kernels]())
+    return family.encoder(loaded.whole, read_processor(loaded.source.folder), pictures, KERNELS[options.kernels]())
 
 
 def draft_methods(state: State, drafter: ArtifactDrafter) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
@@ -383,6 +396,7 @@ def _cache(
         dtype=getattr(torch, options.dtype),
         kv_dtype=None if options.kv_dtype == "float32" else getattr(torch, options.kv_dtype),
         behind_window=drafter.behind_window if drafter else 0,
+        picture_rows=pictures.rows(options.prefill_chunk) if pictures and pictures.bidirectional else 0,
     )
     kernels = KERNELS[options.kernels]()
     cache = HybridCache.of_sizes(config, sizes, kernels)

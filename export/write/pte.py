@@ -87,7 +87,7 @@ class PteWriter:
             vocabulary = replace(vocabulary, source="first")  # its rows are copied, and cannot be chosen later
         rows = choose_rows(loaded, vocabulary) if vocabulary else None
         drafter = self.plan.build(drafter_weights, self.cache, head, rows) if self.plan else None
-        vision = build_encoder(loaded, options, steps.warn) if pictures else None
+        vision = build_encoder(loaded, options, pictures, steps.warn) if pictures else None
         # Figures are taken before the adaptation takes the model apart.
         weights = WeightFigures.of(model, *(each for each in (drafter, vision) if each is not None))
         calibration = calibrated.entry(model) if calibrated else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
@@ -335,6 +335,7 @@ def check_drafter(drafter: DrafterDescription, tap_layers: tuple[int, ...], veri
 MOST_IMAGE_TOKENS = 4096
 """Most tokens of one picture or tile."""
 LARGEST_PATCH, LARGEST_MERGE, LARGEST_SIDE = 64, 8, 256
+LARGEST_TABLE = MOST_IMAGE_TOKENS * LARGEST_MERGE
 VISION, VISION_FORM = "hybridge_vision", "hybridge_vision_form"
 """The constant methods that describe the encoder of pictures, and the positions of patches and rows if they are unusual."""
 
@@ -348,22 +349,28 @@ class PictureForm:
         has_corners: learned positions are interpolated so that the outermost ones lie on the corners of a picture, without
             antialiasing.
         has_rope: the encoder turns patches by their row and column.
+        has_table: it looks up learned positions by row and column, so that nothing is interpolated.
+        is_bidirectional: rows of a picture see each other in layers with a window, so that one call reads all of them.
     """
 
     axes: int = 1
     has_corners: bool = False
     has_rope: bool = False
+    has_table: bool = False
+    is_bidirectional: bool = False
 
     @property
     def constants(self) -> list[int]:
-        """Return the numbers of ``hybridge_vision_form``."""
-        return [self.axes, int(self.has_corners), int(self.has_rope)]
+        """Return the numbers of ``hybridge_vision_form``, of which older programs have the first three."""
+        numbers = [self.axes, int(self.has_corners), int(self.has_rope)]
+        return [*numbers, 1, int(self.is_bidirectional)] if self.has_table else numbers
 
 
 FORMS = {
     "lfm2_vl": PictureForm(),
     "lfm3_vl": PictureForm(has_rope=True),
     "qwen3_5": PictureForm(axes=3, has_corners=True, has_rope=True),
+    "gemma4": PictureForm(has_rope=True, has_table=True),
 }
 """For each model type of ``PictureDescription``, the positions of its pictures."""
 
@@ -377,7 +384,7 @@ class PictureDescription:
         placeholder: the token that stands for a picture in the text of a chat template, and for each of its rows.
         patch_size: pixels along a side of a patch.
         merge: patches along a side of the square that becomes one token.
-        position_side: learned positions along a side; they are interpolated to the patches of a picture.
+        position_side: learned positions along a side; they are interpolated to the patches of a picture, or looked up.
         budgets: most tokens of each method of the encoder, ascending.
         min_tokens, max_tokens: of a picture that is not cut into tiles, as the model was trained.
         tile_size: pixels along a side of a tile.
@@ -385,9 +392,10 @@ class PictureDescription:
         tolerance: a picture is large if it has this many times the pixels of max_tokens.
         thumbnail: a small copy of the whole picture follows its tiles.
         marks: special tokens are around a picture and before each of its tiles.
+        bidirectional: the rows of a picture see each other in attention layers with a window.
     """
 
-    model_type: Literal["lfm2_vl", "lfm3_vl", "qwen3_5"]
+    model_type: Literal["lfm2_vl", "lfm3_vl", "qwen3_5", "gemma4"]
     placeholder: int
     patch_size: int
     merge: int
@@ -401,6 +409,7 @@ class PictureDescription:
     tolerance: float
     thumbnail: bool
     marks: bool
+    bidirectional: bool = False
 
     __pydantic_config__: ClassVar[Any] = STRICT
 
@@ -418,7 +427,11 @@ class PictureDescription:
     @property
     def form(self) -> PictureForm:
         """Return the positions of patches and rows."""
-        return FORMS[self.model_type]
+        return replace(FORMS[self.model_type], is_bidirectional=self.bidirectional)
+
+    def rows(self, prefill_chunk: int) -> int:
+        """Return the rows of one call of ``prefill_embeddings``: those of a whole picture if they see each other."""
+        return self.budgets[-1] if self.bidirectional else prefill_chunk
 
     @property
     def constants(self) -> dict[str, list[int]]:
@@ -433,7 +446,7 @@ def check_pictures(pictures: PictureDescription, vocab_size: int) -> None:
     limits = {
         "patch_size": (1, LARGEST_PATCH),
         "merge": (1, LARGEST_MERGE),
-        "position_side": (1, LARGEST_SIDE),
+        "position_side": (1, LARGEST_TABLE if pictures.form.has_table else LARGEST_SIDE),
         "placeholder": (0, vocab_size - 1),
         "min_tokens": (1, MOST_IMAGE_TOKENS),
         "max_tokens": (pictures.min_tokens, MOST_IMAGE_TOKENS),
@@ -445,6 +458,8 @@ def check_pictures(pictures: PictureDescription, vocab_size: int) -> None:
     for name, (lowest, highest) in limits.items():
         if not lowest <= (value := getattr(pictures, name)) <= highest:
             raise ValueError(f"the pictures' {name} is {value}, not {lowest} to {highest}")
+    if pictures.bidirectional and not pictures.form.has_table:
+        raise ValueError(f"rows of {pictures.model_type} pictures do not see each other")
     budgets = pictures.budgets
     if not 1 <= len(budgets) <= MOST_LENGTHS or list(budgets) != sorted(set(budgets)):
         raise ValueError("the pictures' budgets are not different numbers in order")

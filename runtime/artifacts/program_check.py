@@ -109,9 +109,10 @@ def _picture_inputs(manifest: Manifest) -> dict[str, Signature]:
     def patches(tokens: int) -> Signature:
         count = tokens * pictures.merge**2
         places = [("float32", [count, 2])] if form.has_rope else []
-        return [("uint8", [count, values]), ("float32", [count, side]), ("float32", [count, side]), *places, NUMBER]
+        weights = [] if form.has_table else [("float32", [count, side])] * 2
+        return [("uint8", [count, values]), *weights, *places, NUMBER]
 
-    width, chunk = _embedding_width(manifest), manifest.options.prefill_chunk
+    width, chunk = _embedding_width(manifest), pictures.rows(manifest.options.prefill_chunk)
     grid: Signature = [("int64", [form.axes, chunk]), NUMBER] if form.axes > 1 else []
     return {name: patches(tokens) for name, tokens in pictures.methods.items()} | {
         "prefill_embeddings": [("float32", [1, chunk, width]), *grid, NUMBER]

@@ -88,6 +88,8 @@ FEATURES = (
           "i + 2 < pieces.size()", "session checkpoints drafter_programs"),
     Break("rope positions behind a picture", "cache/layers/rope_delta.py", "advance - block.count, 0)",
           "advance - block.count + 1, 0)", "rope_delta pictures_on_a_grid validate_pictures"),
+    Break("rows of a picture see each other", "cache/operations/ring.py", "block.start + block.count - 1)",
+          "block.start + block.count - 2)", "pictures_in_blocks validate_pictures"),
     Break("the C API's commit", "runtime/native/c_api.cpp", "answer(it.session->commit(count))",
           "answer(it.session->commit(count + 1))", "native_package"),
     Break("products of 4-bit weights", "runtime/kernels/panels.h", "minima.numbers ? 0 : 1 << (code - 1)",

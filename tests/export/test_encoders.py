@@ -43,7 +43,8 @@ def test_lfm3_vl(loaded: LoadedModel, size: tuple[int, int]) -> None:
     places = by_squares(grid.float(), 1).reshape(-1, 2)
     count, length = len(patches), 80
     noise = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (length - count, patches.shape[1]), dtype=np.uint8))
-    encoder = family.encoder(whole, processor, CoreKernels())
+    description = family.describe(whole.config, processor, ())
+    encoder = family.encoder(whole, processor, description, CoreKernels())
     ones = torch.ones(length, 1)
     padded = torch.cat([places, torch.zeros(length - count, 2)])
     got = encoder(torch.cat([patches, noise]), ones, ones, padded, torch.tensor([count]))[0, : len(want)]

@@ -41,12 +41,12 @@ PUBLISHED = PictureDescription(
 COMMON = ((1280, 1024), (1024, 1280), (1920, 1080), (1280, 720), (1600, 1200), (1024, 1024), (640, 480), (1, 1), (768, 1))
 
 
-def rgb(rows: int, columns: int, seed: int = 0) -> NDArray[np.uint8]:
+def rgb(rows: int, columns: int, seed: int = 0, unit: int = UNIT) -> NDArray[np.uint8]:
     """Random pixels of a picture that makes ``rows`` x ``columns`` tokens of a small checkpoint."""
-    return np.random.default_rng(seed).integers(0, 256, (rows * UNIT, columns * UNIT, 3), dtype=np.uint8)
+    return np.random.default_rng(seed).integers(0, 256, (rows * unit, columns * unit, 3), dtype=np.uint8)
 
 
-def whole_logits(folder: Path, text: list[int | NDArray[np.uint8]]) -> NDArray[np.float32]:
+def whole_logits(folder: Path, text: list[int | NDArray[np.uint8]], unit: int = UNIT) -> NDArray[np.float32]:
     """Logits after the text by transformers' own forward with ``pixel_values``, which places the rows itself."""
     whole: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     family, row = VISION[whole.config.model_type], whole.config.image_token_id
@@ -55,10 +55,10 @@ def whole_logits(folder: Path, text: list[int | NDArray[np.uint8]]) -> NDArray[n
         if isinstance(part, int):
             ids.append(part)
         else:
-            ids += [row] * (part.shape[0] // UNIT * (part.shape[1] // UNIT))
+            ids += [row] * (part.shape[0] // unit * (part.shape[1] // unit))
             pictures.append(torch.from_numpy(part))
     inputs, tokens = family.inputs(whole.config, read_processor(folder), pictures), torch.tensor([ids])
-    if family.positions is not None:
+    if family.rows is not None:
         inputs["mm_token_type_ids"] = (tokens == row).int()
     with torch.no_grad():
         logits: torch.Tensor = whole(input_ids=tokens, use_cache=False, **inputs).logits

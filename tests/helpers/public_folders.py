@@ -273,3 +273,115 @@ def save_lfm2_vl(folder: Path, seed: int = 0, **config_changes: Any) -> None:
         },
     )
     (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "lfm2_vl.jinja").read_text())
+
+
+# Gemma 4
+
+GEMMA_SPECIAL = [
+    *("<pad>", "<eos>", "<bos>", "<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>"),
+    *("<|audio>", "<audio|>", "<|audio|>", "<|video|>"),
+]
+GEMMA_NAMES = {
+    "boi_token_id": "<|image>",
+    "eoi_token_id": "<image|>",
+    "image_token_id": "<|image|>",
+    "video_token_id": "<|video|>",
+    "boa_token_id": "<|audio>",
+    "eoa_token_index": "<audio|>",
+    "audio_token_id": "<|audio|>",
+}
+GEMMA_AUDIO: dict[str, Any] = {
+    "model_type": "gemma4_audio",
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "subsampling_conv_channels": [8, 4],
+    "output_proj_dims": 16,
+    "use_clipped_linears": True,
+}
+GEMMA_TOKENS = 340
+GEMMA_VISION: dict[str, Any] = {
+    "model_type": "gemma4_vision",
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "patch_size": 4,
+    "pooling_kernel_size": 3,
+    "position_embedding_size": 90,
+    "rope_parameters": {"rope_theta": 100.0, "rope_type": "axial"},
+    "attention_bias": False,
+}
+GEMMA_PICTURES: dict[str, Any] = {
+    "do_convert_rgb": True,
+    "do_normalize": False,
+    "do_rescale": True,
+    "do_resize": True,
+    "image_mean": [0.0, 0.0, 0.0],
+    "image_processor_type": "Gemma4ImageProcessor",
+    "image_seq_length": 20,
+    "image_std": [1.0, 1.0, 1.0],
+    "max_soft_tokens": 20,
+    "patch_size": 4,
+    "pooling_kernel_size": 3,
+    "resample": 3,
+    "rescale_factor": 1 / 255,
+}
+GEMMA_OPTIONS = ExportOptions(max_seq_len=160, prefill_chunk=16, verify_len=5, snapshot_slots=2, image_tokens=(6, 20))
+GEMMA_LIMITS = {"input_min": -2.0, "input_max": 2.5, "output_min": -3.0, "output_max": 3.5}
+
+
+def save_gemma4(folder: Path, seed: int = 0, *, large: bool = True, **text_changes: Any) -> None:
+    """Write a Gemma 4 folder: text, pictures and sounds in one config, the processor's options, and tokens for pictures.
+
+    large: with the parts of Gemma 4 26B-A4B, where the rows of a picture see each other and embeddings are standardized;
+    otherwise with those of E2B, whose layers read one more embedding of each token, and whose encoder clips.
+    """
+    text = {
+        **VARIANTS["gemma4_text"][int(large)],
+        "vocab_size": GEMMA_TOKENS,
+        "eos_token_id": GEMMA_SPECIAL.index("<turn|>"),
+        "use_bidirectional_attention": "vision" if large else None,
+        **({} if large else {"vocab_size_per_layer_input": GEMMA_TOKENS, "sliding_window": 23}),
+        **text_changes,
+    }
+    ids = {name: GEMMA_SPECIAL.index(token) for name, token in GEMMA_NAMES.items()}
+    config = AutoConfig.for_model(
+        "gemma4",
+        text_config={"model_type": "gemma4_text", **text},
+        vision_config={**GEMMA_VISION, "standardize": large, "use_clipped_linears": not large},
+        audio_config=None if large else GEMMA_AUDIO,
+        **ids,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for name, buffer in model.named_buffers():
+        own = name.rpartition(".")[2]
+        if own in GEMMA_LIMITS:
+            buffer.fill_(GEMMA_LIMITS[own])
+        elif own in ("std_bias", "std_scale"):
+            buffer.copy_(torch.randn(buffer.shape, generator=generator) + (own == "std_scale"))
+    lively(model, seed).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    write_json(folder / "processor_config.json", {"processor_class": "Gemma4Processor", "image_processor": GEMMA_PICTURES})
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(TEXT, vocab_size=GEMMA_TOKENS, special_tokens=GEMMA_SPECIAL, show_progress=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": "<bos>",
+            "eos_token": "<turn|>",
+            "pad_token": "<pad>",
+            "boi_token": "<|image>",
+            "eoi_token": "<image|>",
+            "image_token": "<|image|>",
+        },
+    )
+    (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "gemma4.jinja").read_text())

@@ -33,19 +33,19 @@ class VisionFamily:
     """A kind of multimodal model.
 
     describe: returns the description of a model's pictures, from its config, its processor's options and the budgets.
-    encoder: makes the encoder of a whole model, for a kernel set and the processor's options.
+    encoder: makes the encoder of a whole model, for the processor's options, the description and a kernel set.
     inputs: returns what transformers' own forward takes for pictures uint8 [height, width, 3] that are resized already.
     parts: names of the modules of the whole model that it uses, whose linear layers may be rounded.
-    positions: returns ``position_ids`` of a text with pictures for transformers' own forward, of the whole model, the text and
-        ``inputs``; None if they are a text's.
+    rows: returns what transformers' own forward takes besides the embeddings of a text, of the whole model, the text and
+        ``inputs``; None if it is nothing.
     often_text: many checkpoints come without their processor's options, and are for text; the others are damaged then.
     """
 
     describe: Callable[[Any, Mapping[str, Any], Sequence[int]], PictureDescription]
-    encoder: Callable[[PreTrainedModel, Mapping[str, Any], Kernels], nn.Module]
+    encoder: Callable[[PreTrainedModel, Mapping[str, Any], PictureDescription, Kernels], nn.Module]
     inputs: Callable[[Any, Mapping[str, Any], Sequence[Tensor]], dict[str, Tensor]]
     parts: tuple[str, ...]
-    positions: Callable[[PreTrainedModel, Sequence[int], Mapping[str, Tensor]], Tensor] | None = None
+    rows: Callable[[PreTrainedModel, Sequence[int], Mapping[str, Tensor]], Mapping[str, Any]] | None = None
     often_text: bool = False
 
 

@@ -30,7 +30,9 @@ class NaflexEncoder(nn.Module):
     Source: transformers 5.23 ``Siglip2VisionModel`` and ``Lfm2VlMultiModalProjector``, whose modules it calls.
     """
 
-    def __init__(self, whole: PreTrainedModel, processor: Mapping[str, Any], kernels: Kernels) -> None:
+    def __init__(
+        self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
+    ) -> None:
         super().__init__()
         tower, self.projector = whole.model.vision_tower, whole.model.multi_modal_projector
         self.embeddings, self.layers, self.post_layernorm = tower.embeddings, tower.encoder.layers, tower.post_layernorm

@@ -23,7 +23,9 @@ class ConvolvingEncoder(nn.Module):
     Source: transformers 5.23 ``Lfm3VlVisionModel`` and ``Lfm3VlMultiModalProjector``, whose modules it calls.
     """
 
-    def __init__(self, whole: PreTrainedModel, processor: Mapping[str, Any], kernels: Kernels) -> None:
+    def __init__(
+        self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
+    ) -> None:
         super().__init__()
         tower, self.projector = whole.model.vision_tower, whole.model.multi_modal_projector
         self.norm, self.layers, self.rotary = tower.embedding_norm, tower.layers, tower.rotary_pos_emb

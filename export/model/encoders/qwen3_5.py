@@ -23,7 +23,9 @@ class MergingEncoder(nn.Module):
     Source: transformers 5.23 ``Qwen3_5VisionModel``, whose modules it calls.
     """
 
-    def __init__(self, whole: PreTrainedModel, processor: Mapping[str, Any], kernels: Kernels) -> None:
+    def __init__(
+        self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
+    ) -> None:
         super().__init__()
         tower = whole.model.visual
         self.blocks, self.merger, self.pos_embed, self.rotary = (
@@ -101,12 +103,14 @@ def merging_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence
     return {"pixel_values": torch.cat(values), "image_grid_thw": torch.tensor(grids)}
 
 
-def merging_positions(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[str, Tensor]) -> Tensor:
+def merging_positions(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return ``position_ids`` int64 [3, 1, T] by transformers' own rules, for a text with pictures as ids below 0.
 
     transformers takes neighbouring rows of one kind for one picture. So pictures are its pictures and its films by turns, which
     have the same positions.
     """
+    if not inputs:
+        return {}
     merge = whole.config.vision_config.spatial_merge_size
     grids, kinds, place = inputs["image_grid_thw"], list[int](), 0
     for number, (_, rows, columns) in enumerate(grids.tolist()):
@@ -116,8 +120,7 @@ def merging_positions(whole: PreTrainedModel, text: Sequence[int], inputs: Mappi
     kinds += [0] * (len(text) - len(kinds))
     ids = torch.tensor([text]).clamp(min=0)
     by_kind = {"image_grid_thw": grids[::2], "video_grid_thw": grids[1::2] if len(grids) > 1 else None}
-    positions: Tensor = whole.model.get_rope_index(ids, torch.tensor([kinds], dtype=torch.int32), **by_kind)[0]
-    return positions
+    return {"position_ids": whole.model.get_rope_index(ids, torch.tensor([kinds], dtype=torch.int32), **by_kind)[0]}
 
 
 def with_defaults(processor: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,6 +202,6 @@ QWEN3_5 = VisionFamily(
     encoder=MergingEncoder,
     inputs=merging_inputs,
     parts=("model.visual.blocks", "model.visual.merger"),
-    positions=merging_positions,
+    rows=merging_positions,
     often_text=True,
 )

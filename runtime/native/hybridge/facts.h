@@ -59,28 +59,34 @@ inline Array number(const int64_t& value) { return {Type::Long, {1}, const_cast<
 // learned positions along a side, the token that stands for a row of a picture, and the most tokens of each of its methods,
 // ascending. axes: of the rope positions of a picture's rows in the text, 1 as of tokens, or 3: time, row and column. has_corners:
 // learned positions are interpolated with the outermost ones on a picture's corners. has_rope: it takes row and column of each patch.
+// has_table: it looks up learned positions by these, and none is interpolated. is_bidirectional: rows of a picture see each other, so
+// one call reads all of them.
 struct Encoder {
   int64_t patch, merge, side, placeholder;
   std::vector<int64_t> budgets;
   int64_t axes = 1;
-  bool has_corners = false, has_rope = false;
+  bool has_corners = false, has_rope = false, has_table = false, is_bidirectional = false;
 
   // The numbers of a program's `hybridge_vision`, and of its `hybridge_vision_form` if it has one; none without any.
   static std::optional<Encoder> of(const std::vector<int64_t>& numbers, const std::vector<int64_t>& form = {}) {
-    if (numbers.size() < 5 || (!form.empty() && form.size() != 3)) return std::nullopt;
+    if (numbers.size() < 5 || (!form.empty() && form.size() != 3 && form.size() != 5)) return std::nullopt;
     Encoder encoder{numbers[0], numbers[1], numbers[2], numbers[3], {numbers.begin() + 4, numbers.end()}};
     if (!form.empty()) std::tie(encoder.axes, encoder.has_corners, encoder.has_rope) = std::tuple(form[0], form[1] != 0, form[2] != 0);
+    if (form.size() == 5) std::tie(encoder.has_table, encoder.is_bidirectional) = std::tuple(form[3] != 0, form[4] != 0);
     return encoder;
   }
+
+  // Rows of one call of `prefill_embeddings`.
+  int64_t rows(int64_t prefill_chunk) const { return is_bidirectional ? budgets.back() : prefill_chunk; }
 
   // Pixels along a side of a token's square.
   int64_t unit() const { return patch * merge; }
 
   bool is_sane(int64_t vocab_size) const {
     const auto within = [](int64_t value, int64_t highest) { return 1 <= value && value <= highest; };
-    return (axes == 1 || axes == 3) && within(patch, 64) && within(merge, 8) && within(side, 256) && 0 <= placeholder && placeholder < vocab_size &&
-           !budgets.empty() && std::is_sorted(budgets.begin(), budgets.end()) && within(budgets.front(), 4096) &&
-           within(budgets.back(), 4096);
+    return (axes == 1 || axes == 3) && within(patch, 64) && within(merge, 8) && within(side, has_table ? 4096 * 8 : 256) && 0 <= placeholder &&
+           placeholder < vocab_size && !budgets.empty() && std::is_sorted(budgets.begin(), budgets.end()) && within(budgets.front(), 4096) &&
+           within(budgets.back(), 4096) && (!has_table || (has_rope && budgets.back() * merge <= side));
   }
 };
 
@@ -98,6 +104,9 @@ struct Facts {
   std::optional<Encoder> encoder = {};     // of pictures
 
   int64_t verify_len() const { return verify_lens.back(); }
+
+  // Most tokens of a call that commits them, and so the rows behind `max_seq_len` that a refused one writes to.
+  int64_t longest_block() const { return std::max({prefill_chunk, verify_len(), encoder ? encoder->rows(prefill_chunk) : 0}); }
   bool has_drafter() const { return !draft_blocks.empty(); }
 
   // Returns whether a text may have this id: a token of the vocabulary, or a row of a picture (hybridge/picture.h).

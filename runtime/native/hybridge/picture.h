@@ -95,15 +95,18 @@ class Picture {
     const int64_t square = encoder_.merge * encoder_.merge, patches = budget * square, values = 3 * encoder_.patch * encoder_.patch;
     std::vector<uint8_t> pixels = in_squares();
     pixels.resize(static_cast<size_t>(patches * values), 0);
-    const auto [rows, columns] = positions(static_cast<size_t>(patches));
+    const auto [rows, columns] = encoder_.has_table ? std::pair<Floats, Floats>() : positions(static_cast<size_t>(patches));
     const int64_t count = tokens * square;
     const Array cut{Type::Byte, {patches, values}, pixels.data()}, n = number(count);
     const Array down = input(rows, {patches, encoder_.side}), across = input(columns, {patches, encoder_.side});
     const Floats at = places(static_cast<size_t>(patches));
     ++encodings_;
     const std::string method = encoding(encoder_, budget);
+    const Array turned = input(at, {patches, 2});
     const auto outputs = ET_UNWRAP(
-        encoder_.has_rope ? call(method, {cut, down, across, input(at, {patches, 2}), n}) : call(method, {cut, down, across, n}));
+        encoder_.has_table      ? call(method, {cut, turned, n})
+            : encoder_.has_rope ? call(method, {cut, down, across, turned, n})
+                                : call(method, {cut, down, across, n}));
     const float* first = outputs.empty() ? nullptr : outputs[0].real();
     if (first == nullptr || outputs[0].count() % static_cast<size_t>(budget) != 0) return Error::InvalidProgram;
     hidden_ = outputs[0].count() / static_cast<size_t>(budget);

@@ -75,7 +75,9 @@ class PictureProcessor {
                       encoder->budgets == description_.budgets;
     if (!fits) throw text::TextError("the pictures that are described are not those of this model's encoder");
     if (!description_.marks) return;
-    begin_ = mark("<|image_start|>"), end_ = mark("<|image_end|>"), thumbnail_ = mark("<|img_thumbnail|>");
+    const auto [begin, end] = description_.around();
+    begin_ = mark(begin), end_ = mark(end);
+    if (description_.max_tiles > 1) thumbnail_ = mark("<|img_thumbnail|>");
   }
 
   // rgb: uint8 [height, width, 3]. Throws TextError.

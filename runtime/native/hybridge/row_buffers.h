@@ -137,7 +137,7 @@ class RowBuffers {
   static constexpr size_t BLOCK = 64, LANES = 16, QUAD = 4;  // of 8-bit rows
 
   RowBuffers(Program& program, const Facts& facts) : program_(&program), row_axis_(facts.row_axis) {
-    rows_ = static_cast<size_t>(facts.max_seq_len + std::max(facts.prefill_chunk, facts.verify_len()));
+    rows_ = static_cast<size_t>(facts.max_seq_len + facts.longest_block());
     const auto& bounded = program.bounded();
     const auto drafter = std::find_if(bounded.begin(), bounded.end(), [](const auto& name) { return name.ends_with(DRAFTED); });
     if (drafter != bounded.end()) drafter_ = *drafter;

@@ -358,9 +358,10 @@ class Session {
   // Parts in pieces that `extend` takes: prefill's, and behind tokens verify's if they are a quarter of one at most. A prefill
   // takes at least half of its time, however few tokens it is given, and a verify that many in less.
   std::vector<Piece> chunks(const std::vector<Piece>& parts) const {
-    const auto chunk = static_cast<size_t>(facts().prefill_chunk), block = static_cast<size_t>(facts().verify_len());
+    const auto block = static_cast<size_t>(facts().verify_len());
     std::vector<Piece> pieces;
     for (Piece part : parts) {
+      const auto chunk = static_cast<size_t>(part.picture == nullptr ? facts().prefill_chunk : facts().encoder->rows(facts().prefill_chunk));
       const size_t rest = part.ids.size() % chunk;
       const bool by_verify = part.picture == nullptr && facts().fixed_shapes && block > 1 && 4 * rest <= chunk;
       const size_t last = by_verify ? block : chunk;
@@ -419,19 +420,19 @@ class Session {
 
   Result<Logits> run_rows(const Piece& part, bool goes_on) {
     const auto count = static_cast<int64_t>(part.ids.size()), width = static_cast<int64_t>(part.picture->hidden());
+    const int64_t chunk = facts().encoder->rows(facts().prefill_chunk);
     const auto rows = part.picture->rows(part.begin, part.ids.size());
     Floats row(rows.begin(), rows.end());
-    row.resize(static_cast<size_t>(facts().prefill_chunk * width), 0.0f);
-    const Array embeddings = input(row, {1, facts().prefill_chunk, width});
+    row.resize(static_cast<size_t>(chunk * width), 0.0f);
+    const Array embeddings = input(row, {1, chunk, width});
     const int64_t axes = facts().encoder->axes;
     if (axes == 1) return run("prefill_embeddings", 1, part.ids.size(), goes_on, {embeddings, number(count)});
     // The text's next rope position stays at the picture's first row until its last one was read.
     const bool is_last = part.begin + part.ids.size() == part.picture->ids().size();
     const int64_t advance = is_last ? part.picture->advance() : 0;
-    const Numbers grid = part.picture->grid(part.begin, part.ids.size(), static_cast<size_t>(facts().prefill_chunk));
+    const Numbers grid = part.picture->grid(part.begin, part.ids.size(), static_cast<size_t>(chunk));
     return run(
-        "prefill_embeddings", 1, part.ids.size(), goes_on,
-        {embeddings, input(grid, {axes, facts().prefill_chunk}), number(advance), number(count)});
+        "prefill_embeddings", 1, part.ids.size(), goes_on, {embeddings, input(grid, {axes, chunk}), number(advance), number(count)});
   }
 
   // The same; if nothing was committed before, rolling back NaN logits costs nothing.

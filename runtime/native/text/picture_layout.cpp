@@ -113,14 +113,44 @@ PictureLayout merged(const PictureDescription& of, std::span<const uint8_t> rgb,
   return {{resized_to<Bicubic>(rgb, size, whole_size(of, size, 0))}};
 }
 
-using Layouts = PictureLayout (*)(const PictureDescription&, std::span<const uint8_t>, Size);
+// Gemma 4 (transformers' Gemma4ImageProcessorPil): one part of as many tokens as fit; a line of tokens of a long and narrow picture.
+PictureLayout gemma4(const PictureDescription& of, std::span<const uint8_t> rgb, Size size) {
+  const size_t unit = of.unit(), most = of.max_tokens;
+  const double factor = std::sqrt(real(most * unit * unit) / real(size.area()));
+  const auto tokens = [&](size_t side) { return static_cast<size_t>(std::floor(factor * real(side) / real(unit))); };
+  Size found{tokens(size.width), tokens(size.height)};
+  if (found.height == 0) {
+    found = {std::clamp<size_t>(size.width / size.height, 1, most), 1};
+  } else if (found.width == 0) {
+    found = {1, std::clamp<size_t>(size.height / size.width, 1, most)};
+  }
+  return {{resized_to<Bicubic>(rgb, size, {found.width * unit, found.height * unit})}};
+}
 
-constexpr std::array<std::pair<std::string_view, Layouts>, 3> LAYOUTS = {
-    {{"lfm2_vl", lfm2_vl}, {"lfm3_vl", merged}, {"qwen3_5", merged}}};
+// begin, end: the special tokens around a picture, if it has marks. most_side: learned positions along a side.
+struct Preparation {
+  std::string_view model_type;
+  PictureLayout (*layout)(const PictureDescription&, std::span<const uint8_t>, Size);
+  std::string_view begin = "", end = "";
+  size_t most_side = 256;
+};
 
-Layouts layouts(std::string_view model_type) {
-  const auto found = std::ranges::find(LAYOUTS, model_type, [](const auto& each) { return each.first; });
-  return found == LAYOUTS.end() ? nullptr : found->second;
+constexpr std::array<Preparation, 4> PREPARATIONS = {{
+    {"lfm2_vl", lfm2_vl, "<|image_start|>", "<|image_end|>"},
+    {"lfm3_vl", merged},
+    {"qwen3_5", merged},
+    {"gemma4", gemma4, "<|image>", "<image|>", 4096 * 8},
+}};
+
+// Throws TextError for a model type whose pictures are not known here.
+const Preparation& preparation(const Json& model_type) {
+  const auto found = std::ranges::find(PREPARATIONS, model_type.string(), &Preparation::model_type);
+  if (found == PREPARATIONS.end()) model_type.fail("a model type whose pictures are known here");
+  return *found;
+}
+
+const Preparation& preparation(const PictureDescription& description) {
+  return *std::ranges::find(PREPARATIONS, description.model_type, &Preparation::model_type);
 }
 
 size_t positive(const Json& value, size_t most) {
@@ -134,13 +164,12 @@ size_t positive(const Json& value, size_t most) {
 PictureDescription::PictureDescription(std::string_view json) : PictureDescription(JsonDocument(json).root("pictures")) {}
 
 PictureDescription::PictureDescription(const Json& value)
-    : model_type(value["model_type"].string()), placeholder(value["placeholder"].signed_integer()),
+    : model_type(preparation(value["model_type"]).model_type), placeholder(value["placeholder"].signed_integer()),
       patch_size(positive(value["patch_size"], 64)), merge(positive(value["merge"], 8)),
-      position_side(positive(value["position_side"], 256)), min_tokens(positive(value["min_tokens"], 4096)),
+      position_side(positive(value["position_side"], preparation(value["model_type"]).most_side)), min_tokens(positive(value["min_tokens"], 4096)),
       max_tokens(positive(value["max_tokens"], 4096)), tile_size(positive(value["tile_size"], 4096)),
       min_tiles(positive(value["min_tiles"], 256)), max_tiles(positive(value["max_tiles"], 256)), tolerance(value["tolerance"].number()),
       thumbnail(value["thumbnail"].boolean()), marks(value["marks"].boolean()) {
-  if (layouts(model_type) == nullptr) value["model_type"].fail("a model type whose pictures are known here");
   value["budgets"].each([&](const Json& each) { budgets.push_back(static_cast<int64_t>(positive(each, 4096))); });
   if (budgets.empty() || !std::ranges::is_sorted(budgets)) value["budgets"].fail("numbers of tokens in order");
   if (min_tokens > max_tokens || min_tiles > max_tiles) value.fail("a description whose least numbers are at most its largest");
@@ -148,6 +177,11 @@ PictureDescription::PictureDescription(const Json& value)
   const size_t across = tile_size / unit();
   const bool fits = tile_size % unit() == 0 && across * across <= static_cast<size_t>(budgets.back());
   if (max_tiles > 1 && !fits) value["tile_size"].fail("the size of a tile that the encoder takes");
+}
+
+std::pair<std::string, std::string> PictureDescription::around() const {
+  const Preparation& own = preparation(*this);
+  return {std::string(own.begin), std::string(own.end)};
 }
 
 PictureLayout layout_of(const PictureDescription& description, std::span<const uint8_t> rgb, size_t width, size_t height) {
@@ -158,7 +192,7 @@ PictureLayout layout_of(const PictureDescription& description, std::span<const u
         std::to_string(MOST_PICTURE_PIXELS) + " are not taken; make it smaller");
   }
   if (rgb.size() != width * height * 3) throw TextError("the picture has another number of bytes than 3 for each pixel");
-  return layouts(description.model_type)(description, rgb, {width, height});
+  return preparation(description).layout(description, rgb, {width, height});
 }
 
 std::optional<std::pair<size_t, size_t>> size_of(std::string_view text) {

@@ -31,6 +31,9 @@ struct PictureDescription {
   explicit PictureDescription(const Json& value);
   explicit PictureDescription(std::string_view json);
 
+  // The special tokens around a picture, where it has marks that the chat template leaves out.
+  std::pair<std::string, std::string> around() const;
+
   // Pixels along a side of the square that becomes one token.
   size_t unit() const { return patch_size * merge; }
 };

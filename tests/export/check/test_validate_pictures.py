@@ -6,11 +6,20 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from drafter_twins import dspark_config, random_tensors, save_drafter
-from public_folders import LFM2_VL_OPTIONS, LFM3_VL_OPTIONS, QWEN_OPTIONS, save_lfm3_vl, save_qwen3_5_pictures
+from public_folders import (
+    GEMMA_OPTIONS,
+    LFM2_VL_OPTIONS,
+    LFM3_VL_OPTIONS,
+    QWEN_OPTIONS,
+    save_gemma4,
+    save_lfm3_vl,
+    save_qwen3_5_pictures,
+)
 from safetensors.torch import load_file, save_file
 from store import exported
 from transformers import AutoConfig
@@ -68,6 +77,41 @@ def test_rows_of_pictures_at_other_positions_are_found(grid_artifact: Path, grid
 def test_other_kernels_and_fewer_bits_on_a_grid(grid_checkpoint: Path, changes: dict[str, object]) -> None:
     artifact = exported(grid_checkpoint, replace(QWEN_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
     report_of(artifact, grid_checkpoint).check()
+
+
+@pytest.mark.slow
+def test_random_programs_with_pictures_in_blocks(block_artifact: Path, block_checkpoint: Path, tmp_path: Path) -> None:
+    report = report_of(block_artifact, block_checkpoint)
+    report.check()
+    assert report.operations["picture"] > 4
+    assert report.worst_relative <= 2e-5
+    other = Path(shutil.copytree(block_checkpoint, tmp_path / "other"))
+    config = json.loads((other / "config.json").read_text())
+    config["text_config"]["use_bidirectional_attention"] = None
+    (other / "config.json").write_text(json.dumps(config))
+    report = report_of(block_artifact, other)
+    assert report.first_divergence is not None
+    assert any(name.startswith("picture") for name in report.first_divergence.operations)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kernels", ["llm", "aten"])
+def test_other_kernels_in_blocks(block_checkpoint: Path, kernels: Literal["llm", "aten"]) -> None:
+    report_of(exported(block_checkpoint, replace(GEMMA_OPTIONS, kernels=kernels)), block_checkpoint).check()
+
+
+@pytest.mark.thorough
+def test_fewer_bits_in_blocks(tmp_path: Path) -> None:
+    """Of a model without experts: one that is chosen otherwise for a rounding is another model."""
+    save_gemma4(tmp_path, enable_moe_block=False)
+    report_of(exported(tmp_path, replace(GEMMA_OPTIONS, quantize="8da4w", group_size=8)), tmp_path).check()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("changes", [{}, {"kernels": "llm"}])
+def test_layers_that_read_tokens_too(tmp_path: Path, changes: dict[str, object]) -> None:
+    save_gemma4(tmp_path, large=False)
+    report_of(exported(tmp_path, replace(GEMMA_OPTIONS, **changes)), tmp_path).check()  # type: ignore[arg-type]  # a test's options
 
 
 @pytest.mark.thorough

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,80 @@ def test_a_program_in_python_takes_no_pictures_on_a_grid(grid_folder: Path) -> N
     description = ModelDescription(vocab_size=330, options=ExportOptions(max_seq_len=64), pictures=described(grid_folder))
     with pytest.raises(UsageError, match=r"only a \.pte has"):
         Session.over(TextProgram(lambda text: torch.zeros(330).numpy(), 64), description)
+
+
+# Gemma 4
+
+
+@pytest.fixture
+def block_folder(block_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(block_checkpoint, tmp_path / "gemma4"))
+
+
+def change_pictures(folder: Path, **changes: Any) -> None:
+    """Change options of a processor that are nested in its file, as Gemma 4's are."""
+    rewrite(folder / "processor_config.json", lambda content: content["image_processor"].update(changes))
+
+
+def test_sizes_of_gemma4_are_its_processors(block_folder: Path) -> None:
+    found = described(block_folder)
+    assert found is not None
+    assert (found.model_type, found.budgets, found.min_tokens, found.max_tokens) == ("gemma4", (20,), 1, 20)
+    assert (found.unit, found.position_side, found.marks, found.bidirectional) == (12, 60, True, True)
+    assert (found.rows(16), replace(found, bidirectional=False).rows(16)) == (20, 16)
+    found = described(block_folder, image_tokens=(6, 20))
+    assert found is not None
+    assert found.budgets == (6, 20)
+    with pytest.raises(UsageError, match="20, 70, 140, 280, 560, 1120 tokens"):
+        described(block_folder, image_tokens=(64, 256))
+    with pytest.raises(CheckpointError, match="needs 210 positions"):
+        described(block_folder, image_tokens=(70,))
+    rewrite(block_folder / "config.json", lambda content: content["vision_config"].update(position_embedding_size=840))
+    change_pictures(block_folder, max_soft_tokens=280)
+    found = described(block_folder)
+    assert found is not None
+    assert (found.budgets, found.max_tokens, found.position_side) == ((280,), 280, 840)
+
+
+def test_rows_of_gemma4_see_each_other_if_its_config_says_so(block_folder: Path) -> None:
+    rewrite(block_folder / "config.json", lambda content: content["text_config"].update(use_bidirectional_attention=None))
+    found = described(block_folder)
+    assert found is not None
+    assert not found.bidirectional
+
+
+def test_gemma4_without_a_processor_or_an_encoder_is_exported_as_text(block_folder: Path) -> None:
+    rewrite(block_folder / "config.json", lambda content: content.update(vision_config=None))
+    assert described(block_folder) is None
+    with pytest.raises(UsageError, match="--image-tokens is for"):
+        described(block_folder, image_tokens=(70,))
+    (block_folder / "processor_config.json").unlink()
+    assert described(block_folder) is None
+
+
+GEMMA_PROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
+    "another filter": ({"resample": 2}, UnsupportedModelError, "bicubic"),
+    "no resizing": ({"do_resize": False}, UnsupportedModelError, "bicubic"),
+    "other patches": ({"patch_size": 5}, CheckpointError, "patches are not the model's"),
+    "other squares": ({"pooling_kernel_size": 2}, CheckpointError, "patches are not the model's"),
+    "words for numbers": ({"max_soft_tokens": "many"}, CheckpointError, "no such model takes"),
+    "no tokens": ({"max_soft_tokens": 0}, CheckpointError, "no such model takes"),
+    "far too many": ({"max_soft_tokens": 10**9}, CheckpointError, "no such model takes"),
+}
+
+
+@pytest.mark.parametrize("name", GEMMA_PROCESSOR)
+def test_options_that_no_gemma4_has(block_folder: Path, name: str) -> None:
+    changes, error, reason = GEMMA_PROCESSOR[name]
+    change_pictures(block_folder, **changes)
+    with pytest.raises(error, match=reason):
+        described(block_folder)
+
+
+def test_a_program_in_python_takes_no_pictures_in_blocks(block_folder: Path) -> None:
+    description = ModelDescription(vocab_size=340, options=ExportOptions(max_seq_len=64), pictures=described(block_folder))
+    with pytest.raises(UsageError, match=r"only a \.pte has"):
+        Session.over(TextProgram(lambda text: torch.zeros(340).numpy(), 64), description)
 
 
 PREPROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {

@@ -45,7 +45,9 @@ def encoded_pictures(server: Served) -> float:
 
 
 @pytest.mark.parametrize(
-    ("seeing_server", "parts"), [("pictures_artifact", 1 + 3), ("grid_artifact", 2)], indirect=["seeing_server"]
+    ("seeing_server", "parts"),
+    [("pictures_artifact", 1 + 3), ("grid_artifact", 2), ("block_artifact", 2)],
+    indirect=["seeing_server"],
 )
 def test_the_second_turn_encodes_nothing(seeing_server: Served, parts: int) -> None:
     first = asked("Look: ", SMALL, LARGE)

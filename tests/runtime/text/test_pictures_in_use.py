@@ -11,7 +11,7 @@ import pytest
 from babbling import tokens_of, turns_of
 from command_line import Run
 from picture_files import file_of, noise
-from public_folders import LFM2_VL_SPECIAL, PICTURE, QWEN_SPECIAL
+from public_folders import GEMMA_SPECIAL, LFM2_VL_SPECIAL, PICTURE, QWEN_SPECIAL
 
 from hybridge.cache.errors import CapacityError, PictureError
 from hybridge.runtime.cli.chat import Terminal
@@ -118,13 +118,13 @@ def test_a_template_that_drops_reasoning_has_no_picture_read_again(begin: Begin,
     assert known >= tokens.index(picture.ids[-1]) + 1 + len(model.tokenizer.encode(words.strip()).ids)
 
 
-@pytest.mark.parametrize("begin", ["grid_artifact"], indirect=True)
-def test_a_conversation_with_two_pictures_on_a_grid(begin: Begin, tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", ["grid_artifact", "block_artifact"], indirect=True)
+def test_a_conversation_with_two_pictures_in_one_part_each(begin: Begin, tmp_path: Path) -> None:
     conversation, model = begin()
     first, second = model.pictures.prepare(SMALL), model.pictures.prepare(LARGE)
     answers = [said(conversation, "What is this?", first), said(conversation, "And this?", second)]
     rows = [token for token in tokens_of(conversation) if token < 0]
-    assert rows == [*first.ids, *second.ids]
+    assert rows == [row for picture in (first, second) for row in picture.ids if row < 0]
     conversation.save(tmp_path / "talk.state")
     assert conversation.retry() == answers[1]
     conversation.undo()
@@ -147,6 +147,18 @@ def test_a_picture_is_between_the_tokens_that_qwens_template_writes(begin: Begin
     start, end, row = (QWEN_SPECIAL.index(name) for name in ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"))
     at = tokens_of(conversation).index(start) + 1
     assert tokens_of(conversation)[at : at + len(picture.ids) + 1] == [*picture.ids, end]
+    assert row not in tokens_of(conversation)[: at + len(picture.ids) + 20], "what people spell stays text"
+
+
+@pytest.mark.parametrize("begin", ["block_artifact"], indirect=True)
+def test_a_picture_is_between_tokens_that_gemmas_template_leaves_out(begin: Begin) -> None:
+    conversation, model = begin()
+    picture = model.pictures.prepare(SMALL)
+    said(conversation, "Say <|image|> in words", picture)
+    start, end, row = (GEMMA_SPECIAL.index(name) for name in ("<|image>", "<image|>", "<|image|>"))
+    at = tokens_of(conversation).index(start)
+    assert (picture.ids[0], picture.ids[-1]) == (start, end)
+    assert tokens_of(conversation)[at : at + len(picture.ids)] == picture.ids
     assert row not in tokens_of(conversation)[: at + len(picture.ids) + 20], "what people spell stays text"
 
 

@@ -15,8 +15,9 @@ import pytest
 from picture_files import file_of, noise
 from picture_layouts import Layouts, RefusedPictureError
 from PIL import Image
-from public_folders import LFM2_VL_SPECIAL, PICTURE
+from public_folders import GEMMA_SPECIAL, LFM2_VL_SPECIAL, PICTURE
 from transformers.image_utils import load_image
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from hybridge.cache.errors import PictureError
@@ -30,6 +31,11 @@ QWEN = replace(
     picture_reference.PUBLISHED, model_type="qwen3_5", position_side=48, tile_size=32, min_tiles=1, max_tiles=1, marks=False
 )
 """The pictures of Qwen3.5-0.8B, as an export with at most 256 tokens describes them."""
+GEMMA = replace(
+    QWEN, model_type="gemma4", merge=3, position_side=840, budgets=(280,), min_tokens=1, max_tokens=280, tile_size=48,
+    marks=True,
+)  # fmt: skip
+"""The pictures of Gemma 4, as an export of a published checkpoint describes them."""
 
 
 @pytest.mark.slow
@@ -85,16 +91,46 @@ def test_parts_of_qwen3_5_are_those_of_transformers_processor(monkeypatch: pytes
     assert compared == picture_reference.COUNT
 
 
-SIZES: dict[str, list[tuple[int, int]]] = {"lfm2_vl": [(20_000, 1), (1, 20_000)], "qwen3_5": [(201, 1), (1, 20_000)]}
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [70, 280])
+def test_parts_of_gemma4_are_those_of_transformers_processor(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    monkeypatch.setattr(Image.Image, "resize", across_first)
+    processor, compared = Gemma4ImageProcessorPil(max_soft_tokens=tokens, do_rescale=False), 0
+    with Layouts(replace(GEMMA, max_tokens=tokens)) as layouts:
+        for picture in picture_reference.pictures():
+            (part,) = layouts.of(picture).parts
+            wanted = processor([Image.fromarray(picture)], return_tensors="np")
+            places = wanted["image_position_ids"][0]
+            columns, rows = places.max(0) + 1
+            assert part.shape == (rows * 16, columns * 16, 3)
+            patches = wanted["pixel_values"][0, places[:, 0] >= 0].reshape(rows, columns, 16, 16, 3)
+            np.testing.assert_array_equal(part, patches.transpose(0, 2, 1, 3, 4).reshape(part.shape))
+            assert wanted["num_soft_tokens_per_image"] == [part.size // 3 // 48**2]
+            compared += 1
+    assert compared == picture_reference.COUNT
+
+
+SIZES: dict[str, list[tuple[int, int]]] = {
+    "lfm2_vl": [(20_000, 1), (1, 20_000)],
+    "qwen3_5": [(201, 1), (1, 20_000)],
+    "gemma4": [],
+}
 """Sizes of pictures that are too long and narrow."""
 TAKEN = {
     "lfm2_vl": {(1, 1): (256, 256)},
     "qwen3_5": {(1, 1): (256, 256), (3000, 15): (3648, 32), (1, 200): (32, 3648)},
+    "gemma4": {
+        (1, 1): (768, 768),
+        (20_000, 1): (280 * 48, 48),
+        (1, 300): (48, 280 * 48),
+        (281, 1): (280 * 48, 48),
+        (1920, 1080): (22 * 48, 12 * 48),
+    },
 }
 """Sizes of a picture, and of the one part that becomes of it."""
 
 
-@pytest.mark.parametrize("description", [picture_reference.PUBLISHED, QWEN], ids=lambda each: each.model_type)
+@pytest.mark.parametrize("description", [picture_reference.PUBLISHED, QWEN, GEMMA], ids=lambda each: each.model_type)
 def test_the_smallest_the_longest_and_too_large_ones(description: PictureDescription) -> None:
     with Layouts(description, "picture_layout_sanitized") as layouts:
         for (width, height), wanted in TAKEN[description.model_type].items():
@@ -109,7 +145,7 @@ def test_the_smallest_the_longest_and_too_large_ones(description: PictureDescrip
                 layouts.of_size(width, height)
 
 
-@pytest.mark.parametrize("description", [picture_reference.PUBLISHED, QWEN], ids=lambda each: each.model_type)
+@pytest.mark.parametrize("description", [picture_reference.PUBLISHED, QWEN, GEMMA], ids=lambda each: each.model_type)
 def test_random_sizes_read_no_pixel_that_is_not_there(description: PictureDescription) -> None:
     random, taken = np.random.default_rng(1), 0
     with Layouts(description, "picture_layout_sanitized") as layouts:
@@ -122,7 +158,8 @@ def test_random_sizes_read_no_pixel_that_is_not_there(description: PictureDescri
                 assert max(width, height) > 100 * min(width, height)
                 continue
             taken += 1
-            assert all(each.shape[0] * each.shape[1] <= 256 * 32**2 for each in layout.parts)
+            most = description.budgets[-1] * description.unit**2
+            assert all(each.shape[0] * each.shape[1] <= most for each in layout.parts)
     assert taken > 30
 
 
@@ -237,6 +274,18 @@ def test_ids_are_those_of_transformers_processor(pictures_artifact: Path) -> Non
     session.prefill_image(large)
     assert session.length == len(large.ids)
     assert large.encodings == 3
+
+
+def test_ids_of_gemma4_are_those_of_transformers_processor(block_artifact: Path) -> None:
+    session = Session.load(block_artifact)
+    assert session.model.artifact is not None
+    processor = PictureProcessor(session.model, Tokenizer.of(session.model.artifact))
+    begin, end, placeholder = (GEMMA_SPECIAL.index(text) for text in ("<|image>", "<image|>", "<|image|>"))
+    picture = processor.prepare(file_of(noise(100, 50)))
+    assert (picture.rows, picture.columns, picture.parts, len(picture.ids)) == (1, 1, 1, 20)
+    assert (picture.ids[0], picture.ids[-1]) == (begin, end)
+    assert all(row < 0 for row in picture.ids[1:-1])
+    assert with_pictures([1, placeholder, 60], [picture]) == [1, *picture.ids, 60]
 
 
 def test_a_file_that_cannot_be_read(pictures_artifact: Path, tmp_path: Path) -> None:

@@ -1,0 +1,199 @@
+"""Encode pictures for Gemma 4: a vision transformer with positions by row and column, whose patches are averaged by squares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hybridge.cache.errors import UnsupportedModelError, UsageError
+from hybridge.cache.operations.kernels import Kernels
+from hybridge.export.model.encoders.encoder import ATTEND_TO_PATCHES, BICUBIC, Patches, VisionFamily, normalization
+from hybridge.export.pinned.transformers import choose_attention, gemma4_masks
+from hybridge.runtime.artifacts.options import PictureDescription
+
+
+class PoolingEncoder(nn.Module):
+    """The vision tower and the projector of a Gemma 4 model over padded patches.
+
+    Of the learned positions it has those that a picture of the largest budget can have.
+    Source: transformers 5.23 ``Gemma4VisionModel`` and ``Gemma4MultimodalEmbedder``, whose modules it calls.
+    """
+
+    def __init__(
+        self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
+    ) -> None:
+        super().__init__()
+        tower, self.projector = whole.model.vision_tower, whole.model.embed_vision
+        self.layers, self.rotary = tower.encoder.layers, tower.encoder.rotary_emb
+        self.square, self.scale = description.merge**2, tower.pooler.root_hidden_size
+        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
+        choose_attention(tower.config, ATTEND_TO_PATCHES)
+        for name, module in [*self.layers.named_modules()]:
+            if getattr(module, "use_clipped_linears", False):
+                self.layers.set_submodule(name, ClippedLinear(module))
+        weight = tower.patch_embedder.input_proj.weight
+        scale, shift = (torch.tensor(each).repeat(weight.shape[1] // 3) for each in normalization(with_defaults(processor)))
+        # Its own pixels are 2 x - 1 of normalized ones.
+        self.patch_embedding = nn.Linear(*reversed(weight.shape))
+        self.patch_embedding.weight = nn.Parameter(weight * (2 * scale))
+        self.patch_embedding.bias = nn.Parameter(weight @ (2 * shift - 1))
+        table = tower.patch_embedder.position_embedding_table[:, : description.position_side]
+        self.by_column, self.by_row = (nn.Parameter(each.clone()) for each in table)
+        standardized = tower.config.standardize
+        self.register_buffer("bias", tower.std_bias.clone() if standardized else None, persistent=False)
+        self.register_buffer("factor", tower.std_scale.clone() if standardized else None, persistent=False)
+        self.requires_grad_(False)
+
+    bias: Tensor | None
+    factor: Tensor | None
+
+    def forward(self, pixels: Tensor, places: Tensor, count: Tensor) -> Tensor:
+        """Return embeddings float32 [1, N / merge², H] of a picture's patches.
+
+        Args:
+            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
+            places: float32 [N, 2], row and column of each patch.
+            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
+        """
+        length = pixels.shape[0]
+        row, column = (places[:, i].long() for i in range(2))
+        positions = F.embedding(column, self.by_column) + F.embedding(row, self.by_row)
+        hidden = (self.patch_embedding(pixels.float()) + positions)[None]
+        by_axis = torch.stack([column, row], dim=-1)[None]
+        rope, seen = self.rotary(hidden, by_axis), Patches.of(self.kernels[0], count, length)
+        for layer in self.layers:
+            hidden = layer(hidden, position_embeddings=rope, attention_mask=seen, position_ids=by_axis)
+        squares = hidden.reshape(1, length // self.square, self.square, -1).mean(2) * self.scale
+        if self.bias is not None and self.factor is not None:
+            squares = (squares - self.bias) * self.factor
+        embedded: Tensor = self.projector(squares)
+        return embedded
+
+
+class ClippedLinear(nn.Module):
+    """``Gemma4ClippableLinear`` with its limits as numbers, which runtimes clamp by, and without those that are infinite."""
+
+    def __init__(self, original: Any) -> None:
+        super().__init__()
+        self.linear = original.linear
+        self.taken = _limits(original.input_min, original.input_max)
+        self.given = _limits(original.output_min, original.output_max)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _clipped(self.linear(_clipped(x, self.taken)), self.given)
+
+
+def _limits(lowest: Tensor, highest: Tensor) -> tuple[float | None, float | None]:
+    low, high = (float(each) if bool(each.isfinite()) else None for each in (lowest, highest))
+    return low, high
+
+
+def _clipped(x: Tensor, limits: tuple[float | None, float | None]) -> Tensor:
+    return x if limits == (None, None) else x.clamp(*limits)
+
+
+def pooling_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return ``pixel_values`` and ``image_position_ids`` as transformers' processor has them."""
+    if not pictures:
+        return {}
+    patch, (scale, shift) = config.vision_config.patch_size, normalization(with_defaults(processor))
+    longest = max(each.shape[0] * each.shape[1] for each in pictures) // patch**2
+    values, places = torch.zeros(len(pictures), longest, 3 * patch**2), torch.full((len(pictures), longest, 2), -1)
+    for i, picture in enumerate(pictures):
+        rows, columns = (side // patch for side in picture.shape[:2])
+        normalized = picture.float() * torch.tensor(scale) + torch.tensor(shift)
+        cut = normalized.reshape(rows, patch, columns, patch, 3).transpose(1, 2)
+        values[i, : rows * columns] = cut.reshape(rows * columns, -1)
+        row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+        places[i, : rows * columns] = torch.stack([column, row], dim=-1).reshape(-1, 2)
+    return {"pixel_values": values, "image_position_ids": places}
+
+
+def pooling_rows(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return what the layers read by tokens, and transformers' own masks if rows of a picture see each other.
+
+    transformers takes neighbouring rows for one picture, so the masks are made of pictures that are told apart here.
+    """
+    config, ids = whole.config.get_text_config(), torch.tensor([text])
+    others: dict[str, Any] = {}
+    if config.hidden_size_per_layer_input:
+        tokens = torch.where(ids < 0, config.pad_token_id, ids)
+        others["per_layer_inputs"] = whole.model.language_model.get_per_layer_inputs(tokens)
+    if inputs and config.use_bidirectional_attention == "vision":
+        patches = (inputs["image_position_ids"][..., 0] >= 0).sum(1)
+        counts = (patches // whole.config.vision_config.pooling_kernel_size**2).tolist()
+        blocks = torch.full(ids.shape, -1)
+        blocks[ids < 0] = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        others["attention_mask"] = gemma4_masks(config, blocks)
+    return others
+
+
+def with_defaults(processor: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a processor's options, with those that its file leaves out."""
+    return {**_GEMMA, **processor}
+
+
+def _gemma4(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
+    vision, text, said = config.vision_config, config.get_text_config(), with_defaults(processor)
+    if said["resample"] != BICUBIC or not said["do_resize"]:
+        raise UnsupportedModelError(
+            f"this model's pictures are resized by the filter {said['resample'] if said['do_resize'] else None}, and hybridge "
+            "resizes Gemma 4's by bicubic interpolation (3); export its text with --no-images."
+        )
+    merge = vision.pooling_kernel_size
+    if (vision.patch_size, merge) != (said["patch_size"], said["pooling_kernel_size"]):
+        raise ValueError("the processor's patches are not the model's")
+    own = int(said["max_soft_tokens"])
+    chosen = tuple(budgets) or (own,)
+    if chosen[-1] not in (trained := sorted({*GEMMA_BUDGETS, own})):
+        raise UsageError(
+            f"--image-tokens {','.join(map(str, chosen))}: this model was trained with pictures of up to "
+            f"{', '.join(map(str, trained))} tokens, so the last number must be one of these."
+        )
+    positions = chosen[-1] * merge
+    if positions > vision.position_embedding_size:
+        raise ValueError(f"a picture of {chosen[-1]} tokens in a line needs {positions} positions of a side")
+    return PictureDescription(
+        model_type="gemma4",
+        placeholder=config.image_token_id,
+        patch_size=vision.patch_size,
+        merge=merge,
+        position_side=positions,
+        budgets=chosen,
+        min_tokens=1,
+        max_tokens=chosen[-1],
+        tile_size=vision.patch_size * merge,
+        min_tiles=1,
+        max_tiles=1,
+        tolerance=1.0,
+        thumbnail=False,
+        marks=True,
+        bidirectional=text.use_bidirectional_attention == "vision" and "sliding_attention" in text.layer_types,
+    )
+
+
+GEMMA_BUDGETS = (70, 140, 280, 560, 1120)
+"""Most tokens of a picture that Gemma 4 was trained with."""
+_GEMMA: Mapping[str, Any] = {
+    "patch_size": 16,
+    "pooling_kernel_size": 3,
+    "max_soft_tokens": 280,
+    "do_resize": True,
+    "resample": BICUBIC,
+    "do_normalize": False,
+}
+"""Options of transformers' ``Gemma4ImageProcessor`` that a file may leave out."""
+
+GEMMA4 = VisionFamily(
+    describe=_gemma4,
+    encoder=PoolingEncoder,
+    inputs=pooling_inputs,
+    parts=("model.vision_tower.encoder", "model.embed_vision"),
+    rows=pooling_rows,
+    often_text=True,
+)
