@@ -23,7 +23,7 @@ class Writer {
   yyjson_mut_val* list(yyjson_mut_val* object, const char* key) const { return yyjson_mut_obj_add_arr(get(), object, key); }
 
   void add(yyjson_mut_val* object, const char* key, const std::string& text) const {
-    yyjson_mut_obj_add_strn(get(), object, key, text.data(), text.size());
+    yyjson_mut_obj_add_strncpy(get(), object, key, text.data(), text.size());
   }
 
   std::string text() const {
