@@ -51,6 +51,9 @@ def serve(
     origin: Annotated[
         list[str] | None, typer.Option("--cors-origin", help="A web page's origin that may ask; may be given several times.")
     ] = None,
+    allow_remote_images: Annotated[
+        bool, typer.Option("--allow-remote-images", help="Fetch pictures from http:// and https:// addresses of public hosts.")
+    ] = False,
     max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", min=1, help="Largest body of a request.")] = 8 << 20,
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds that a request may take.")] = 600.0,
     template: TemplateOptions,
@@ -62,6 +65,7 @@ def serve(
     """Answer requests of OpenAI's API over one model; sampling options hold where a request says nothing."""
     from hybridge.runtime.server.app import Server, ServerSettings
     from hybridge.runtime.server.connections import Limits, listen
+    from hybridge.runtime.server.remote_pictures import RemotePictures
     from hybridge.runtime.server.worker import SessionSlot
     from hybridge.runtime.text.chat_template import answer_format_of
     from hybridge.runtime.text.generate import kept_checkpoints, open_text_models
@@ -78,7 +82,8 @@ def serve(
     render, form = renderer(opened, variables, template.thinking), answer_format_of(opened, tokenizer)
     with kept_checkpoints(models[0].session, cache.cache_bytes, cache.cache_dir) as checkpoints:
         pictures = models[0].pictures if opened.manifest.pictures is not None else None
-        server = Server(slots, tokenizer, render, checkpoints, settings, form, pictures)
+        remote = RemotePictures(max_body_bytes) if allow_remote_images else None
+        server = Server(slots, tokenizer, render, checkpoints, settings, form, pictures, remote)
         gc.freeze()
         listen(server.app(), host, port, lambda url: err.print(f"{settings.name} answers at {url}/v1", highlight=False))
 

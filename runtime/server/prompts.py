@@ -79,16 +79,21 @@ class Prompts:
         self._special = SpelledTokens(tokenizer)
         self._longest_token = max(1, tokenizer.info.longest)
         self._lock = threading.Lock()
+        self._decoding = threading.Lock()  # a large picture takes hundreds of MB until it is resized
         self._answers: OrderedDict[Known, list[int]] = OrderedDict()
         self._reasons: OrderedDict[str, str] = OrderedDict()
         self._ends = [text for token in eos_ids if (text := tokenizer.id_to_token(token))]
 
-    def of_chat(self, messages: Sequence[ChatMessage], variables: Mapping[str, Any]) -> Prompt:
+    def of_chat(
+        self, messages: Sequence[ChatMessage], variables: Mapping[str, Any], fetched: Mapping[str, bytes] | None = None
+    ) -> Prompt:
         """Return the prompt of a conversation.
+
+        fetched: files of pictures by their addresses.
 
         Raises like the renderer, ApiError if it is too long, and PictureError for a picture that cannot be read.
         """
-        pictures = self._prepared([url for message in messages for url in message.pictures])
+        pictures = self._prepared(picture_urls(messages), fetched or {})
         shown = tuple(tuple(each.ids) for each in pictures)
         plain = [self._with_reasons(message.for_template()) for message in messages]
         rendered = self._rendered(plain, variables)
@@ -108,17 +113,23 @@ class Prompts:
         marks = tuple(sorted({len(answered) + lengths[int((encoded.spans[:, 1] <= at).sum())] for at in branches} - {0}))
         return Prompt(rendered.text, tokens, marks, plain, variables, spelled=rendered.spelled, pictures=pictures)
 
-    def _prepared(self, urls: Sequence[str]) -> list[Picture]:
-        """Return the pictures of a request. Raises PictureError, and ApiError for too many or for a model without pictures."""
-        if not urls:
-            return []
-        if self.pictures is None:
+    def check_pictures(self, urls: Sequence[str]) -> None:
+        """Raise ApiError for the pictures of a request if they are too many, or the model takes none."""
+        if urls and self.pictures is None:
             raise invalid("this model takes no pictures: its artifact has the text model alone.", "messages")
         if len(urls) > MOST_PICTURES:
             raise invalid(f"a request has at most {MOST_PICTURES} pictures, and this one has {len(urls)}.", "messages")
+
+    def _prepared(self, urls: Sequence[str], fetched: Mapping[str, bytes]) -> list[Picture]:
+        """Return the pictures of a request. Raises PictureError, and ApiError as ``check_pictures`` does."""
+        self.check_pictures(urls)
+        if not urls or self.pictures is None:
+            return []
         prepared, tokens = list[Picture](), 0
         for url in urls:
-            prepared.append(self.pictures.prepare(data_of_url(url)))
+            data = fetched[url] if url in fetched else data_of_url(url)
+            with self._decoding:
+                prepared.append(self.pictures.prepare(data))
             tokens += len(prepared[-1].ids)
             self.check_length(tokens, "messages")
         return prepared
@@ -199,6 +210,11 @@ class Prompts:
             with suppress(HybridgeError):  # a template may want a conversation to be whole
                 other = self._rendered([*messages[:i], {"role": "user", "content": OTHER}], variables).text
                 yield next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), 0)
+
+
+def picture_urls(messages: Sequence[ChatMessage]) -> list[str]:
+    """Return the URLs of the pictures in messages, in order."""
+    return [url for message in messages for url in message.pictures]
 
 
 def _put(known: OrderedDict[Key, Any], key: Key, value: Any) -> None:

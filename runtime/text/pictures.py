@@ -86,10 +86,13 @@ def expanded(tokens: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
 
 
 def data_of_url(url: str) -> bytes:
-    """Return the bytes of a ``data:`` URL in base64. Raises PictureError for anything else."""
+    """Return the bytes of a ``data:`` URL in base64. Raises PictureError for anything else, such as an address."""
     head, comma, body = url[len(DATA_URL) :].partition(",") if url[: len(DATA_URL)].lower() == DATA_URL else ("", "", "")
     if not comma or not head.lower().endswith(";base64"):
-        raise PictureError("a picture's URL must be its data, such as data:image/jpeg;base64,…; others are not fetched.")
+        raise PictureError(
+            "a picture's URL must be its data, such as data:image/jpeg;base64,…; addresses of http:// and https:// are fetched "
+            "by 'hybridge serve --allow-remote-images' alone."
+        )
     if len(body) > MOST_BYTES * 4 // 3 + 4:
         raise PictureError(f"a picture has more than {MOST_BYTES >> 20} MB; make it smaller.")
     try:

@@ -121,7 +121,7 @@ class Conversation {
   }
 
   // Writes the state and the conversation to one file, and goes on with one; InvalidArgument for pictures that a file has no room
-  // for. A file that holds no conversation is InvalidExternalData, and the conversation begins anew then.
+  // for. A file that holds no conversation is InvalidExternalData, and the conversation is as it was then.
   Error save(const std::string& path) {
     failure_.clear();
     const std::string note = log_.to_json();
@@ -134,28 +134,31 @@ class Conversation {
 
   Error load(const std::string& path) {
     failure_.clear();
-    ET_UNWRAP(session_.load(path));
-    try {
-      log_ = text::ChatLog::from_json(session_.note());
-      for (text::Turn& turn : log_.turns) {
-        if (!turn.pictures.empty() && !reopen_) throw text::TextError("the conversation has pictures, which this chat cannot open");
-        for (auto& each : turn.pictures) each = reopen_(each->saved());
-      }
-    } catch (const text::TextError& error) {
-      (void)reset();
-      return refused(Error::InvalidExternalData, error.what());
-    }
-    const auto& facts = session_.facts();
-    if (!std::ranges::all_of(log_.tokens, [&](int64_t token) { return token < facts.vocab_size && (token >= 0 || facts.encoder); })) {
-      (void)reset();
-      return refused(Error::InvalidExternalData, "its tokens are not of this model's vocabulary");
-    }
+    text::ChatLog found;
+    ET_UNWRAP(session_.load(path, [&](const std::string& note) { return read(note, found); }));
+    log_ = std::move(found);
     return keep_slots();
   }
 
  private:
   static constexpr const char* NOTHING_SAID = "there is no message yet: send one first";
   static constexpr size_t MOST_SAVED = size_t(60) << 20;  // of a note, which has at most 64 MB
+
+  // Reads the note of a file, and opens its pictures again.
+  Error read(const std::string& note, text::ChatLog& found) {
+    try {
+      found = text::ChatLog::from_json(note);
+      for (text::Turn& turn : found.turns) {
+        if (!turn.pictures.empty() && !reopen_) throw text::TextError("the conversation has pictures, which this chat cannot open");
+        for (auto& each : turn.pictures) each = reopen_(each->saved());
+      }
+    } catch (const text::TextError& error) {
+      return refused(Error::InvalidExternalData, error.what());
+    }
+    const auto& facts = session_.facts();
+    const bool fits = std::ranges::all_of(found.tokens, [&](int64_t token) { return token < facts.vocab_size && (token >= 0 || facts.encoder); });
+    return fits ? Error::Ok : refused(Error::InvalidExternalData, "its tokens are not of this model's vocabulary");
+  }
 
   Error refused(Error error, std::string why) {
     failure_ = std::move(why);

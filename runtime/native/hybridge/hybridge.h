@@ -658,7 +658,7 @@ hybridge_status hybridge_chat_reset(hybridge_chat chat);
 hybridge_status hybridge_chat_cancel(hybridge_chat chat);
 
 // Writes the conversation and the model's state to one file, and goes on with one, of `hybridge chat` as well. A file that is no
-// conversation of this artifact's is HYBRIDGE_INVALID_FILE; one that holds a state alone leaves a chat that begins anew.
+// conversation of this artifact's, as one with a state alone, is HYBRIDGE_INVALID_FILE and changes nothing.
 hybridge_status hybridge_chat_save(hybridge_chat chat, const char* path);
 hybridge_status hybridge_chat_load(hybridge_chat chat, const char* path);
 

@@ -228,11 +228,13 @@ class Session {
     return write_state(path, model_->fingerprint(), saved);
   }
 
-  // Goes on where `save` was called, bit for bit; the length. A block that waited for commit then is dropped.
-  Result<int64_t> load(const std::string& path) {
+  // Goes on where `save` was called, bit for bit; the length. A block that waited for commit then is dropped. check: refuses a note,
+  // and nothing has changed then.
+  Result<int64_t> load(const std::string& path, const std::function<Error(const std::string&)>& check = {}) {
     const auto longest = static_cast<size_t>(facts().max_seq_len);
     auto saved = read_state(path, model_->fingerprint(), layout_.size(), 1 + slots_.size(), longest);
     if (!saved.ok()) return saved.error();
+    if (check) ET_CHECK_OK_OR_RETURN_ERROR(check(saved->note));
     return apply(std::move(*saved));
   }
 

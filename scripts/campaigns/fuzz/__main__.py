@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from campaigns import campaign
-from campaigns.fuzz import files
+from campaigns.fuzz import files, pictures
 from campaigns.fuzz.driver import Report, Target, fuzz
 from campaigns.fuzz.kernels import Kernels
 from campaigns.fuzz.tokenizers import ChatFormats, Grammars, Tokenizers
@@ -23,7 +23,7 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "native-tokenizers": Tokenizers,
     "native-chats": ChatFormats,
     "native-grammars": Grammars,
-    **{each.name: partial(replace, each) for each in files.TARGETS},
+    **{each.name: partial(replace, each) for each in (*files.TARGETS, *pictures.TARGETS)},
 }
 
 

@@ -11,7 +11,7 @@ import struct
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from forgery import forge
 
+from campaigns.fuzz import picture_child
 from hybridge.cache.errors import HybridgeError
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.manifest import MANIFEST
@@ -136,11 +137,15 @@ def of_checkpoint(base: Path) -> Callable[[Path], None]:
     return run
 
 
-ACTIONS = {
+ACTIONS: Mapping[str, Callable[[Path], Callable[[Path], None]]] = {
     "artifact": of_artifact,
     "tokenizer": of_tokenizer,
     "state": of_state,
     "checkpoint": of_checkpoint,
+    "picture": picture_child.of_picture,
+    "picture-rows": picture_child.of_rows,
+    "picture-chat": picture_child.of_chat,
+    "picture-request": picture_child.of_request,
 }
 
 

@@ -72,7 +72,7 @@ def changed_bytes(rng: random.Random, data: bytes, first: int = 0, end: int | No
     """Return ``data`` with numbers, bits or stretches changed between ``first`` and ``end``."""
     changed, end = bytearray(data), len(data) if end is None else end
     for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(first, end)
+        at = rng.randrange(first, min(end, len(changed)))
         kind = rng.random()
         if kind < 0.5:  # a number of a flatbuffer or a header, where those lie
             width, form = rng.choice(((4, "<I"), (4, "<I"), (8, "<Q"), (1, "<B")))

@@ -290,15 +290,19 @@ def test_what_is_no_text_is_read_as_replacement_characters_and_saved(kernels_art
 
 
 @pytest.mark.parametrize("note", ["", "{}", "[]", '{"messages": [], "turns": [], "tokens": [99999]}', '{"messages": 1}'])
-def test_a_state_without_a_conversation_begins_anew(kernels_artifact: Path, tmp_path: Path, note: str) -> None:
+def test_a_state_without_a_conversation_changes_nothing(kernels_artifact: Path, tmp_path: Path, note: str) -> None:
     session = Session.load(kernels_artifact)
     session.prefill([1, 2, 3])
     session.save(tmp_path / "plain.state", note)
+    session.reset()
     chat = Chat.over(session, Tokenizer.from_file(kernels_artifact / "tokenizer.json"), PLAIN)
+    chat.send("one", lambda *_: None, options(3))
+    said, tokens = chat.messages, session.tokens
     with pytest.raises(StateFileError):
         chat.load(tmp_path / "plain.state")
-    assert chat.messages == []
-    assert session.length == 0
+    assert (chat.messages, session.tokens) == (said, tokens)
+    chat.send("two", lambda *_: None, options(3))
+    assert len(chat.messages) == 4
 
 
 def test_going_back_reads_nothing_again() -> None:

@@ -92,9 +92,12 @@ def test_a_state_without_a_conversation_is_refused(chatting_artifact: Path, tmp_
     conversation = opened(chatting_artifact)
     conversation.session.prefill([5, 6])
     conversation.session.save(tmp_path / "state")
+    conversation.session.reset()
+    conversation.say("hello")
+    before = conversation.messages, conversation.session.tokens
     with pytest.raises(StateFileError, match="no conversation"):
         conversation.load(tmp_path / "state")
-    assert (conversation.messages, conversation.session.length) == ([], 0)
+    assert (conversation.messages, conversation.session.tokens) == before
 
 
 def test_a_template_that_refuses_says_why() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from babbling import tokens_of, turns_of
 from command_line import Run
 from picture_files import file_of, noise
 from public_folders import GEMMA_SPECIAL, LFM2_VL_SPECIAL, PICTURE, QWEN_SPECIAL
+from state_files import forge_state
 
-from hybridge.cache.errors import CapacityError, PictureError
+from hybridge.cache.errors import CapacityError, HybridgeError, PictureError
 from hybridge.runtime.cli.chat import Terminal
 from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.statistics import GenerationStats
@@ -213,6 +215,28 @@ def test_saved_pictures_that_are_damaged(begin: Begin, tmp_path: Path, saved: st
     with pytest.raises(PictureError, match="a picture of the conversation is damaged"):
         other.load(tmp_path / "talk.state")
     assert (tokens_of(other), other.session.length) == ([], 0)
+
+
+def test_a_saved_conversation_that_is_refused_changes_nothing(begin: Begin, tmp_path: Path) -> None:
+    """The fuzzer found that the open conversation was gone behind one with a damaged picture."""
+    conversation, model = begin()
+    said(conversation, "What is this?", model.pictures.prepare(SMALL))
+    conversation.save(tmp_path / "talk.state")
+    forge_state(tmp_path / "talk.state", _damage_picture)
+    answer = said(conversation, "And where?")
+    before = conversation.messages, tokens_of(conversation)
+    with pytest.raises(HybridgeError):
+        conversation.load(tmp_path / "talk.state")
+    assert (conversation.messages, tokens_of(conversation)) == before
+    assert conversation.retry() == answer
+
+
+def _damage_picture(content: bytearray) -> None:
+    at = content.index(b'{"messages"')
+    note = json.loads(content[at:])
+    note["turns"][0]["pictures"] = [base64.b64encode(b"no picture").decode()]
+    written = json.dumps(note).encode()
+    content[at - 8 :] = struct.pack("<Q", len(written)) + written
 
 
 def test_the_terminal_takes_pictures(begin: Begin, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
