@@ -23,6 +23,7 @@ from hybridge.runtime.artifacts.chat_format import (
     REASONING_PLACE,
     AnswerEntry,
     ChatFormatEntry,
+    PicturesEntry,
     ReasonedEntry,
     RenderingEntry,
     RenderingsEntry,
@@ -31,7 +32,7 @@ from hybridge.runtime.artifacts.chat_format import (
     TrimEntry,
     Trimmed,
 )
-from hybridge.runtime.core.chat import render_chat
+from hybridge.runtime.core.chat import message_content, render_chat
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import REASONING, AnswerFormat, without_calls
 from hybridge.runtime.text.chat_template import ChatTemplates, Message, Render, answer_format_of
@@ -153,11 +154,18 @@ def sections_of(form: AnswerFormat | None) -> tuple[list[SectionEntry], bool]:
 
 def _rendering(render: Render, template: str, seed: int) -> RenderingEntry:
     """Return how ``render`` writes conversations. Raises InexpressibleError, and UsageError if it refuses one."""
-    found = Derivation(render).rendering()
+    derivation = Derivation(render)
     literals = list(_literals(template))
-    found = _with_reserved(found, render, literals)
+    found = _with_reserved(derivation.rendering(), render, literals)
     _verify(found, render, literals, seed)
-    return found
+    if (pictures := derivation.pictures()) is None:
+        return found
+    shown = _with_reserved(found.model_copy(update={"pictures": pictures}), render, literals)
+    try:
+        _verify(shown, render, literals, seed)
+    except InexpressibleError:
+        return found  # texts are written, and pictures are refused by name
+    return shown
 
 
 @dataclass
@@ -177,6 +185,18 @@ class Derivation:
         user = RoleEntry(before=self.before, trim=self._trim(_asked, self.before, self.answer))
         found = RenderingEntry(system=self._system(), user=user, earlier=earlier, last=last, answer=self.answer)
         return found.model_copy(update={"dates": sorted(set(DATE_PLACE.findall(found.model_dump_json())))})
+
+    def pictures(self) -> PicturesEntry | None:
+        """Return how the pictures of a question are written, or None if the template has no place for them."""
+        try:
+            one, two = (self.render(_shown(ASKED, count)) for count in (1, 2))
+            each = _cut(one, self.before, ASKED + self.answer)
+            self._check(bool(each) and two == f"{self.before}{each}{each}{ASKED}{self.answer}", "pictures change the text")
+            return PicturesEntry(
+                each=each, words=RoleEntry(before="", trim=self._trim(_shown, self.before + each, self.answer))
+            )
+        except (UsageError, InexpressibleError):
+            return None
 
     def _system(self) -> RoleEntry | None:
         try:
@@ -258,6 +278,10 @@ class Derivation:
 
 def _asked(content: str) -> list[Message]:
     return [{"role": "user", "content": content}]
+
+
+def _shown(content: str, pictures: int = 1) -> list[Message]:
+    return [{"role": "user", "content": message_content(content, pictures)}]
 
 
 def _instructed(content: str) -> list[Message]:
@@ -357,6 +381,8 @@ def _with_reserved(found: RenderingEntry, render: Render, literals: Sequence[str
         update={
             "system": found.system and marked(found.system, _instructed),
             "user": marked(found.user, *_questions()),
+            "pictures": found.pictures
+            and found.pictures.model_copy(update={"words": marked(found.pictures.words, _shown, *_shown_with_answers())}),
             "earlier": answer(found.earlier, _Place(is_last=False)),
             "last": answer(found.last, _Place(is_last=True), _Place(is_last=True, is_alone=True)),
         }
@@ -370,6 +396,13 @@ def _questions() -> Iterator[Callable[[str], list[Message]]]:
         answer: Message = {"role": "assistant", "content": f"\n{ANSWERED}", **reasoning}
         yield lambda content, answer=answer: [*_asked(content), answer, *_asked(ASKED_LAST)]  # type: ignore[misc]
         yield lambda content, answer=answer: [*_asked(ASKED), answer, *_asked(content)]  # type: ignore[misc]
+
+
+def _shown_with_answers() -> Iterator[Callable[[str], list[Message]]]:
+    """Yield conversations with a question of given words behind pictures, before or behind an answer."""
+    answer: Message = {"role": "assistant", "content": ANSWERED}
+    yield lambda content: [*_shown(content), answer, *_asked(ASKED_LAST)]
+    yield lambda content: [*_asked(ASKED), answer, *_shown(content, 2)]
 
 
 def _is_same(written: str, render: Render, messages: list[Message]) -> bool:
@@ -441,6 +474,11 @@ def _random_conversation(found: RenderingEntry, literals: list[str], chance: ran
             if is_said and not any(mark in text for mark in role.reserved):
                 return text
 
+    def question() -> Message:
+        if found.pictures is None or chance.random() < 0.5:
+            return {"role": "user", "content": words(found.user)}
+        return _shown(words(found.pictures.words), chance.randrange(1, 4))[0]
+
     messages: list[Message] = []
     if found.system is not None and chance.random() < 0.5:
         messages.append({"role": "system", "content": words(found.system)})
@@ -451,5 +489,5 @@ def _random_conversation(found: RenderingEntry, literals: list[str], chance: ran
         if chance.random() < 0.4:
             role = answer.reasoned or answer.plain
             said = {"role": "assistant", "content": words(role), "reasoning_content": words(role, some=True)}
-        messages += [{"role": "user", "content": words(found.user)}, said]
-    return [*messages, {"role": "user", "content": words(found.user)}]
+        messages += [question(), said]
+    return [*messages, question()]

@@ -63,11 +63,21 @@ class AnswerEntry(ChatEntry):
     reasoned: ReasonedEntry | None
 
 
+class PicturesEntry(ChatEntry):
+    """How the pictures of a user's message are written, before its words. words: what becomes of words behind pictures.
+
+    each: what is written for one picture, with the placeholder in it.
+    """
+
+    each: Annotated[str, StringConstraints(min_length=1, max_length=1 << 10)]
+    words: RoleEntry
+
+
 class RenderingEntry(ChatEntry):
     """What conversations are written with. answer: what opens the answer that is asked for.
 
     system: None if the template takes no such message. earlier, last: answers, the last before the message that is asked.
-    dates: formats of dates, which stand in the strings as ``DATE`` says.
+    dates: formats of dates, which stand in the strings as ``DATE`` says. pictures: None without a place for them.
     """
 
     system: RoleEntry | None
@@ -76,6 +86,7 @@ class RenderingEntry(ChatEntry):
     last: AnswerEntry
     answer: Text
     dates: Annotated[list[Mark], Field(max_length=16)] = Field(default_factory=list)
+    pictures: PicturesEntry | None = None
 
 
 class RenderingsEntry(ChatEntry):

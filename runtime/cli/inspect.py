@@ -114,7 +114,8 @@ def _chats(manifest: Manifest) -> str:
     found = manifest.chat_format
     switch = "thinking can be switched" if found.renderings.thinking is not None else "no switch for thinking"
     parts = ", ".join(f"{each.kind} in {each.open[0]}" for each in found.sections) or "answers of one part"
-    return f"in apps too: {switch}; {parts}"
+    pictures = ", with pictures" if found.renderings.default.pictures is not None else ""
+    return f"in apps too{pictures}: {switch}; {parts}"
 
 
 def _print_layers(manifest: Manifest) -> None:

@@ -27,6 +27,7 @@ from hybridge.runtime.core.interface import (
     Thinking,
 )
 from hybridge.runtime.core.library import copied_text, failure, load, load_operators, run
+from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.tokenizer import Tokenizer
 
@@ -136,6 +137,11 @@ class OpenChat:
         """Return the conversation as JSON, as its file has it: messages, tokens, and where each message and answer begins."""
         return copied_text("chat_note", self.handle)
 
+    def show(self, pictures: Sequence[Picture]) -> None:
+        """Put pictures before the next message, in the place of those that wait."""
+        handles = (Handle * len(pictures))(*(each.handle for each in pictures))
+        self._run("chat_show", handles, len(handles))
+
     def _answer(
         self, call: str, words: tuple[object, ...], show: OnWords, options: GenerationStruct | None, stop: Sequence[str],
         answer: AnswerStruct,
@@ -210,9 +216,14 @@ class Chat(OpenChat):
         return cls(handle, session)
 
     def send(
-        self, message: str, show: OnWords, options: GenerationStruct | None = None, stop: Sequence[str] = ()
-    ) -> AnswerStruct:
-        """Answer a message, piece by piece. Raises the error for the core's status, with the conversation as it was."""
+        self, message: str, show: OnWords, options: GenerationStruct | None = None, stop: Sequence[str] = (),
+        pictures: Sequence[Picture] = (),
+    ) -> AnswerStruct:  # fmt: skip
+        """Answer a message, piece by piece, before which there may be pictures.
+
+        Raises the error for the core's status, with the conversation as it was.
+        """
+        self.show(pictures)
         data = utf8(message)
         return self._answer("chat_send", (data, len(data)), show, options, stop, AnswerStruct())
 
@@ -239,16 +250,17 @@ class Messages:
     """Messages for the core. structs: of texts that live as long as this object."""
 
     def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        """messages: with ``role``, ``content`` in words, and perhaps ``reasoning_content``."""
+        """messages: with ``role``, ``content`` as ``message_content`` returns it, and perhaps ``reasoning_content``."""
         self._kept: list[bytes] = []
-        self.structs = (MessageStruct * len(messages))(
-            *(
-                MessageStruct(
-                    each["role"].encode(), *self._view(each["content"]), *self._view(each.get("reasoning_content") or "")
-                )
-                for each in messages
-            )
-        )
+        self.structs = (MessageStruct * len(messages))(*map(self._struct, messages))
+
+    def _struct(self, message: Mapping[str, Any]) -> MessageStruct:
+        content, pictures = message["content"], 0
+        if not isinstance(content, str):
+            *before, text = content
+            content, pictures = text["text"], len(before)
+        reasoning = message.get("reasoning_content") or ""
+        return MessageStruct(message["role"].encode(), *self._view(content), *self._view(reasoning), pictures)
 
     def _view(self, text: str) -> tuple[int | None, int]:
         self._kept.append(utf8(text))

@@ -86,8 +86,7 @@ class Conversation(OpenChat):
             CapacityError: the message does not fit; nothing has changed, as after all that is raised before the first token.
             PictureError: the template has no place for the pictures.
         """
-        handles = (Handle * len(pictures))(*(each.handle for each in pictures))
-        self._run("chat_show", handles, len(handles))
+        self.show(pictures)
         data = utf8(text)
         return self._ask("chat_send", (data, len(data)), show, stats)
 

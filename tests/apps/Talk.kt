@@ -1,4 +1,4 @@
-// examples/android as an app calls it, on a computer.   Talk MODEL.pte FOLDER ARTIFACT TOKEN ...
+// examples/android as an app calls it, on a computer.   Talk MODEL.pte FOLDER ARTIFACT PICTURES TOKEN ...
 
 package talk
 
@@ -208,9 +208,43 @@ fun chats(artifact: File, folder: File): String {
     return said
 }
 
+/** Pictures in sessions and chats of an artifact that takes some; the ids of one of 30 x 20 pixels. */
+fun pictures(artifact: File, folder: File): LongArray = Artifact(artifact).use { opened ->
+    val rgb = ByteArray(3 * 30 * 20) { (it * it % 251).toByte() }
+    val picture = opened.picture(rgb, 30, 20)
+    val session = opened.model.openSession()
+    val logits = session.prefillImage(picture)
+    session.reset()
+    expect(session.prefill(picture.ids).contentEquals(logits)) { "another picture" }
+    expect(picture.encodings == 1) { "encoded ${picture.encodings} times" }
+    refused(Status.INVALID_ARGUMENT) { opened.picture(rgb, 30, 21) }
+    refused(Status.INVALID_ARGUMENT) { opened.picture(rgb, -30, -20) }
+    refused(Status.INVALID_ARGUMENT) { opened.picture(ByteArray(0), 0, 0) }
+    val narrow = runCatching { opened.picture(ByteArray(3 * 20_000), 20_000, 1) }.exceptionOrNull()
+    expect("too long and narrow" in narrow?.message.orEmpty()) { "$narrow" }
+
+    val chat = opened.chat()
+    val said = StringBuilder()
+    chat.send("What is this?", maxNewTokens = 5, pictures = listOf(picture)) { said.append(it.content); true }
+    val room = chat.room
+    val file = File(folder, "pictures.state")
+    chat.save(file)
+    chat.undo()
+    val again = runBlocking { chat.flow("What is this?", maxNewTokens = 5, pictures = listOf(picture)).toList() }
+    expect(again.joinToString("") { it.content } == said.toString()) { "$again, and not $said" }
+    picture.close()
+    refused(Status.INVALID_HANDLE) { chat.send("And?", pictures = listOf(picture)) { true } }
+    chat.load(file)
+    expect(chat.room == room) { "${chat.room} tokens of room, and not $room" }
+    chat.close()
+    refused(Status.INVALID_ARGUMENT) { session.reset(); session.prefillImage(picture) }
+    session.close()
+    picture.ids
+}
+
 fun main(arguments: Array<String>) {
     val folder = File(arguments[1])
-    val prompt = arguments.drop(3).map { it.toLong() }.toLongArray()
+    val prompt = arguments.drop(4).map { it.toLong() }.toLongArray()
     val model = HybridgeModel(File(arguments[0]))
     val session = model.openSession()
     refusals(model, session, folder)
@@ -241,6 +275,7 @@ fun main(arguments: Array<String>) {
     refused(Status.INVALID_HANDLE) { model.openSession() }
 
     val said = chats(File(arguments[2]), folder)
+    println("picture ${pictures(File(arguments[3]), folder).joinToString(" ")}")
     println("chat ${said.encodeToByteArray().joinToString(" ")}")
     println("version ${HybridgeModel.version}")
     println(plain.joinToString(" "))

@@ -15,15 +15,13 @@ FOR_PYTHON = {
     *("hybridge_checkpoint_parts", "hybridge_checkpoint_part", "hybridge_checkpoint_read"),
     *(f"hybridge_tokenizer_{name}" for name in ("read", "id", "token", "added", "info")),
     *(f"hybridge_grammar_{name}" for name in ("mask", "forced", "fitting")),
-    *(f"hybridge_chat_{name}" for name in ("over", "with", "show", "note", "render")),
+    *(f"hybridge_chat_{name}" for name in ("over", "with", "note", "render")),
     *("hybridge_text_stop", "hybridge_text_stopped"),
-    "hybridge_artifact_model",
     *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info", "watch")),
-    *("hybridge_model_vision", "hybridge_model_pictures"),
-    *(f"hybridge_picture_{name}" for name in ("open", "open_prepared", "close", "ids")),
+    *("hybridge_model_vision", "hybridge_model_pictures", "hybridge_picture_open_prepared"),
 }
 """What apps do without: a generator's rounds, programs and drafters in another language, states and checkpoints in parts, and
-pictures, which Kotlin and Swift do not have yet."""
+pictures that are already resized."""
 
 
 def functions(header: str) -> list[str]:

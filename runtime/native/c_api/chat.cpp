@@ -75,7 +75,8 @@ std::vector<Message> messages_of(const hybridge_message* messages, size_t count)
   for (const hybridge_message& each : std::span(messages, count)) {
     const auto words = [](const char* text, size_t size) { return valid_utf8(view(text, size)); };
     given.push_back(
-        {each.role == nullptr ? "" : each.role, words(each.content, each.content_size), words(each.reasoning, each.reasoning_size)});
+        {each.role == nullptr ? "" : each.role, words(each.content, each.content_size), words(each.reasoning, each.reasoning_size),
+         each.pictures});
   }
   return given;
 }
@@ -371,7 +372,7 @@ hybridge_status hybridge_chat_with(
     const auto over = handles<OpenSession>().find(session);
     if (opened->tokenizer == nullptr || checkpoints == nullptr || over == nullptr) return HYBRIDGE_INVALID_HANDLE;
     auto first = messages_of(opening, count);
-    const bool are_systems = std::ranges::all_of(first, [](const Message& each) { return each.role == "system"; });
+    const bool are_systems = std::ranges::all_of(first, [](const Message& each) { return each.role == "system" && each.pictures == 0; });
     if (!are_systems || checkpoints->of->model->fingerprint() != over->of->model->fingerprint()) return HYBRIDGE_INVALID_ARGUMENT;
     opened->how = std::make_unique<CallersTemplate>(*chat_template);
     return begin(std::move(opened), std::move(first), checkpoints->kept, chat);

@@ -91,7 +91,8 @@ std::string chats(const Json& manifest) {
     });
   }
   const std::string thinking = format["renderings"]["thinking"] ? "thinking can be switched" : "no switch for thinking";
-  return "in apps too: " + thinking + "; " + (parts.empty() ? "answers of one part" : parts);
+  const std::string pictures = format["renderings"]["default"]["pictures"] ? ", with pictures" : "";
+  return "in apps too" + pictures + ": " + thinking + "; " + (parts.empty() ? "answers of one part" : parts);
 }
 
 std::vector<Row> summary(const ArtifactFolder& folder) {

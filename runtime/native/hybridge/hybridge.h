@@ -613,6 +613,7 @@ hybridge_status hybridge_chat_close(hybridge_chat chat);
 
 // Puts pictures before the chat's next message, in the place of those that wait; they wait on where the message fails. The chat keeps
 // them open as long as it has the message, so each is encoded once, and a saved conversation has their pixels, with at most 60 MB.
+// A message with pictures is HYBRIDGE_INVALID_ARGUMENT if the chat template has no place for them.
 hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* pictures, size_t count);
 
 // Called for each token of an answer, and once at its end; answers 0 to end it.

@@ -57,6 +57,7 @@ Rendering read_rendering(const Json& value) {
   read.last = read_answer(value["last"]);
   read.answer = value["answer"].string();
   read.dates = read_strings(value["dates"]);
+  if (const Json pictures = value["pictures"]) read.pictures = {std::string(pictures["each"].string()), read_role(pictures["words"])};
   return read;
 }
 
@@ -213,14 +214,16 @@ Rendered ChatFormat::render(std::span<const Message> messages, Thinking thinking
   else writer.add(how.user.before);
   for (size_t at = has_system; at < messages.size(); ++at) {
     const Message& message = messages[at];
-    if (message.pictures > 0) throw TextError("the model's chat format has no place for pictures");
     const bool is_answer = (at - has_system) % 2 == 1;
     if (message.role != (is_answer ? "assistant" : "user")) {
       throw TextError("a conversation is a user's message, an assistant's, and so on, behind at most one of the system");
     }
+    if (message.pictures > 0 && (is_answer || !how.pictures)) throw TextError("the model's chat template has no place for pictures");
     if (!is_answer) {
-      check(how.user, message.content, "the message");
-      writer.add_words(written(how.user, message.content));
+      const RoleFormat& words = message.pictures > 0 ? how.pictures->words : how.user;
+      check(words, message.content, "the message");
+      for (size_t i = 0; i < message.pictures; ++i) writer.add(how.pictures->each);
+      writer.add_words(written(words, message.content));
       continue;
     }
     const AnswerFormat& format = at + 2 == messages.size() ? how.last : how.earlier;

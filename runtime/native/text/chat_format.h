@@ -52,7 +52,14 @@ struct AnswerFormat {
   std::optional<ReasonedFormat> reasoned;  // none where reasoning changes nothing
 };
 
-// What a conversation is written with, with one setting of the template's switch for thinking. earlier, last: answers, and the last
+// The pictures of a user's message, which come before its words. each: what is written for one; words: what becomes of words behind
+// pictures.
+struct PictureFormat {
+  std::string each;
+  RoleFormat words;
+};
+
+// What a conversation is written with, with one setting of the template's switch for thinking; pictures: none without a place for them. earlier, last: answers, and the last
 // one of these. answer: what opens the answer that is asked for. dates: formats of strftime, which stand in the strings as
 // {{ strftime_now('%Y') }}.
 struct Rendering {
@@ -61,6 +68,7 @@ struct Rendering {
   AnswerFormat earlier, last;
   std::string answer;
   std::vector<std::string> dates;
+  std::optional<PictureFormat> pictures;
 };
 
 // A part of an answer that is marked by texts around it, such as <think> and </think>, whichever of several comes first.
@@ -76,7 +84,7 @@ class ChatFormat {
   explicit ChatFormat(const Json& value);
 
   // The text of a conversation in UTF-8 that ends with a user's message, up to where the assistant is to speak. Throws TextError for
-  // a conversation that the model's template does not have, or that this format cannot write, such as one with pictures.
+  // a conversation that the model's template does not have, or that this format cannot write, such as one with pictures if it has no place for them.
   Rendered render(std::span<const Message> messages, Thinking thinking = Thinking::AS_USUAL) const;
 
   // What opens the answer; it may begin a section. Throws like `render`.

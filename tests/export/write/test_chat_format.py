@@ -18,7 +18,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.write.chat_format import FoundFormat, chat_format_of, find_chat_format
 from hybridge.runtime.artifacts.chat_format import ChatFormatEntry
-from hybridge.runtime.core.chat import render_chat
+from hybridge.runtime.core.chat import message_content, render_chat
 from hybridge.runtime.core.interface import Thinking
 from hybridge.runtime.text.answers import FORMATS
 from hybridge.runtime.text.chat_template import ChatTemplates
@@ -51,6 +51,38 @@ def formats() -> dict[str, ChatFormatEntry]:
         assert entry is not None, name
         entries[name] = entry
     return entries
+
+
+PLACES = {"gemma4": "<|image|>", "lfm2_vl": "<image>", "qwen3_5": "<|vision_start|><|image_pad|><|vision_end|>"}
+"""What templates write for a picture."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pictures_have_the_place_that_the_template_gives_them(formats: dict[str, ChatFormatEntry], name: str) -> None:
+    for rendering in (each for _, each in formats[name].renderings if each is not None):
+        assert (rendering.pictures.each if rendering.pictures else None) == PLACES.get(name)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(sorted(PLACES)),
+    turns=st.lists(st.tuples(st.integers(0, 3), st.text("ab <>&\n|_漢", max_size=9)), min_size=1, max_size=4),
+)
+def test_the_core_writes_pictures_where_the_template_does(
+    formats: dict[str, ChatFormatEntry], name: str, turns: list[tuple[int, str]]
+) -> None:
+    messages: list[dict[str, Any]] = []
+    for count, said in turns:
+        messages += [{"role": "user", "content": message_content(said, count)}, {"role": "assistant", "content": "so"}]
+    wanted = templates_of((CHAT_TEMPLATES / f"{name}.jinja").read_text()).with_variables({})(messages[:-1])
+    assert render_chat(formats[name].model_dump_json(), messages[:-1]).text == wanted
+
+
+def test_a_template_that_counts_pictures_has_no_place_for_them() -> None:
+    text = (CHAT_TEMPLATES / "lfm2_vl.jinja").read_text().replace('{{- "<image>" -}}', '{{- "<image" ~ loop.index ~ ">" -}}')
+    entry = found(text).entry
+    assert entry is not None
+    assert entry.renderings.default.pictures is None
 
 
 words = st.text("ab <>&{}%'\"\\\né漢\u00a0\x1c|_", max_size=12)

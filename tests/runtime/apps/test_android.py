@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from c_functions import functions_for_apps
 from checkout import CHECKOUT
@@ -23,7 +24,9 @@ from hybridge.runtime import Sampling, Session
 from hybridge.runtime.core import library
 from hybridge.runtime.core.chat import Chat
 from hybridge.runtime.core.interface import GenerationStruct
+from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.kernels import compiling
+from hybridge.runtime.text.generate import open_text_model
 
 MODULE = CHECKOUT / "examples/android/hybridge"
 MAIN = MODULE / "src/main"
@@ -100,13 +103,13 @@ def test_kotlin_declares_the_jni_functions() -> None:
         for result, name, arguments in re.findall(r"\nNATIVE\((\w+), (\w+)\)\s*\(([^)]*)\)", text(JNI))
     }
     assert declared == defined
-    assert len(declared) == 53
+    assert len(declared) == 58
 
 
 def test_each_c_function_has_its_jni_function() -> None:
     functions = functions_for_apps(text(HEADER))
     assert [name for name in functions if f"{name}(" not in text(JNI)] == []
-    assert len(functions) == 53
+    assert len(functions) == 58
 
 
 def test_the_statuses_are_the_headers() -> None:
@@ -149,7 +152,7 @@ def test_the_jni_functions_compile(name: str, tmp_path: Path) -> None:
 @needs_jni
 @needs_kotlin
 @pytest.mark.slow
-def test_kotlin_does_all_that_a_session_and_a_chat_can(kernels_artifact: Path, tmp_path: Path) -> None:
+def test_kotlin_does_all_that_a_session_and_a_chat_can(kernels_artifact: Path, pictures_artifact: Path, tmp_path: Path) -> None:
     """The module's own CMakeLists.txt over the installed packages, and its Kotlin, checked by the virtual machine."""
     home = java_home()
     assert home
@@ -158,10 +161,13 @@ def test_kotlin_does_all_that_a_session_and_a_chat_can(kernels_artifact: Path, t
     run(cmake, "--build", build, "--parallel", 2)
     classes, demo = compile_kotlin(tmp_path, home), demo_folder() / "hybridge-demo"
     java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.library.path={build}"]
-    said = run(
-        *java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", kernels_artifact / "model.pte", tmp_path, demo, *PROMPT
-    )
-    chat, version, *texts = said.splitlines()[-4:]
+    words = (kernels_artifact / "model.pte", tmp_path, demo, pictures_artifact, *PROMPT)
+    said = run(*java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", *words)
+    picture, chat, version, *texts = said.splitlines()[-5:]
+    model = open_text_model(pictures_artifact)
+    assert model.pictures
+    rgb = np.array([i * i % 251 for i in range(3 * 30 * 20)], np.uint8).reshape(20, 30, 3)
+    assert [int(row) for row in picture.split()[1:]] == Picture(model.session.model, rgb).ids
     pieces: list[str] = []
     Chat.open(demo).send("how to read a file", lambda content, _: pieces.append(content), GenerationStruct(max_new_tokens=40))
     assert bytes(int(byte) for byte in chat.split()[1:]).decode() == "".join(pieces)

@@ -3,13 +3,28 @@ import Foundation
 
 /// An artifact's folder: its program, its tokenizer, and how its chats are written. Open it once for any number of chats.
 public final class Artifact: Sendable {
+  /// Its program, for sessions of tokens and pictures.
+  public let model: Model
   let handle: hybridge_artifact
 
   /// Throws `.fileAccess`, `.invalidFile` or `.missingOperator`; the error's reason says what is missing.
   public init(folder: String) throws {
     var handle: hybridge_artifact = 0
     try expectOK(hybridge_artifact_open(folder, &handle))
+    do {
+      var model: hybridge_model = 0
+      try expectOK(hybridge_artifact_model(handle, &model))
+      self.model = try Model(model)
+    } catch {
+      hybridge_artifact_close(handle)
+      throw error
+    }
     self.handle = handle
+  }
+
+  /// Returns a picture for chats and sessions of this artifact; throws like `Picture.init`.
+  public func picture(rgb: [UInt8], width: Int, height: Int) throws -> Picture {
+    try Picture(rgb: rgb, width: width, height: height, for: self)
   }
 
   deinit { hybridge_artifact_close(handle) }
@@ -108,18 +123,21 @@ public final class Chat: @unchecked Sendable {
   }
 
   /// Answers a message; what `onPiece` throws ends the answer, and is thrown on. grammar: what the answer must be; it begins behind
-  /// the reasoning of a model that thinks.
+  /// the reasoning of a model that thinks. pictures: before the message.
   @discardableResult
   public func send(
     _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
-    stops: [String] = [], grammar: Grammar? = nil, onPiece: (Piece) throws -> Bool
+    stops: [String] = [], grammar: Grammar? = nil, pictures: [Picture] = [], onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
     var message = message
+    let handles = pictures.map { $0.handle }
     return try message.withUTF8 { bytes in
       try bytes.withMemoryRebound(to: CChar.self) { words in
         try answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) {
+          let shown = hybridge_chat_show(handle, handles, handles.count)
+          guard shown == HYBRIDGE_OK else { return shown }
           // An empty message has no bytes, and is one all the same.
-          hybridge_chat_send(handle, words.baseAddress ?? emptyWords, words.count, $0, $1, stops.count, takePiece, $2, $3)
+          return hybridge_chat_send(handle, words.baseAddress ?? emptyWords, words.count, $0, $1, stops.count, takePiece, $2, $3)
         }
       }
     }
@@ -141,14 +159,15 @@ public final class Chat: @unchecked Sendable {
   ///     for try await piece in chat.stream("Hello") { show(piece.content) }
   public func stream(
     _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
-    stops: [String] = [], grammar: Grammar? = nil
+    stops: [String] = [], grammar: Grammar? = nil, pictures: [Picture] = []
   ) -> AsyncThrowingStream<Piece, Error> {
     AsyncThrowingStream { continuation in
       continuation.onTermination = { [weak self] _ in self?.cancel() }
       DispatchQueue.global(qos: .userInitiated).async {
         do {
           try self.send(
-            message, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops, grammar: grammar
+            message, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops, grammar: grammar,
+            pictures: pictures
           ) { piece in
             if case .terminated = continuation.yield(piece) { return false }
             return true

@@ -19,9 +19,12 @@ public final class Model: Sendable {
     try expectOK(count < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_set_threads(count))
   }
 
-  /// Throws `.fileAccess`, `.invalidFile`, `.missingOperator` or `.outOfMemory`.
-  public init(path: String) throws {
-    let handle = try Model.open(path)
+  /// Opens a program without its folder; `Artifact.model` is one with pictures. Throws `.fileAccess`, `.invalidFile`,
+  /// `.missingOperator` or `.outOfMemory`.
+  public convenience init(path: String) throws { try self.init(Model.open(path)) }
+
+  /// Takes a handle over.
+  init(_ handle: hybridge_model) throws {
     do {
       var info = hybridge_info()
       try expectOK(hybridge_model_info(handle, &info))

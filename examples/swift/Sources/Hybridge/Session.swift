@@ -38,6 +38,10 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
     try logits { hybridge_prefill(handle, prompt, prompt.count, $0) }
   }
 
+  /// Commits a picture, in a session of its artifact's model; the logits after it.
+  @discardableResult
+  public func prefillImage(_ picture: Picture) throws -> [Float] { try prefill(picture.ids) }
+
   /// Commits one token; the logits after it.
   @discardableResult
   public func decode(_ token: Int64) throws -> [Float] {

@@ -203,6 +203,38 @@ NATIVE(jint, cacheOpen)(JNIEnv* env, jclass, jlong model, jlong bytes, jlongArra
 
 NATIVE(jint, cacheClose)(JNIEnv*, jclass, jlong cache) { return hybridge_cache_close(handle(cache)); }
 
+// Pixels are copied twice, here and in the core: a critical section would keep the collector waiting while it resizes.
+NATIVE(jint, pictureOpen)(JNIEnv* env, jclass, jlong model, jbyteArray rgb, jint width, jint height, jlongArray picture) {
+  return guarded([&] {
+    const jsize size = env->GetArrayLength(rgb);
+    if (width < 0 || height < 0 || int64_t{3} * width * height != size) return HYBRIDGE_INVALID_ARGUMENT;
+    std::vector<uint8_t> pixels(static_cast<size_t>(std::max(size, 1)));
+    env->GetByteArrayRegion(rgb, 0, size, reinterpret_cast<jbyte*>(pixels.data()));
+    hybridge_picture opened = 0;
+    const hybridge_status status =
+        hybridge_picture_open(handle(model), pixels.data(), static_cast<size_t>(width), static_cast<size_t>(height), &opened);
+    if (status == HYBRIDGE_OK) put(env, picture, {static_cast<int64_t>(opened)});
+    return status;
+  });
+}
+
+NATIVE(jint, pictureClose)(JNIEnv*, jclass, jlong picture) { return hybridge_picture_close(handle(picture)); }
+
+// count: of the ids, and where there is room for a second number how often the picture's parts were encoded.
+NATIVE(jint, pictureIds)(JNIEnv* env, jclass, jlong picture, jlongArray ids, jlongArray count) {
+  return guarded([&] {
+    std::vector<int64_t> found = tokens(env, ids);
+    size_t number = 0;
+    hybridge_pictured pictured{};
+    const hybridge_status status = hybridge_picture_ids(handle(picture), found.data(), found.size(), &number, &pictured);
+    if (status == HYBRIDGE_OK && ids != nullptr) put(env, ids, found);
+    std::vector<int64_t> counts = {static_cast<int64_t>(number), static_cast<int64_t>(pictured.encodings)};
+    counts.resize(std::min(counts.size(), static_cast<size_t>(env->GetArrayLength(count))));
+    if (status == HYBRIDGE_OK) put(env, count, counts);
+    return status;
+  });
+}
+
 NATIVE(jint, sessionOpen)(JNIEnv* env, jclass, jlong model, jlongArray session) {
   return guarded([&] {
     hybridge_session opened = 0;
@@ -501,6 +533,15 @@ NATIVE(jint, artifactOpen)(JNIEnv* env, jclass, jbyteArray folder, jlongArray ar
 
 NATIVE(jint, artifactClose)(JNIEnv*, jclass, jlong artifact) { return hybridge_artifact_close(handle(artifact)); }
 
+NATIVE(jint, artifactModel)(JNIEnv* env, jclass, jlong artifact, jlongArray model) {
+  return guarded([&] {
+    hybridge_model found = 0;
+    const hybridge_status status = hybridge_artifact_model(handle(artifact), &found);
+    if (status == HYBRIDGE_OK) put(env, model, {static_cast<int64_t>(found)});
+    return status;
+  });
+}
+
 NATIVE(jint, artifactTokenizer)(JNIEnv* env, jclass, jlong artifact, jlongArray tokenizer) {
   return guarded([&] {
     hybridge_tokenizer found = 0;
@@ -525,6 +566,14 @@ NATIVE(jint, chatOpen)
 }
 
 NATIVE(jint, chatClose)(JNIEnv*, jclass, jlong chat) { return hybridge_chat_close(handle(chat)); }
+
+NATIVE(jint, chatShow)(JNIEnv* env, jclass, jlong chat, jlongArray pictures) {
+  return guarded([&] {
+    std::vector<hybridge_picture> shown;
+    for (const int64_t each : tokens(env, pictures)) shown.push_back(handle(each));
+    return hybridge_chat_show(handle(chat), shown.data(), shown.size());
+  });
+}
 
 NATIVE(jint, chatSend)
 (JNIEnv* env, jclass, jlong chat, jbyteArray message, jlongArray options, jdoubleArray sampling, jobjectArray stops, jobject taker,

@@ -26,6 +26,23 @@ public class Artifact(folder: File) : AutoCloseable {
         return Chat(chat[0])
     }
 
+    /** Its program, for sessions of tokens and pictures; it is closed with the artifact. */
+    public val model: HybridgeModel =
+        HybridgeModel(LongArray(1).also { found -> expectOk { Native.artifactModel(handle, found) } }[0])
+
+    /**
+     * Returns a picture for chats and sessions of this artifact, of any size: it is resized as the model's processor does it.
+     *
+     * @param rgb red, green and blue of each pixel, row by row.
+     * @throws HybridgeException with [Status.INVALID_ARGUMENT] for a model without pictures, other than 3 bytes a pixel, and a
+     * picture that is too large, or too long and narrow; the message says which.
+     */
+    public fun picture(rgb: ByteArray, width: Int, height: Int): Picture {
+        val picture = LongArray(1)
+        expectOk { Native.pictureOpen(model.handle, rgb, width, height, picture) }
+        return Picture(picture[0])
+    }
+
     /** Returns the grammar of JSON that fits a schema. Throws with [Status.INVALID_ARGUMENT] for what cannot be followed. */
     public fun jsonSchema(schema: String): Grammar = Grammar.jsonSchema(tokenizer, schema)
 
@@ -86,6 +103,7 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
     /**
      * Answers a message; what [onPiece] throws ends the answer, and is thrown on.
      *
+     * @param pictures of [Artifact.picture], before the message; they may be closed once it is answered.
      * @param grammar what the answer must be; it begins behind the reasoning of a model that thinks. Null for any.
      */
     public fun send(
@@ -95,8 +113,10 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         sampling: Sampling = Sampling(),
         stops: List<String> = emptyList(),
         grammar: Grammar? = null,
+        pictures: List<Picture> = emptyList(),
         onPiece: (Piece) -> Boolean,
     ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) { options, draws, ends, take, answered ->
+        expectOk { Native.chatShow(handle, LongArray(pictures.size) { pictures[it].handle }) }
         Native.chatSend(handle, message.encodeToByteArray(), options, draws, ends, take, answered)
     }
 

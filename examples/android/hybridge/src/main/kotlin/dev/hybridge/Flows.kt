@@ -38,10 +38,11 @@ public fun Chat.flow(
     sampling: Sampling = Sampling(),
     stops: List<String> = emptyList(),
     grammar: Grammar? = null,
+    pictures: List<Picture> = emptyList(),
 ): Flow<Piece> = callbackFlow {
     launch(Dispatchers.IO) {
         try {
-            send(message, maxNewTokens, drafter, sampling, stops, grammar) { trySendBlocking(it).isSuccess }
+            send(message, maxNewTokens, drafter, sampling, stops, grammar, pictures) { trySendBlocking(it).isSuccess }
             close()
         } catch (failure: HybridgeException) {
             close(if (failure.status == Status.CANCELLED) CancellationException(failure.message, failure) else failure)

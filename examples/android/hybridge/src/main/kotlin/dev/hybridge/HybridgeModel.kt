@@ -12,15 +12,18 @@ public data class ModelInfo(
     val draftLen: Int,
 )
 
-/**
- * An artifact's `model.pte`, mapped; its sessions share the weights and keep them as long as they need them.
- *
- * The file must be one of the file system's: copy an asset into `context.filesDir` first.
- *
- * @throws HybridgeException with [Status.FILE_ACCESS], [Status.INVALID_FILE] or [Status.MISSING_OPERATOR].
- */
-public class HybridgeModel(file: File) : AutoCloseable {
-    internal val handle = LongArray(1).also { made -> expectOk { Native.modelOpen(file.path.encodeToByteArray(), made) } }[0]
+/** An artifact's `model.pte`, mapped; its sessions share the weights and keep them as long as they need them. */
+public class HybridgeModel internal constructor(internal val handle: Long) : AutoCloseable {
+    /**
+     * Opens a program without its folder; [Artifact.model] is one with pictures.
+     *
+     * The file must be one of the file system's: copy an asset into `context.filesDir` first.
+     *
+     * @throws HybridgeException with [Status.FILE_ACCESS], [Status.INVALID_FILE] or [Status.MISSING_OPERATOR].
+     */
+    public constructor(file: File) : this(
+        LongArray(1).also { made -> expectOk { Native.modelOpen(file.path.encodeToByteArray(), made) } }[0],
+    )
 
     public val info: ModelInfo
     /** The tokens behind which a generation ends. */

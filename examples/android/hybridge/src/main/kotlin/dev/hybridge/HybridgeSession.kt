@@ -20,6 +20,9 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
     /** Commits a prompt of any length; the logits after its last token. */
     public fun prefill(prompt: LongArray): FloatArray = logits { Native.prefill(handle, prompt, it) }
 
+    /** Commits a picture of [Artifact.picture], in a session of [Artifact.model]; the logits after it. */
+    public fun prefillImage(picture: Picture): FloatArray = prefill(picture.ids)
+
     /** Commits one token; the logits after it. */
     public fun decode(token: Long): FloatArray = logits { Native.decode(handle, token, it) }
 

@@ -26,6 +26,12 @@ internal object Native {
 
     @JvmStatic external fun cacheClose(cache: Long): Int
 
+    @JvmStatic external fun pictureOpen(model: Long, rgb: ByteArray, width: Int, height: Int, picture: LongArray): Int
+
+    @JvmStatic external fun pictureClose(picture: Long): Int
+
+    @JvmStatic external fun pictureIds(picture: Long, ids: LongArray?, count: LongArray): Int
+
     @JvmStatic external fun sessionOpen(model: Long, session: LongArray): Int
 
     @JvmStatic external fun sessionClose(session: Long): Int
@@ -98,11 +104,15 @@ internal object Native {
 
     @JvmStatic external fun artifactClose(artifact: Long): Int
 
+    @JvmStatic external fun artifactModel(artifact: Long, model: LongArray): Int
+
     @JvmStatic external fun artifactTokenizer(artifact: Long, tokenizer: LongArray): Int
 
     @JvmStatic external fun chatOpen(artifact: Long, system: ByteArray?, thinking: Int, checkpointBytes: Long, chat: LongArray): Int
 
     @JvmStatic external fun chatClose(chat: Long): Int
+
+    @JvmStatic external fun chatShow(chat: Long, pictures: LongArray): Int
 
     @JvmStatic external fun chatSend(
         chat: Long,
