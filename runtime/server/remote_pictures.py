@@ -93,13 +93,15 @@ class RemotePictures:
         """Yield the answer to a request, whose connection ends with the body or the time."""
         parts = _split(url)
         host, port = parts.hostname or "", parts.port or SCHEMES[parts.scheme]
-        connected = self._connected(host, port, end)
+        connected, is_secure = self._connected(host, port, end), parts.scheme == "https"
+        if is_secure:  # a new socket, and the one before is none any more
+            context = ssl.create_default_context()
+            connected = context.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
         late = threading.Timer(max(0.0, end - monotonic()), _shut, [connected])
         late.start()
         try:
-            is_secure = parts.scheme == "https"
-            if is_secure:
-                connected = ssl.create_default_context().wrap_socket(connected, server_hostname=host)
+            if isinstance(connected, ssl.SSLSocket):
+                connected.do_handshake()
             connection = (http.client.HTTPSConnection if is_secure else http.client.HTTPConnection)(host, port)
             connection.sock, connection.auto_open = connected, 0  # it never connects by the name itself
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

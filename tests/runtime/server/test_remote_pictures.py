@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -139,6 +139,26 @@ def test_what_is_not_fetched(host: str, remote: RemotePictures, path: str, reaso
     with pytest.raises(PictureError, match=reason):
         fetched(remote, f"{host}/{path}")
     assert time.monotonic() - began < 4
+
+
+def test_a_handshake_that_comes_byte_by_byte_ends_in_time(remote: RemotePictures) -> None:
+    with socket.create_server((LOCAL, 0)) as listening:
+
+        def drip() -> None:
+            connected, _ = listening.accept()
+            with connected, suppress(OSError):
+                connected.sendall(b"\x16\x03\x03\x40\x00")  # a part of a handshake, of 16,384 bytes
+                for _ in range(200):
+                    connected.sendall(b"\x00")
+                    time.sleep(0.05)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(PictureError, match="more than 2 seconds"):
+            fetched(remote, f"https://{LOCAL}:{listening.getsockname()[1]}/cat.png")
+        assert time.monotonic() - began < 4
+        thread.join()
 
 
 def test_bytes_are_of_all_pictures_together(host: str) -> None:
