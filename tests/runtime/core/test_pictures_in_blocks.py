@@ -74,7 +74,7 @@ def test_a_picture_larger_than_the_window(tmp_path: Path, verify_len: int) -> No
     compare(Session.load(exported(tmp_path, options)), tmp_path, [(4, 5), (1, 3)], before=[40, 41, 42])
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_window_that_no_text_outgrows(tmp_path: Path) -> None:
     save_gemma4(tmp_path, sliding_window=500)
     artifact = exported(tmp_path, ExportOptions(max_seq_len=160, prefill_chunk=16, verify_len=5, kv_cache="float16"))
