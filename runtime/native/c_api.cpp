@@ -40,7 +40,7 @@ const char* hybridge_status_text(hybridge_status status) {
     case HYBRIDGE_INVALID_ARGUMENT:
       return "a null pointer, a token outside the vocabulary, a count or slot out of range, or a drafter or checkpoint that does not fit";
     case HYBRIDGE_INVALID_HANDLE: return "this handle is closed or was never given out";
-    case HYBRIDGE_BUSY: return "the session is in another call";
+    case HYBRIDGE_BUSY: return "the session is in another call; use it from one thread at a time";
     case HYBRIDGE_NO_ROOM: return "the tokens do not fit into the context; reset the session, or restore a shorter state";
     case HYBRIDGE_INVALID_STATE: return "no verified block waits for a commit, or the slot keeps nothing";
     case HYBRIDGE_INVALID_FILE: return "the file is damaged, of another model, or no artifact of a format that is known here";
