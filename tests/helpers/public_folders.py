@@ -31,6 +31,20 @@ TOKENS = 330
 END_OF_DOCUMENT, END_OF_TURN = 0, 2
 
 
+def random_whole(config: Any, seed: int) -> Any:
+    """A model of text and pictures with random weights, in float32."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+
+
+def save_byte_tokenizer(folder: Path, special: list[str], size: int) -> None:
+    """Write a whole tokenizer.json whose first ids are the special tokens'."""
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(TEXT, vocab_size=size, special_tokens=special, show_progress=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
 def save_qwen3_5(folder: Path, seed: int = 0) -> None:
     """Write a Qwen3.5 folder: pictures and text in one config, ``mtp.*`` beside the model, and no tokenizer.json.
 
@@ -38,10 +52,7 @@ def save_qwen3_5(folder: Path, seed: int = 0) -> None:
     """
     text = {**VARIANTS["qwen3_5_text"][0], "vocab_size": TOKENS, "eos_token_id": END_OF_DOCUMENT}
     config = AutoConfig.for_model("qwen3_5", text_config=text, vision_config=VISION)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
-    lively(model, seed).save_pretrained(folder)
+    lively(random_whole(config, seed), seed).save_pretrained(folder)
     (folder / "generation_config.json").unlink()
     path = folder / "model.safetensors"
     target = load_checkpoint(folder).model
@@ -62,6 +73,13 @@ def save_qwen3_5(folder: Path, seed: int = 0) -> None:
 # Qwen3.5 with pictures
 
 QWEN_SPECIAL = [*SPECIAL, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+QWEN_IDS = {
+    "image_token_id": QWEN_SPECIAL.index("<|image_pad|>"),
+    "video_token_id": QWEN_SPECIAL.index("<|video_pad|>"),
+    "vision_start_token_id": QWEN_SPECIAL.index("<|vision_start|>"),
+    "vision_end_token_id": QWEN_SPECIAL.index("<|vision_end|>"),
+}
+"""Ids of tokens in config.json."""
 QWEN_VISION: dict[str, Any] = {
     "depth": 2,
     "hidden_act": "gelu_pytorch_tanh",
@@ -109,20 +127,13 @@ def save_qwen3_5_pictures(folder: Path, seed: int = 0, *, mtp: bool = True, kind
     sizes = VARIANTS[f"{kind}_text"][0]
     text = {**sizes, "vocab_size": TOKENS, "eos_token_id": END_OF_DOCUMENT, "head_dim": 32, "rope_parameters": QWEN_ROPE}
     vision = {**QWEN_VISION, "model_type": kind, "out_hidden_size": sizes["hidden_size"]}
-    ids = {token.strip("<|>"): i for i, token in enumerate(QWEN_SPECIAL)}
     config = AutoConfig.for_model(
         kind,
         text_config={"model_type": f"{kind}_text", **text},
         vision_config=vision,
-        image_token_id=ids["image_pad"],
-        video_token_id=ids["video_pad"],
-        vision_start_token_id=ids["vision_start"],
-        vision_end_token_id=ids["vision_end"],
+        **QWEN_IDS,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
-    lively(model, seed).save_pretrained(folder)
+    lively(random_whole(config, seed), seed).save_pretrained(folder)
     if mtp:
         path, target = folder / "model.safetensors", load_checkpoint(folder).model
         save_file(load_file(path) | published(target, random_mtp(target, seed)), path, metadata={"format": "pt"})
@@ -132,9 +143,7 @@ def save_qwen3_5_pictures(folder: Path, seed: int = 0, *, mtp: bool = True, kind
 def save_processor_of_films(folder: Path) -> None:
     """Write the processor's options and the tokenizer of a model whose processor is Qwen3-VL's."""
     write_json(folder / "preprocessor_config.json", QWEN_PICTURES)
-    tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator(TEXT, vocab_size=TOKENS, special_tokens=QWEN_SPECIAL, show_progress=False)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    save_byte_tokenizer(folder, QWEN_SPECIAL, TOKENS)
     write_json(
         folder / "tokenizer_config.json",
         {
@@ -168,21 +177,14 @@ LFM3_VL_OPTIONS = replace(QWEN_OPTIONS, mtp=False)
 def save_lfm3_vl(folder: Path, seed: int = 0) -> None:
     """Write an LFM3-VL folder with the fields of ``Lfm3VlConfig``, scaled down, and the tokens of ``Lfm3VlProcessor``."""
     text = {**VARIANTS["lfm3"][0], "vocab_size": TOKENS, "eos_token_id": END_OF_TURN, "model_type": "lfm3"}
-    ids = {token.strip("<|>"): i for i, token in enumerate(QWEN_SPECIAL)}
     config = AutoConfig.for_model(
         "lfm3_vl",
         text_config=text,
         vision_config=LFM3_VL_VISION,
-        image_token_id=ids["image_pad"],
-        video_token_id=ids["video_pad"],
-        vision_start_token_id=ids["vision_start"],
-        vision_end_token_id=ids["vision_end"],
+        **QWEN_IDS,
         projector_hidden_size=56,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
-    lively(model, seed).save_pretrained(folder)
+    lively(random_whole(config, seed), seed).save_pretrained(folder)
     save_processor_of_films(folder)
 
 
@@ -250,15 +252,10 @@ def save_lfm2_vl(folder: Path, seed: int = 0, **config_changes: Any) -> None:
         projector_hidden_size=56,
         **config_changes,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
-    lively(model, seed).save_pretrained(folder)
+    lively(random_whole(config, seed), seed).save_pretrained(folder)
     write_json(folder / "preprocessor_config.json", LFM2_VL_PICTURES)
     write_json(folder / "processor_config.json", {"processor_class": "Lfm2VlProcessor", "use_image_special_tokens": True})
-    tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator(TEXT, vocab_size=LFM2_VL_TOKENS, special_tokens=LFM2_VL_SPECIAL, show_progress=False)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    save_byte_tokenizer(folder, LFM2_VL_SPECIAL, LFM2_VL_TOKENS)
     write_json(
         folder / "tokenizer_config.json",
         {
@@ -356,9 +353,7 @@ def save_gemma4(folder: Path, seed: int = 0, *, large: bool = True, **text_chang
         audio_config=None if large else GEMMA_AUDIO,
         **ids,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    model = random_whole(config, seed)
     generator = torch.Generator().manual_seed(seed)
     for name, buffer in model.named_buffers():
         own = name.rpartition(".")[2]
@@ -369,9 +364,7 @@ def save_gemma4(folder: Path, seed: int = 0, *, large: bool = True, **text_chang
     lively(model, seed).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     write_json(folder / "processor_config.json", {"processor_class": "Gemma4Processor", "image_processor": GEMMA_PICTURES})
-    tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator(TEXT, vocab_size=GEMMA_TOKENS, special_tokens=GEMMA_SPECIAL, show_progress=False)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    save_byte_tokenizer(folder, GEMMA_SPECIAL, GEMMA_TOKENS)
     write_json(
         folder / "tokenizer_config.json",
         {

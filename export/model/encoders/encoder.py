@@ -24,6 +24,8 @@ from hybridge.runtime.artifacts.options import PictureDescription
 ATTEND_TO_PATCHES = "hybridge_patches"
 BILINEAR, BICUBIC = 2, 3
 """Pillow's numbers of filters, as processors save them."""
+IN_ONE_PART: Mapping[str, Any] = {"min_tiles": 1, "max_tiles": 1, "tolerance": 1.0, "thumbnail": False}
+"""Fields of the description of pictures that are never cut into tiles."""
 SMALL_BUDGET = 64
 """Tokens of the smaller method by default: the fewest that LFM2-VL and Qwen3.5 give a picture."""
 
@@ -91,6 +93,14 @@ def normalization(processor: Mapping[str, Any]) -> tuple[list[float], list[float
         return [rescale] * 3, [0.0] * 3
     mean, std = (_channels(processor.get(name, 0.5), name) for name in ("image_mean", "image_std"))
     return [rescale / each for each in std], [-center / each for center, each in zip(mean, std, strict=True)]
+
+
+def normalized_patches(picture: Tensor, patch_size: int, processor: Mapping[str, Any]) -> Tensor:
+    """Return a picture uint8 [height, width, 3] as normalized patches float32 [N, patch_size² · 3], row by row."""
+    scale, shift = normalization(processor)
+    rows, columns = (side // patch_size for side in picture.shape[:2])
+    normalized = picture.float() * torch.tensor(scale) + torch.tensor(shift)
+    return normalized.reshape(rows, patch_size, columns, patch_size, 3).transpose(1, 2).reshape(rows * columns, -1)
 
 
 def _channels(values: Any, name: str) -> list[float]:

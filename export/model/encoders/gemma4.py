@@ -12,7 +12,15 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.operations.kernels import Kernels
-from hybridge.export.model.encoders.encoder import ATTEND_TO_PATCHES, BICUBIC, Patches, VisionFamily, normalization
+from hybridge.export.model.encoders.encoder import (
+    ATTEND_TO_PATCHES,
+    BICUBIC,
+    IN_ONE_PART,
+    Patches,
+    VisionFamily,
+    normalization,
+    normalized_patches,
+)
 from hybridge.export.pinned.transformers import choose_attention, gemma4_masks
 from hybridge.runtime.artifacts.options import PictureDescription
 
@@ -101,14 +109,12 @@ def pooling_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence
     """Return ``pixel_values`` and ``image_position_ids`` as transformers' processor has them."""
     if not pictures:
         return {}
-    patch, (scale, shift) = config.vision_config.patch_size, normalization(with_defaults(processor))
+    patch = config.vision_config.patch_size
     longest = max(each.shape[0] * each.shape[1] for each in pictures) // patch**2
     values, places = torch.zeros(len(pictures), longest, 3 * patch**2), torch.full((len(pictures), longest, 2), -1)
     for i, picture in enumerate(pictures):
         rows, columns = (side // patch for side in picture.shape[:2])
-        normalized = picture.float() * torch.tensor(scale) + torch.tensor(shift)
-        cut = normalized.reshape(rows, patch, columns, patch, 3).transpose(1, 2)
-        values[i, : rows * columns] = cut.reshape(rows * columns, -1)
+        values[i, : rows * columns] = normalized_patches(picture, patch, with_defaults(processor))
         row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
         places[i, : rows * columns] = torch.stack([column, row], dim=-1).reshape(-1, 2)
     return {"pixel_values": values, "image_position_ids": places}
@@ -168,12 +174,9 @@ def _gemma4(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -
         min_tokens=1,
         max_tokens=chosen[-1],
         tile_size=vision.patch_size * merge,
-        min_tiles=1,
-        max_tiles=1,
-        tolerance=1.0,
-        thumbnail=False,
         marks=True,
         bidirectional=text.use_bidirectional_attention == "vision" and "sliding_attention" in text.layer_types,
+        **IN_ONE_PART,
     )
 
 

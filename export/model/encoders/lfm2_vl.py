@@ -19,6 +19,7 @@ from hybridge.export.model.encoders.encoder import (
     Patches,
     VisionFamily,
     normalization,
+    normalized_patches,
 )
 from hybridge.export.pinned.transformers import choose_attention
 from hybridge.runtime.artifacts.options import PictureDescription
@@ -77,14 +78,12 @@ def naflex_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[
     """Return ``pixel_values``, ``pixel_attention_mask`` and ``spatial_shapes`` as transformers' processor has them."""
     if not pictures:
         return {}
-    patch, (scale, shift) = config.vision_config.patch_size, normalization(processor)
+    patch = config.vision_config.patch_size
     shapes = [(each.shape[0] // patch, each.shape[1] // patch) for each in pictures]
     longest = max(rows * columns for rows, columns in shapes)
     values, mask = torch.zeros(len(shapes), longest, 3 * patch**2), torch.zeros(len(shapes), longest, dtype=torch.int32)
     for i, (picture, (rows, columns)) in enumerate(zip(pictures, shapes, strict=True)):
-        normalized = picture.float() * torch.tensor(scale) + torch.tensor(shift)
-        cut = normalized.reshape(rows, patch, columns, patch, 3).transpose(1, 2)
-        values[i, : rows * columns] = cut.reshape(rows * columns, -1)
+        values[i, : rows * columns] = normalized_patches(picture, patch, processor)
         mask[i, : rows * columns] = 1
     return {"pixel_values": values, "pixel_attention_mask": mask, "spatial_shapes": torch.tensor(shapes)}
 

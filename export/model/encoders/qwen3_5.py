@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.operations.kernels import Kernels, Scoring
-from hybridge.export.model.encoders.encoder import BICUBIC, SMALL_BUDGET, Patches, VisionFamily, normalization
+from hybridge.export.model.encoders.encoder import BICUBIC, IN_ONE_PART, SMALL_BUDGET, Patches, VisionFamily, normalization
 from hybridge.export.operators.elementwise import rotate_half
 from hybridge.runtime.artifacts.options import MOST_IMAGE_TOKENS, PictureDescription
 
@@ -176,11 +176,8 @@ def describe_merged(
         min_tokens=fewest,
         max_tokens=min(most, chosen[-1]),
         tile_size=vision.patch_size * vision.spatial_merge_size,
-        min_tiles=1,
-        max_tiles=1,
-        tolerance=1.0,
-        thumbnail=False,
         marks=False,
+        **IN_ONE_PART,
     )
 
 

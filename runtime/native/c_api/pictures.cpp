@@ -1,6 +1,8 @@
 // The functions of hybridge.h about pictures, over hybridge/picture_processor.h.
 
 #include <memory>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include <hybridge/hybridge.h>

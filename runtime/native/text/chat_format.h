@@ -59,9 +59,9 @@ struct PictureFormat {
   RoleFormat words;
 };
 
-// What a conversation is written with, with one setting of the template's switch for thinking; pictures: none without a place for them. earlier, last: answers, and the last
+// What a conversation is written with, with one setting of the template's switch for thinking. earlier, last: answers, and the last
 // one of these. answer: what opens the answer that is asked for. dates: formats of strftime, which stand in the strings as
-// {{ strftime_now('%Y') }}.
+// {{ strftime_now('%Y') }}. pictures: none without a place for them.
 struct Rendering {
   std::optional<RoleFormat> system;
   RoleFormat user;
@@ -84,7 +84,8 @@ class ChatFormat {
   explicit ChatFormat(const Json& value);
 
   // The text of a conversation in UTF-8 that ends with a user's message, up to where the assistant is to speak. Throws TextError for
-  // a conversation that the model's template does not have, or that this format cannot write, such as one with pictures if it has no place for them.
+  // a conversation that the model's template does not have, or that this format cannot write, such as one with pictures if it has
+  // no place for them.
   Rendered render(std::span<const Message> messages, Thinking thinking = Thinking::AS_USUAL) const;
 
   // What opens the answer; it may begin a section. Throws like `render`.

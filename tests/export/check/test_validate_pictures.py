@@ -102,7 +102,7 @@ def test_other_kernels_in_blocks(block_checkpoint: Path, kernels: Literal["llm",
 
 @pytest.mark.thorough
 def test_fewer_bits_in_blocks(tmp_path: Path) -> None:
-    """Of a model without experts: one that is chosen otherwise for a rounding is another model."""
+    """Validate a model without experts, of which another one may be chosen for a rounding."""
     save_gemma4(tmp_path, enable_moe_block=False)
     report_of(exported(tmp_path, replace(GEMMA_OPTIONS, quantize="8da4w", group_size=8)), tmp_path).check()
 
