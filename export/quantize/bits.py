@@ -141,7 +141,8 @@ GATES = frozenset({"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj",
 """Layers that compute decays, steps and betas of recurrences, whose errors add up over a text."""
 
 READ_DIRECTLY = frozenset({"kv_b_proj", "dt_proj", "router", "gate"})
-"""Layers whose weight is used for more than a product, or chooses experts, so that an error makes a wrong choice."""
+"""Layers whose weight is used for more than a product, and those that choose experts, with the layers inside of them: an error
+makes a wrong choice."""
 
 NARROW = 16
 """Ratio of inputs to outputs from which a layer makes gates: little to gain, much to lose."""
@@ -154,7 +155,7 @@ def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
     """Yield the linear layers that can have fewer bits, by name."""
     for name, module in model.named_modules():
         wide = type(module) is nn.Linear and module.out_features * NARROW > module.in_features
-        if wide and name.rpartition(".")[2] not in GATES | READ_DIRECTLY:
+        if wide and (GATES | READ_DIRECTLY).isdisjoint(name.split(".")):
             yield name, module
 
 

@@ -80,22 +80,28 @@ class AssistantReference:
         """What it proposes for the target ``model``: so many guesses behind a text, whose last token is not committed."""
 
         def guess(text: list[int], count: int) -> list[int]:
-            self.assistant.generation_config.num_assistant_tokens = count
-            limits = GenerationConfig(max_length=len(text) + count + 1)
-            generator = SinglePositionMultiTokenCandidateGenerator(self.assistant, model.get_input_embeddings(), limits)
-            outputs = read(model, text[:-1])
-            found, _ = generator.get_candidates(torch.tensor([text]), {}, outputs, is_first_iteration=False, n_last_matches=0)
-            return found[0, len(text) :].tolist()
+            return self.proposals(model, text, count)
 
         return guess
 
+    def proposals(self, model: Any, text: list[int], count: int, **pictures: Any) -> list[int]:
+        """What it proposes behind a text for the target ``model``. pictures: of the text, as a multimodal model takes them."""
+        self.assistant.generation_config.num_assistant_tokens = count
+        limits = GenerationConfig(max_length=len(text) + count + 1)
+        generator = SinglePositionMultiTokenCandidateGenerator(self.assistant, model.get_input_embeddings(), limits)
+        outputs = read(model, text[:-1], **pictures)
+        found, _ = generator.get_candidates(torch.tensor([text]), {}, outputs, is_first_iteration=False, n_last_matches=0)
+        return found[0, len(text) :].tolist()
+
 
 @torch.no_grad()
-def read(model: Any, text: list[int]) -> Any:
+def read(model: Any, text: list[int], **pictures: Any) -> Any:
     """Let the target read a text from its beginning; hidden states, and keys and values for an assistant."""
+    config, decoder = model.config.get_text_config(), getattr(model.model, "language_model", model.model)
     for kind in (SLIDING, FULL):
-        own = model.config.layer_types[: model.config.num_hidden_layers - model.config.num_kv_shared_layers]
+        own = config.layer_types[: config.num_hidden_layers - config.num_kv_shared_layers]
         # Where no layer of the target shares them, transformers 5.23 hands none on.
         last = max(i for i, each in enumerate(own) if each == kind)
-        model.model.layers[last].self_attn.store_full_length_kv = True
-    return model(torch.tensor([text]), use_cache=False, output_hidden_states=True, return_shared_kv_states=True)
+        decoder.layers[last].self_attn.store_full_length_kv = True
+    wanted = {"output_hidden_states": True, "return_shared_kv_states": True}
+    return model(torch.tensor([text]), use_cache=False, **wanted, **pictures)

@@ -6,11 +6,14 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
+from assistant_reference import AssistantReference, assistant_config
 from drafter_twins import dspark_config, random_tensors, save_drafter
+from picture_reference import rgb
 from public_folders import (
     GEMMA_OPTIONS,
     LFM2_VL_OPTIONS,
@@ -22,9 +25,10 @@ from public_folders import (
 )
 from safetensors.torch import load_file, save_file
 from store import exported
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from hybridge.export.check.validate import ValidationReport, validate_session
+from hybridge.export.model.vision import VISION, read_processor
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.runtime.core.pictures import Picture
@@ -158,3 +162,33 @@ def test_a_drafter_in_the_artifact_reads_the_rows_of_pictures(pictures_checkpoin
     drafted = session.draft(hidden, [*picture.ids, 60, 61])
     assert len(drafted.tokens) == 4
     assert all(0 <= token < session.vocab_size for token in drafted.tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("large", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_an_assistant_reads_the_rows_of_pictures(tmp_path: Path, *, large: bool) -> None:
+    """Gemma 4's assistants attend to the target's own keys and values, so to those of a picture's rows."""
+    target = tmp_path / "target"
+    save_gemma4(target, large=large)
+    reference = AssistantReference(assistant_config(AutoConfig.from_pretrained(target).text_config))
+    drafter = reference.save(tmp_path / "assistant")
+    artifact = exported(target, replace(GEMMA_OPTIONS, draft_blocks=(2, 5)), drafter=drafter)
+    report = report_of(artifact, target)
+    report.check()
+    assert report.operations["picture"] > 4
+    assert report.worst_relative <= 2e-5
+    assert report.generation.drafted_prompts == report.generation.drafted_matches > 0
+
+    whole: Any = AutoModelForImageTextToText.from_pretrained(target, dtype=torch.float32, attn_implementation="eager").eval()
+    session = Session.load(artifact)
+    for seed, (rows, columns) in enumerate([(4, 5), (1, 1), (2, 7), (20, 1), (3, 3), (5, 2)]):
+        session.reset()
+        pixels = rgb(rows, columns, seed, session.model.picture_unit)
+        picture = Picture(session.model, pixels, prepared=True)
+        row, behind = session.model.placeholder, [60 + seed, 61, 62][: 1 + seed % 3]
+        session.prefill([50, *picture.ids, *behind])
+        inputs = VISION["gemma4"].inputs(whole.config, read_processor(target), [torch.from_numpy(pixels)])
+        text = [50, *[row] * len(picture.ids), *behind, 70]
+        kinds = torch.tensor([[int(token == row) for token in text[:-1]]])
+        drafted = session.draft(session.hidden, text[1:], limit=4)
+        assert drafted.tokens == reference.proposals(whole, text, 4, mm_token_type_ids=kinds, **inputs)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tiny import tiny_config, tiny_model
+from torch import nn
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.layers import PackedLinear
@@ -84,6 +85,16 @@ def test_gates_convolutions_and_norms_stay_float32(family: str) -> None:
     assert names
     assert not {name.rpartition(".")[2] for name in names} & FLOAT
     assert not any("norm" in name or "conv1d" in name for name in names)
+
+
+@pytest.mark.parametrize(("family", "variant", "router"), [("gemma4_text", 1, "router"), ("zaya", 0, "gate")])
+def test_what_chooses_experts_stays_float32_whatever_it_is_made_of(family: str, variant: int, router: str) -> None:
+    """Gemma 4's router has its layer inside, and ZAYA's is a small model."""
+    model = tiny_model(tiny_config(family, variant))
+    assert any(router in name.split(".")[:-1] for name, module in model.named_modules() if isinstance(module, nn.Linear))
+    names = rounded_names(model)
+    assert any("experts" in name for name in names)
+    assert not any(router in name.split(".") for name in names)
 
 
 @pytest.mark.parametrize("pattern", ["no_such_proj", "conv1d", "input_layernorm", "in_proj_a"])
