@@ -35,6 +35,7 @@ from hybridge.runtime.platforms import HERE
 
 SOURCES = Path(__file__).parents[1] / "native"
 """The folder of the C++ headers, of the C API over them and of their CMake package."""
+NOT_OF_THE_CORE = ("cli", "third_party/wuffs")
 NAME = HERE.library("hybridge")
 FLAGS = (
     *("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall", "-Wextra"),
@@ -162,8 +163,9 @@ def sources(kind: str = "cpp") -> list[Path]:
 
 
 def _files(kind: str) -> list[Path]:
-    """Return the files of the core by the end of their names; hybridge-cli, beside it, is a program over it."""
-    return sorted(each for each in SOURCES.rglob(f"*.{kind}") if not each.is_relative_to(SOURCES / "cli"))
+    """Return the files of the core by the end of their names; hybridge-cli, with its decoder, is a program over it."""
+    found = SOURCES.rglob(f"*.{kind}")
+    return sorted(each for each in found if not any(each.is_relative_to(SOURCES / other) for other in NOT_OF_THE_CORE))
 
 
 def _compile(library: Path) -> None:

@@ -16,6 +16,7 @@
 #include "commands.h"
 #include "failure.h"
 #include "output.h"
+#include "shown_answer.h"
 #include "stats.h"
 #include "text_model.h"
 
@@ -23,13 +24,12 @@ namespace hybridge::cli {
 
 namespace {
 
-using ChatHandle = Handle<hybridge_chat_close>;
-
 constexpr size_t MOST_BYTES = size_t(1) << 40;
 constexpr int INTERRUPTED = 130;
 constexpr char HELP[] =
     "/undo         take the last message and its answer back\n"
     "/retry        another answer to the last message\n"
+    "/image FILE   a picture before the next message\n"
     "/save FILE    keep the conversation and the model's state\n"
     "/load FILE    go on with a saved one\n"
     "/reset        start anew\n"
@@ -78,44 +78,6 @@ class Interrupts {
   static inline std::atomic<hybridge_chat> answering_ = 0;
 };
 
-// Shows an answer's pieces: reasoning dim and on stderr, so that only answers go to stdout.
-class Shown {
- public:
-  static int show(const hybridge_piece* piece, void* shown) {
-    static_cast<Shown*>(shown)->add(*piece);
-    return 1;
-  }
-
-  void end() {
-    end_reasoning();
-    write_out("\n");
-  }
-
- private:
-  void add(const hybridge_piece& piece) {
-    if (piece.reasoning_size > 0) {
-      if (!reasons_) std::fputs(dim(), stderr);
-      reasons_ = true;
-      std::fwrite(piece.reasoning, 1, piece.reasoning_size, stderr);
-    }
-    if (piece.content_size > 0) {
-      end_reasoning();
-      write_out({piece.content, piece.content_size});
-    }
-  }
-
-  void end_reasoning() {
-    if (!reasons_) return;
-    std::fprintf(stderr, "%s\n\n", is_terminal() ? "\x1b[22m" : "");
-    reasons_ = false;
-  }
-
-  static bool is_terminal() { return ::isatty(2) == 1; }
-  static const char* dim() { return is_terminal() ? "\x1b[2m" : ""; }
-
-  bool reasons_ = false;
-};
-
 std::string file_name(const std::string& argument, const std::string& command) {
   if (argument.empty()) throw Misuse(command + " needs the name of a file, such as " + command + " talk.state.");
   const char* home = std::getenv("HOME");
@@ -131,7 +93,7 @@ std::string trimmed(const std::string& line) {
 class Terminal {
  public:
   Terminal(const TextModel& model, hybridge_chat chat, const TextOptions& options, bool prints_stats)
-      : chat_(chat), options_(options), sampling_(options.sampling()), prints_stats_(prints_stats) {
+      : model_(model), chat_(chat), options_(options), sampling_(options.sampling()), prints_stats_(prints_stats) {
     generation_ = model.generation(options_, sampling_);
     grammar_ = model.grammar(options_);
     generation_.grammar = grammar_;
@@ -164,7 +126,8 @@ class Terminal {
   void follow(const std::string& line) {
     if (line.empty()) return;
     if (line[0] != '/') {
-      answer([&](auto... rest) { return hybridge_chat_send(chat_, line.data(), line.size(), rest...); });
+      // Pictures that the message does not fit with wait for the next one.
+      if (answer([&](auto... rest) { return hybridge_chat_send(chat_, line.data(), line.size(), rest...); })) pictures_.clear();
       return;
     }
     const size_t blank = line.find(' ');
@@ -177,6 +140,8 @@ class Terminal {
         std::fputs("with --temperature 0 the answer stays the same; 0.7 would make others\n", stderr);
       }
       answer([&](auto... rest) { return hybridge_chat_retry(chat_, rest...); });
+    } else if (name == "/image") {
+      add_picture(file_name(argument, name));
     } else if (name == "/save") {
       check(hybridge_chat_save(chat_, file_name(argument, name).c_str()), argument + " cannot be written");
       std::fprintf(stderr, "saved; go on with /load %s\n", argument.c_str());
@@ -184,6 +149,8 @@ class Terminal {
       load(file_name(argument, name));
     } else if (name == "/reset") {
       check(hybridge_chat_reset(chat_), "the chat cannot begin anew");
+      pictures_.clear();
+      show_pictures();
     } else if (name == "/stats") {
       print_stats(last_.prompt_tokens, last_.generated);
     } else if (name == "/help") {
@@ -195,19 +162,35 @@ class Terminal {
     }
   }
 
-  // Writes an answer as it comes. Ctrl-C stops it; its text so far stays.
+  void add_picture(const std::string& path) {
+    pictures_.push_back(model_.picture(path));
+    size_t tokens = 0;
+    hybridge_pictured parts = {};
+    check(hybridge_picture_ids(pictures_.back(), nullptr, 0, &tokens, &parts), "the picture cannot be read");
+    show_pictures();
+    const std::string tiles = parts.parts > 1 ? formatted(" in %zu x %zu tiles", parts.rows, parts.columns) : "";
+    std::fprintf(stderr, "a picture of %zu tokens%s before the next message\n", tokens, tiles.c_str());
+  }
+
+  // Puts the pictures before the next message.
+  void show_pictures() {
+    const std::vector<hybridge_picture> handles(pictures_.begin(), pictures_.end());
+    check(hybridge_chat_show(chat_, handles.data(), handles.size()), "the pictures cannot be shown");
+  }
+
+  // Writes an answer as it comes; returns whether it has begun. Ctrl-C stops it; its text so far stays.
   template <typename Ask>
-  void answer(Ask&& ask) {
-    Shown shown;
+  bool answer(Ask&& ask) {
+    ShownAnswer shown;
     hybridge_answer done = {};
     hybridge_status status;
     {
       const Interrupts::Answer interruptible(chat_);
-      status = ask(&generation_, stops_.data(), stops_.size(), &Shown::show, static_cast<void*>(&shown), &done);
+      status = ask(&generation_, stops_.data(), stops_.size(), &ShownAnswer::show, static_cast<void*>(&shown), &done);
     }
     if (status == HYBRIDGE_CANCELLED) {
       std::fputs("(stopped before the answer began)\n", stderr);
-      return;
+      return false;
     }
     check(status, "there is no answer");
     shown.end();
@@ -217,6 +200,7 @@ class Terminal {
     if (room() == 0) {
       std::fputs("The context is full: /undo, /reset, or export with a larger --max-seq-len.\n", stderr);
     }
+    return true;
   }
 
   // Returns the number of tokens that still fit.
@@ -237,7 +221,9 @@ class Terminal {
     return users;
   }
 
+  const TextModel& model_;
   hybridge_chat chat_;
+  std::vector<PictureHandle> pictures_;  // before the next message
   TextOptions options_;
   hybridge_sampling sampling_;
   hybridge_generation generation_ = {};
@@ -246,16 +232,6 @@ class Terminal {
   hybridge_answer last_ = {};
   bool prints_stats_, ended_ = false;
 };
-
-// The chat format of an artifact as JSON. Throws Failure where it has none.
-std::string chat_format(const ArtifactFolder& folder) {
-  const text::Json manifest = folder.manifest();
-  if (manifest["chat_format"]) return manifest["chat_format"].written();
-  const std::string_view reason = manifest["without_chat_format"].string_or("it was exported by an earlier hybridge");
-  throw Failure(
-      folder.path() + " has no chats without Python (" + std::string(reason) + "); use 'hybridge chat', or hybridge-cli run."
-  );
-}
 
 }  // namespace
 
@@ -281,7 +257,7 @@ void chat(Words words) {
   if (thinks && thinks_not) throw Misuse("--thinking and --no-thinking exclude each other; give one of them.");
 
   const ArtifactFolder folder(artifact);
-  const std::string format = chat_format(folder);
+  const std::string format = folder.chat_format();
   Interrupts::begin();
   const TextModel model(folder, model_options);
   const hybridge_thinking thinking =

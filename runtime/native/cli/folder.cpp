@@ -148,6 +148,16 @@ ArtifactFolder::ArtifactFolder(std::string path) : path_(std::move(path)) {
   }
 }
 
+std::string ArtifactFolder::chat_format() const {
+  const text::Json description = manifest();
+  if (description["chat_format"]) return description["chat_format"].written();
+  const std::string_view reason = description["without_chat_format"].string_or("it was exported by an earlier hybridge");
+  throw Failure(
+      path_ + " has no chats without Python (" + std::string(reason) +
+      "); use 'hybridge chat' and 'hybridge run', or hybridge-cli run without pictures."
+  );
+}
+
 void ArtifactFolder::check_hashes() const {
   manifest()["files"].each_entry([&](std::string_view name, const text::Json& entry) {
     if (sha256_of(file(name)) != entry["sha256"].string()) {

@@ -6,11 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "../text/unicode.h"
 #include "commands.h"
 #include "failure.h"
 #include "output.h"
+#include "shown_answer.h"
 #include "stats.h"
 #include "text_model.h"
 
@@ -53,11 +55,24 @@ std::string read_prompt(const std::optional<std::string>& prompt, const std::opt
   return read_text(opened.get(), *file);
 }
 
-void print_json(const std::string& prompt, const std::string& text, const GeneratedText& done) {
+// An answer for --json, which is shown once it is whole.
+struct WholeAnswer {
+  std::string content = {}, reasoning = {};
+
+  static int add(const hybridge_piece* piece, void* answer) {
+    WholeAnswer& whole = *static_cast<WholeAnswer*>(answer);
+    whole.content.append(piece->content, piece->content_size);
+    whole.reasoning.append(piece->reasoning, piece->reasoning_size);
+    return 1;
+  }
+};
+
+void print_json(const std::string& prompt, const WholeAnswer& answer, const GeneratedText& done) {
   const hybridge_generated& counts = done.counts;
   JsonObject shown;
   shown.add("prompt", prompt);
-  shown.add("text", text);
+  shown.add("text", answer.content);
+  if (!answer.reasoning.empty()) shown.add("reasoning_content", answer.reasoning);
   shown.add("finish_reason", done.ended ? "stop" : "length");
   shown.add("prompt_tokens", done.prompt_tokens);
   shown.add("new_tokens", counts.tokens);
@@ -81,6 +96,7 @@ void print_json(const std::string& prompt, const std::string& text, const Genera
 void run(Words words) {
   std::string artifact;
   std::optional<std::string> prompt, prompt_file;
+  std::vector<std::string> images;
   TextOptions text_options;
   ModelOptions model_options;
   bool stats = false, json = false;
@@ -90,6 +106,9 @@ void run(Words words) {
   arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
   arguments.text("--prompt", "TEXT", "Text to continue; - reads it from stdin.", prompt);
   arguments.text("--prompt-file", "FILE", "A file with the text; - is stdin.", prompt_file);
+  arguments.texts(
+      "--image", "FILE", "A picture before the message, for a model that takes some; may be given several times.", images
+  );
   text_options.declare(arguments);
   model_options.declare(arguments);
   arguments.flag("--stats", "Say on stderr what was accepted and how fast it was.", stats);
@@ -97,25 +116,32 @@ void run(Words words) {
   if (!arguments.read(words)) return;
 
   const std::string text = read_prompt(prompt, prompt_file);
-  TextModel model(ArtifactFolder(artifact), model_options);
-  std::string shown;
-  bool started = false;
-  const auto show = [&](std::string_view piece) {
-    if (json) {
-      shown += piece;
-      return;
-    }
-    if (!started) write_out(text);  // not earlier: a prompt that is refused is not shown
-    started = true;
-    write_out(piece);
-  };
-  const GeneratedText done = model.generate(model.encode(text), text_options, show);
-  if (json) {
-    print_json(text, shown, done);
-    return;
+  const ArtifactFolder folder(artifact);
+  TextModel model(folder, model_options);
+  GeneratedText done;
+  WholeAnswer whole;
+  if (images.empty()) {
+    bool started = false;
+    const auto show = [&](std::string_view piece) {
+      if (json) {
+        whole.content += piece;
+        return;
+      }
+      if (!started) write_out(text);  // not earlier: a prompt that is refused is not shown
+      started = true;
+      write_out(piece);
+    };
+    done = model.generate(model.encode(text), text_options, show);
+    if (!json) write_out("\n");
+  } else if (json) {
+    done = model.answer(folder, text, images, text_options, &WholeAnswer::add, &whole);
+  } else {
+    ShownAnswer shown;
+    done = model.answer(folder, text, images, text_options, &ShownAnswer::show, &shown);
+    shown.end();
   }
-  write_out("\n");
-  if (stats) print_stats(done.prompt_tokens, done.counts);
+  if (json) print_json(text, whole, done);
+  else if (stats) print_stats(done.prompt_tokens, done.counts);
 }
 
 }  // namespace hybridge::cli

@@ -1,11 +1,13 @@
 #include "text_model.h"
 
 #include <algorithm>
+#include <new>
 
 #include <hybridge/open_file.h>
 
 #include "../text/stop_strings.h"
 #include "failure.h"
+#include "picture_file.h"
 
 namespace hybridge::cli {
 
@@ -54,6 +56,23 @@ std::string token_of(hybridge_tokenizer tokenizer, int64_t id) {
   std::string token(size, '\0');
   check(hybridge_tokenizer_token(tokenizer, id, token.data(), token.size(), &size), "the vocabulary cannot be read");
   return token;
+}
+
+// Returns the pixels of a picture's file. Throws Failure.
+DecodedPicture read_picture(const std::string& path) {
+  const auto file = OpenFile::regular(path.c_str());
+  if (!file.ok()) throw Failure(path + " cannot be read: it is missing, or no regular file; give the file of a picture.");
+  const auto size = static_cast<size_t>(file->status().st_size);
+  if (size > MOST_PICTURE_BYTES) throw Failure(path + ": the picture's file has more than 64 MB; make it smaller.");
+  try {
+    std::vector<uint8_t> bytes(size);
+    if (!file->read_all(bytes)) throw Failure("it cannot be read to its end; give the file of a picture.");
+    return decode_picture(std::move(bytes));
+  } catch (const Failure& failure) {
+    throw Failure(path + ": " + failure.what());
+  } catch (const std::bad_alloc&) {
+    throw Failure(path + ": there is not enough memory for this picture; make it smaller.");
+  }
 }
 
 }  // namespace
@@ -126,6 +145,12 @@ TextModel::TextModel(const ArtifactFolder& folder, const ModelOptions& options) 
   eos_ids_.resize(count);
   check(hybridge_model_eos_ids(model_, eos_ids_.data(), count, &count), folder.path());
   choose_drafter(folder, options);
+  const text::Json manifest = folder.manifest();
+  if (const text::Json pictures = manifest["pictures"]) {
+    const std::string description = pictures.written();
+    const auto status = hybridge_model_pictures(model_, tokenizer_, description.data(), description.size());
+    check(status, folder.path() + " takes pictures in a way that is not known here");
+  }
   check(hybridge_session_open(model_, session_.out()), folder.path() + " has no room for a session");
 }
 
@@ -174,6 +199,18 @@ void TextModel::check_vocabulary(const ArtifactFolder& draft) const {
       );
     }
   }
+}
+
+PictureHandle TextModel::picture(const std::string& path) const {
+  hybridge_vision vision = {};
+  check(hybridge_model_vision(model_, &vision), "the model cannot be read");
+  if (vision.unit == 0) throw Failure("this model takes no pictures: its artifact has the text model alone.");
+  const DecodedPicture decoded = read_picture(path);
+  PictureHandle picture;
+  const auto status = hybridge_picture_open(model_, decoded.rgb.data(), decoded.width, decoded.height, picture.out());
+  if (status == HYBRIDGE_INVALID_ARGUMENT) throw Failure(path + ": " + hybridge_failure() + ".");
+  check(status, path);
+  return picture;
 }
 
 std::vector<int64_t> TextModel::encode(std::string_view text) const {
@@ -291,6 +328,30 @@ GeneratedText TextModel::generate(
   show(run.stop.push({rest, size}) + run.stop.finish());
   done.ended = run.ended;
   return done;
+}
+
+GeneratedText TextModel::answer(
+    const ArtifactFolder& folder, const std::string& message, const std::vector<std::string>& pictures,
+    const TextOptions& options, hybridge_on_piece show, void* shown
+) {
+  const hybridge_sampling sampling = options.sampling();
+  const GrammarHandle grammar = this->grammar(options);
+  hybridge_generation generation = this->generation(options, sampling);
+  generation.grammar = grammar;
+  std::vector<PictureHandle> opened;
+  for (const std::string& each : pictures) opened.push_back(picture(each));
+  const std::vector<hybridge_picture> handles(opened.begin(), opened.end());
+  std::vector<const char*> stops;
+  for (const std::string& each : options.stop) stops.push_back(each.c_str());
+  const std::string format = folder.chat_format();
+  ChatHandle chat;
+  check(hybridge_chat_over(session_, tokenizer_, format.data(), format.size(), nullptr, chat.out()), "the chat cannot begin");
+  check(hybridge_chat_show(chat, handles.data(), handles.size()), "the pictures cannot be shown");
+  hybridge_answer answer = {};
+  const auto status =
+      hybridge_chat_send(chat, message.data(), message.size(), &generation, stops.data(), stops.size(), show, shown, &answer);
+  check(status, "there is no answer");
+  return {answer.generated, answer.prompt_tokens, answer.ending != HYBRIDGE_ENDED_BY_LENGTH};
 }
 
 }  // namespace hybridge::cli

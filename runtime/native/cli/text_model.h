@@ -43,6 +43,8 @@ using SessionHandle = Handle<hybridge_session_close>;
 using TokenizerHandle = Handle<hybridge_tokenizer_close>;
 using TextHandle = Handle<hybridge_text_close>;
 using GrammarHandle = Handle<hybridge_grammar_close>;
+using PictureHandle = Handle<hybridge_picture_close>;
+using ChatHandle = Handle<hybridge_chat_close>;
 
 // Opens model.pte of a folder. Throws Failure.
 ModelHandle open_model(const ArtifactFolder& folder);
@@ -92,6 +94,9 @@ class TextModel {
   // The options for hybridge.h, which are used with `sampling`, of the same options. Throws Misuse for an empty stop string.
   hybridge_generation generation(const TextOptions& options, const hybridge_sampling& sampling) const;
 
+  // Opens a picture's file for the session's texts. Throws Failure, for a model that takes no pictures as well.
+  PictureHandle picture(const std::string& path) const;
+
   // The tokens of a text, with what the tokenizer puts around every text, such as bos.
   std::vector<int64_t> encode(std::string_view text) const;
 
@@ -99,6 +104,13 @@ class TextModel {
   // Throws Failure.
   GeneratedText generate(
       const std::vector<int64_t>& prompt, const TextOptions& options, const std::function<void(std::string_view piece)>& show
+  );
+
+  // Answers a message behind pictures, by the artifact's chat format, and calls `show` as hybridge_chat_send does. The session's
+  // text is the conversation afterwards. Throws Failure.
+  GeneratedText answer(
+      const ArtifactFolder& folder, const std::string& message, const std::vector<std::string>& pictures,
+      const TextOptions& options, hybridge_on_piece show, void* shown
   );
 
  private:

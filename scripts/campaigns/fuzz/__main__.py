@@ -23,6 +23,7 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "native-tokenizers": Tokenizers,
     "native-chats": ChatFormats,
     "native-grammars": Grammars,
+    "native-picture-files": pictures.PictureFiles,
     **{each.name: partial(replace, each) for each in (*files.TARGETS, *pictures.TARGETS)},
 }
 

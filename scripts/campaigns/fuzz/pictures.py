@@ -8,7 +8,7 @@ import json
 import random
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,18 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from campaigns.fuzz.driver import Input
 from campaigns.fuzz.files import Files, changed_bytes, changed_json, work
 from campaigns.fuzz.files import artifact as text_artifact
+from campaigns.fuzz.kernels import OPTIONS
 
 CHAT, PICTURE, REQUEST, ROWS = "talk.state", "picture", "request", "rows.json"
 MESSAGES = ("What is this?", "And this?")
 """Messages of the saved conversation; the first one has a picture."""
 KINDS = ("PNG", "PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "ICO", "PPM", "PDF", "TGA", "PCX")
 """Formats of files, of which the last six are refused."""
+DECODED = ("PNG", "JPEG", "GIF", "BMP")
+"""Formats that hybridge-cli decodes."""
 MODES = ("RGB", "RGB", "RGBA", "L", "LA", "P", "1", "CMYK", "I;16")
 SIDES = (1, 1, 2, 3, 4, 7, 8, 9, 20, 31, 32, 33, 50, 100, 101, 257, 800)
 STRANGE = ((20_000, 1), (1, 20_000), (1, 300), (200, 1), (201, 1), (3000, 2000), (65_535, 2))
@@ -178,6 +182,38 @@ def changed_picture(rng: random.Random, good: bytes) -> bytes:
     other = some_picture(rng)
     at = rng.randrange(len(data))
     return rng.choice((data[:at], data[:at], data + other, data[:at] + other[at:], data[:at] + rng.randbytes(400)))
+
+
+class PictureFiles:
+    """See ``Target``: the same files for hybridge-cli's decoder, under the sanitizers; those of ``GOOD``'s form are taken."""
+
+    name = "native-picture-files"
+
+    def __init__(self) -> None:
+        self._program: Path | None = None
+
+    def prepare(self) -> None:
+        """Compile the decoder: a minute, once for each state of the sources."""
+        from native_programs import native_program
+
+        self._program = native_program("picture_files")
+
+    def command(self) -> Sequence[str]:
+        assert self._program
+        return [str(self._program)]
+
+    def environment(self) -> Mapping[str, str]:
+        return OPTIONS
+
+    def make(self, seed: int, index: int) -> Input:
+        """Return a file as ``changed_picture`` makes it, or a good one."""
+        rng = random.Random(f"{self.name} {seed} {index}")
+        good = rng.random() < 0.1
+        data = (
+            file_of(noise(rng.randrange(1 << 30), rng.choice(SIDES), rng.choice(SIDES)), rng.choice(DECODED)) if good else b""
+        )
+        data = data or changed_picture(rng, GOOD)
+        return Input(data, f"{len(data)} bytes: {data[:24]!r}", good=good)
 
 
 # Rows of pictures in texts

@@ -3,31 +3,39 @@
 // ExecuTorch's wheel has shared libraries alone, so hybridge-cli is linked to them like any program, and scripts/cross-cli puts
 // it into one file with them, the C and C++ libraries and their loader, ld.so. This code copies them into anonymous files of
 // memory (memfd), maps ld.so and jumps into it, as the kernel does for a program; ld.so then finds the libraries as preloaded
-// ones, by their names. Nothing is written to a disk, and nothing of the system is used but Linux (3.17 or later) and /proc.
+// ones, by their names. What is carried compressed is decompressed on the way, by Wuffs. Nothing is written to a disk, and nothing of the system is used but Linux (3.17 or later) and /proc.
 //
 // There is no C library here: the memory, the thread and the streams of this process are ld.so's to set up.
 #include <elf.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#define WUFFS_IMPLEMENTATION
+#define WUFFS_CONFIG__STATIC_FUNCTIONS
+#define WUFFS_CONFIG__MODULES
+#define WUFFS_CONFIG__MODULE__BASE
+#define WUFFS_CONFIG__MODULE__DEFLATE
+#include "../../third_party/wuffs/wuffs-unsupported-snapshot.c"
+
 #if defined(__x86_64__)
-enum { CLOSE = 3, LSEEK = 8, MMAP = 9, WRITE = 1, MEMFD_CREATE = 319, EXIT_GROUP = 231 };
+enum { CLOSE = 3, MMAP = 9, MUNMAP = 11, WRITE = 1, TRUNCATE = 77, MEMFD_CREATE = 319, EXIT_GROUP = 231 };
 #elif defined(__aarch64__)
-enum { CLOSE = 57, LSEEK = 62, MMAP = 222, WRITE = 64, MEMFD_CREATE = 279, EXIT_GROUP = 94 };
+enum { CLOSE = 57, MMAP = 222, MUNMAP = 215, WRITE = 64, TRUNCATE = 46, MEMFD_CREATE = 279, EXIT_GROUP = 94 };
 #else
 #error "hybridge-cli is for Linux on x86-64 and ARM64"
 #endif
 
-enum { READABLE = 1, WRITABLE = 2, EXECUTABLE = 4, PRIVATE = 2, FIXED = 16, ANONYMOUS = 32 };  // of mmap
+enum { READABLE = 1, WRITABLE = 2, EXECUTABLE = 4, SHARED = 1, PRIVATE = 2, FIXED = 16, ANONYMOUS = 32 };  // of mmap
 enum { CLOSE_ON_EXEC = 1, MAY_EXECUTE = 16 };                                                  // of memfd_create
 enum { ERRORS = 4095 };  // a system call answers with -1 to -4095 if it fails
 
-// What scripts/cross-cli writes into carried.S: name, first byte and end of each file; the loader first, then the program, then
-// its libraries, and a null name.
+// What scripts/cross-cli writes into carried.S: name, first byte and end of each file, and its size if it is compressed, else 0; the
+// loader first, which is not, then the program, then its libraries, and a null name.
 struct carried {
   const char* name;
   const char* begin;
   const char* end;
+  size_t size;
 };
 extern const struct carried carried[];
 
@@ -57,7 +65,7 @@ static long call(long number, long a, long b, long c, long d, long e, long f) {
 
 static int failed(long result) { return (unsigned long)result >= -(unsigned long)ERRORS; }
 
-static size_t length(const char* text) {
+__attribute__((optimize("no-tree-loop-distribute-patterns"))) static size_t length(const char* text) {
   size_t count = 0;
   while (text[count] != '\0') count++;
   return count;
@@ -70,12 +78,50 @@ static _Noreturn void fail(const char* reason) {
   for (;;) call(EXIT_GROUP, 1, 0, 0, 0, 0, 0);
 }
 
+// The compiler calls these, for Wuffs too.
+#define OWN __attribute__((used, optimize("no-tree-loop-distribute-patterns")))
+OWN void* memcpy(void* to, const void* from, size_t count) {
+  for (size_t i = 0; i < count; i++) ((char*)to)[i] = ((const char*)from)[i];
+  return to;
+}
+OWN void* memmove(void* to, const void* from, size_t count) {
+  if ((uintptr_t)to <= (uintptr_t)from) return memcpy(to, from, count);
+  for (size_t i = count; i-- > 0;) ((char*)to)[i] = ((const char*)from)[i];
+  return to;
+}
+OWN void* memset(void* to, int value, size_t count) {
+  for (size_t i = 0; i < count; i++) ((char*)to)[i] = (char)value;
+  return to;
+}
+
+// Writes what a file is decompressed into the file of a descriptor.
+static void decompress(const struct carried* file, int descriptor) {
+  static const char no_memory[] = "there is no memory for its libraries; it takes 25 MB.\n";
+  static wuffs_deflate__decoder decoder;
+  static uint8_t work[WUFFS_DEFLATE__DECODER_WORKBUF_LEN_MAX_INCL_WORST_CASE];
+  if (failed(call(TRUNCATE, descriptor, (long)file->size, 0, 0, 0, 0))) fail(no_memory);
+  const long mapped = call(MMAP, 0, (long)file->size, READABLE | WRITABLE, SHARED, descriptor, 0);
+  if (failed(mapped)) fail(no_memory);
+  wuffs_base__status status = wuffs_deflate__decoder__initialize(&decoder, sizeof(decoder), WUFFS_VERSION, 0);
+  if (status.repr == NULL) {
+    wuffs_base__io_buffer to = wuffs_base__ptr_u8__writer((uint8_t*)mapped, file->size);
+    wuffs_base__io_buffer from = wuffs_base__ptr_u8__reader((uint8_t*)file->begin, (size_t)(file->end - file->begin), true);
+    status = wuffs_deflate__decoder__transform_io(&decoder, &to, &from, wuffs_base__make_slice_u8(work, sizeof(work)));
+  }
+  if (status.repr != NULL) fail("a library in it is damaged; copy the file again.\n");
+  call(MUNMAP, mapped, (long)file->size, 0, 0, 0, 0);
+}
+
 // Returns the descriptor of a file in memory.
 static int in_memory(const struct carried* file) {
   // Linux 6.3 has the second flag, and may be set up to want it.
   long made = call(MEMFD_CREATE, (long)file->name, CLOSE_ON_EXEC | MAY_EXECUTE, 0, 0, 0, 0);
   if (failed(made)) made = call(MEMFD_CREATE, (long)file->name, CLOSE_ON_EXEC, 0, 0, 0, 0);
   if (failed(made)) fail("the system has no files in memory (memfd_create); Linux 3.17 or later has them.\n");
+  if (file->size > 0) {
+    decompress(file, (int)made);
+    return (int)made;
+  }
   for (const char* from = file->begin; from < file->end;) {
     const long written = call(WRITE, made, (long)from, file->end - from, 0, 0, 0);
     if (failed(written) || written == 0) fail("there is no memory for its libraries; it takes 25 MB.\n");

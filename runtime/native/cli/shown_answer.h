@@ -1,0 +1,55 @@
+// An answer of a chat on the terminal, as it comes.
+#ifndef HYBRIDGE_NATIVE_CLI_SHOWN_ANSWER_H
+#define HYBRIDGE_NATIVE_CLI_SHOWN_ANSWER_H
+
+#include <cstdio>
+
+#include <unistd.h>
+
+#include <hybridge/hybridge.h>
+
+#include "output.h"
+
+namespace hybridge::cli {
+
+// Shows an answer's pieces: reasoning dim and on stderr, so that only answers go to stdout.
+class ShownAnswer {
+ public:
+  static int show(const hybridge_piece* piece, void* shown) {
+    static_cast<ShownAnswer*>(shown)->add(*piece);
+    return 1;
+  }
+
+  void end() {
+    end_reasoning();
+    write_out("\n");
+  }
+
+ private:
+  void add(const hybridge_piece& piece) {
+    if (piece.reasoning_size > 0) {
+      if (!reasons_) std::fputs(dim(), stderr);
+      reasons_ = true;
+      std::fwrite(piece.reasoning, 1, piece.reasoning_size, stderr);
+    }
+    if (piece.content_size > 0) {
+      end_reasoning();
+      write_out({piece.content, piece.content_size});
+    }
+  }
+
+  void end_reasoning() {
+    if (!reasons_) return;
+    std::fprintf(stderr, "%s\n\n", is_terminal() ? "\x1b[22m" : "");
+    reasons_ = false;
+  }
+
+  static bool is_terminal() { return ::isatty(2) == 1; }
+  static const char* dim() { return is_terminal() ? "\x1b[2m" : ""; }
+
+  bool reasons_ = false;
+};
+
+}  // namespace hybridge::cli
+
+#endif
