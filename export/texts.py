@@ -73,10 +73,13 @@ def _sampled(session: Session, start: list[int], length: int, seed: int) -> list
     return start + list(session.generate(start, max_new_tokens=length - len(start), temperature=1.0, seed=seed, eos_ids=()))
 
 
-def logits_of(session: Session, tokens: Sequence[int]) -> Tensor:
-    """Return the logits [T, V] after each of T tokens, from an empty state. Raises what the session raises."""
+def logits_of(session: Session, tokens: Sequence[int], prompt: Sequence[int] = ()) -> Tensor:
+    """Return the logits [T, V] after each of T tokens, from an empty state. Raises what the session raises.
+
+    prompt: is read first, and may have pictures in it; the logits after its last token come before the others, [1 + T, V].
+    """
     session.reset()
-    rows = []
+    rows = [session.prefill(prompt)[None]] if prompt else []
     for start in range(0, len(tokens), session.verify_len):
         block = tokens[start : start + session.verify_len]
         rows.append(session.verify(block))

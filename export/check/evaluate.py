@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.check.oracle import load_original, uncached
+from hybridge.export.check.picture_prompts import EncoderFigures, PicturePrompts
 from hybridge.export.check.random_program import Oracle
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.bits import grid_of
@@ -31,11 +32,13 @@ from hybridge.runtime.core.tokenizer import Tokenizer
 class Texts:
     """The texts of an evaluation: windows of the file ``text``, or the prompts of the file ``prompts`` with answers.
 
-    Without either, texts that the artifact samples from one token. window: tokens of a text; tokens: of all texts.
+    image_prompts: a file of prompts with pictures, which are answered, too. Without any, texts that the artifact samples from
+    one token. window: tokens of a text; tokens: of all texts.
     """
 
     text: Path | None = None
     prompts: Path | None = None
+    image_prompts: Path | None = None
     window: int = 512
     tokens: int = 4096
     seed: int = 0
@@ -43,15 +46,20 @@ class Texts:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The comparison of an artifact with its checkpoint. layers: the cost of each weight by itself, if asked for."""
+    """The comparison of an artifact with its checkpoint. layers: the cost of each weight by itself, if asked for.
+
+    encoder: of prompts with pictures, of whose answers the comparison is; positions count from the prompt's last token.
+    """
 
     comparison: ComparisonReport
     layers: list[LayerCost] | None = None
+    encoder: EncoderFigures | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
         costs = {} if self.layers is None else {"layers": [asdict(each) for each in self.layers]}
-        return self.comparison.to_dict() | costs
+        encoder = {} if self.encoder is None else {"encoder": asdict(self.encoder)}
+        return self.comparison.to_dict() | costs | encoder
 
 
 def evaluate(
@@ -63,6 +71,8 @@ def evaluate(
     """
     opened = open_artifact(artifact)
     session = Session.of(opened)
+    if texts.image_prompts is not None:
+        return _evaluate_pictures(opened, session, source, texts, steps, layers=layers)
     chosen = list(token_texts(opened, session, texts, steps))
     original = uncached(load_original(source, opened.manifest).model)
     comparison = Comparison()
@@ -72,6 +82,22 @@ def evaluate(
             notify(done + 1, len(chosen))
     costs = layer_costs(opened.manifest, source, chosen, steps) if layers else None
     return Evaluation(comparison=comparison.report(), layers=costs)
+
+
+def _evaluate_pictures(
+    artifact: Artifact, session: Session, source: CheckpointSource, texts: Texts, steps: ExportProgress, *, layers: bool
+) -> Evaluation:
+    if texts.text or texts.prompts or layers:
+        raise UsageError(
+            "--image-prompts are the texts of an evaluation by themselves; leave --text, --prompts and --layers out."
+        )
+    assert texts.image_prompts is not None
+    prompts, comparison = PicturePrompts(artifact, session, texts.image_prompts), Comparison()
+    loaded = load_original(source, artifact.manifest)
+    with steps.counted("Answering about pictures, and comparing with the checkpoint") as notify:
+        length = min(texts.window, session.max_seq_len)
+        encoder = prompts.compare(loaded, length, texts.seed, comparison.add, notify)
+    return Evaluation(comparison=comparison.report(), encoder=encoder)
 
 
 def token_texts(artifact: Artifact, session: Session, texts: Texts, steps: ExportProgress) -> Iterable[list[int]]:

@@ -116,6 +116,18 @@ def uncached_with_pictures(loaded: LoadedModel, pixels: Pixels) -> Oracle:
     return oracle
 
 
+@torch.no_grad()
+def picture_features(loaded: LoadedModel, pictures: Sequence[NDArray[np.uint8]]) -> list[Tensor]:
+    """Return the embeddings [rows, hidden] of each picture uint8 [height, width, 3] by transformers' own encoder."""
+    assert loaded.whole is not None, "only a multimodal model takes pictures"
+    family, processor = VISION[loaded.whole.config.model_type], read_processor(loaded.source.folder)
+    found = []
+    for each in pictures:
+        inputs = family.inputs(loaded.whole.config, processor, [torch.from_numpy(each)])
+        found.append(torch.cat(list(loaded.whole.get_image_features(**inputs).pooler_output)).float())
+    return found
+
+
 def round_keys(model: PreTrainedModel, options: ExportOptions, pictures: PictureDescription | None = None) -> None:
     """Let layers attend over rounded keys and values if the artifact rounds them; others attend as before."""
     layers = build_cache(model.config, options, pictures=pictures).cache_layers()

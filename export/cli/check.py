@@ -16,6 +16,7 @@ from hybridge.runtime.cli.options import AgainstOption, ArtifactArgument, HtmlOp
 
 if TYPE_CHECKING:  # these need PyTorch
     from hybridge.export.check.evaluate import ComparisonReport, Figures, LayerCost
+    from hybridge.export.check.picture_prompts import EncoderFigures
 
 VALIDATE_EXAMPLES = (
     "hybridge validate OUT --against CHECKPOINT",
@@ -25,6 +26,7 @@ VALIDATE_EXAMPLES = (
 EVALUATE_EXAMPLES = (
     "hybridge evaluate OUT --against CHECKPOINT",
     "hybridge evaluate OUT --against CHECKPOINT --text novel.txt --tokens 20000",
+    "hybridge evaluate OUT --against CHECKPOINT --image-prompts pictures.jsonl",
     "hybridge evaluate OUT --against CHECKPOINT --layers --plot kl.svg",
 )
 MOST_ROWS = 30
@@ -87,6 +89,13 @@ def evaluate(
     prompts: Annotated[
         Path | None, typer.Option("--prompts", help="A file with a prompt on each line, which the artifact answers first.")
     ] = None,
+    image_prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--image-prompts",
+            help='A JSONL file, each line such as {"prompt": "What is this?", "images": ["cat.jpg"]}, answered first.',
+        ),
+    ] = None,
     window: Annotated[int, typer.Option(min=2, help="Tokens of each text; at most what the artifact can hold.")] = 512,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of all texts together.")] = 4096,
     seed: Annotated[int, typer.Option(help="Of what the artifact samples: answers, or whole texts where none are given.")] = 0,
@@ -114,7 +123,7 @@ def evaluate(
     from hybridge.export.cli.progress import ConsoleProgress
     from hybridge.export.source.checkpoint import resolve_checkpoint
 
-    texts = Texts(text=text, prompts=prompts, window=window, tokens=tokens, seed=seed)
+    texts = Texts(text=text, prompts=prompts, image_prompts=image_prompts, window=window, tokens=tokens, seed=seed)
     result = compare(artifact, resolve_checkpoint(against), texts, ConsoleProgress(err), layers=layers)
     if plot is not None:
         plot_divergence([vars(each) for each in result.comparison.ranges if each.positions], plot)
@@ -124,6 +133,8 @@ def evaluate(
         print_json(result.to_dict())
     else:
         print_comparison(result.comparison, out)
+        if result.encoder is not None:
+            print_encoder(result.encoder, out)
         if result.layers is not None:
             print_costs(result.layers, out)
 
@@ -137,6 +148,13 @@ def print_comparison(report: ComparisonReport, console: Console) -> None:
     grid.add_section()
     grid.add_row("all", *_cells(report.whole))
     console.print(grid)
+
+
+def print_encoder(figures: EncoderFigures, console: Console) -> None:
+    """Print how far the embeddings of pictures are from the checkpoint's."""
+    of = f"{figures.rows:,} rows of {figures.pictures} pictures in {figures.parts} parts"
+    error = f"relative error {figures.error:.2e} on average, {figures.largest_error:.2e} at most"
+    console.print(f"Embeddings of {of}: {error}", highlight=False, soft_wrap=True)
 
 
 def print_costs(costs: Sequence[LayerCost], console: Console) -> None:

@@ -17,6 +17,7 @@ from ctypes import (
     c_int,
     c_int64,
     c_size_t,
+    c_uint8,
     c_uint64,
     c_void_p,
 )
@@ -171,6 +172,16 @@ class PicturedStruct(Structure):
     """``hybridge_pictured``"""
 
     _fields_: ClassVar = [(name, c_size_t) for name in ("parts", "rows", "columns", "encodings")]
+
+
+class EncodedStruct(Structure):
+    """``hybridge_encoded``"""
+
+    _fields_: ClassVar = [
+        ("rgb", POINTER(c_uint8)),
+        ("embeddings", Floats),
+        *((name, c_size_t) for name in ("width", "height", "rows", "hidden")),
+    ]
 
 
 class DraftedStruct(Structure):
@@ -356,6 +367,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "picture_open_prepared": [Handle, c_void_p, c_size_t, c_size_t, POINTER(Handle)],
     "picture_close": [Handle],
     "picture_ids": [Handle, Tokens, c_size_t, Count, POINTER(PicturedStruct)],
+    "picture_part": [Handle, c_size_t, POINTER(EncodedStruct)],
     "session_open": [Handle, POINTER(Handle)],
     "session_close": [Handle],
     "tokens": [Handle, Tokens, c_size_t, Count],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import byref, c_int64, c_size_t
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from pydantic import TypeAdapter
 
 from hybridge.cache.errors import PictureError
 from hybridge.runtime.artifacts.options import PictureDescription
-from hybridge.runtime.core.interface import Handle, PicturedStruct
+from hybridge.runtime.core.interface import EncodedStruct, Handle, PicturedStruct
 from hybridge.runtime.core.library import run
 from hybridge.runtime.core.model import Owned
 
@@ -26,6 +27,14 @@ class HasIds(Protocol):
 
     @property
     def ids(self) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True)
+class EncodedPart:
+    """A part of a picture. rgb: uint8 [height, width, 3], as the encoder takes it; embeddings: float32 [rows, hidden]."""
+
+    rgb: NDArray[np.uint8]
+    embeddings: NDArray[np.float32] | None
 
 
 class Picture(Owned):
@@ -65,6 +74,15 @@ class Picture(Owned):
         """Return how often its parts were encoded, all together."""
         encodings: int = self._read()[1].encodings
         return encodings
+
+    def part(self, number: int) -> EncodedPart:
+        """Return a part, with its embeddings once it was encoded. Raises UsageError if there is none of this number."""
+        found = EncodedStruct()
+        run("picture_part", self.handle, number, byref(found))
+        rgb = np.ctypeslib.as_array(found.rgb, (found.height, found.width, 3)).copy()
+        if not found.hidden:
+            return EncodedPart(rgb, None)
+        return EncodedPart(rgb, np.ctypeslib.as_array(found.embeddings, (found.rows, found.hidden)).copy())
 
     def _read(self) -> tuple[list[int], PicturedStruct]:
         count, pictured = c_size_t(), PicturedStruct()

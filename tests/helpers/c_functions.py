@@ -18,10 +18,10 @@ FOR_PYTHON = {
     *(f"hybridge_chat_{name}" for name in ("over", "with", "note", "render")),
     *("hybridge_text_stop", "hybridge_text_stopped"),
     *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info", "watch")),
-    *("hybridge_model_vision", "hybridge_model_pictures", "hybridge_picture_open_prepared"),
+    *("hybridge_model_vision", "hybridge_model_pictures", "hybridge_picture_open_prepared", "hybridge_picture_part"),
 }
 """What apps do without: a generator's rounds, programs and drafters in another language, states and checkpoints in parts, and
-pictures that are already resized."""
+pictures that are already resized, and what their encoder makes of them."""
 
 
 def functions(header: str) -> list[str]:

@@ -111,4 +111,17 @@ hybridge_status hybridge_picture_ids(hybridge_picture picture, int64_t* ids, siz
     return answer(open.ids, ids, capacity, count);
   });
 }
+
+hybridge_status hybridge_picture_part(hybridge_picture picture, size_t part, hybridge_encoded* encoded) {
+  if (encoded == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    const auto found = handles<OpenPicture>().find(picture);
+    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (part >= found->picture->parts.size()) return HYBRIDGE_INVALID_ARGUMENT;
+    const auto& it = *found->picture->parts[part];
+    const size_t rows = it.ids().size();
+    *encoded = {it.rgb().data(), it.hidden() > 0 ? it.rows(0, rows).data() : nullptr, it.width(), it.height(), rows, it.hidden()};
+    return HYBRIDGE_OK;
+  });
+}
 }

@@ -296,6 +296,17 @@ typedef struct hybridge_pictured {
 hybridge_status hybridge_picture_ids(
     hybridge_picture picture, int64_t* ids, size_t capacity, size_t* count, hybridge_pictured* pictured);
 
+// A part of a picture as the encoder takes it, and what it becomes. rgb: uint8 [height, width, 3]; embeddings: float32 [rows, hidden],
+// null and hidden 0 before it was encoded. Both stay as long as the picture is open.
+typedef struct hybridge_encoded {
+  const uint8_t* rgb;
+  const float* embeddings;
+  size_t width, height, rows, hidden;
+} hybridge_encoded;
+
+// HYBRIDGE_INVALID_ARGUMENT if the picture has no such part. Not while a session reads the picture.
+hybridge_status hybridge_picture_part(hybridge_picture picture, size_t part, hybridge_encoded* encoded);
+
 hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* session);
 hybridge_status hybridge_session_close(hybridge_session session);
 

@@ -21,6 +21,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "drafted": interface.DraftedStruct,
     "vision": interface.VisionStruct,
     "pictured": interface.PicturedStruct,
+    "encoded": interface.EncodedStruct,
     "part": interface.PartStruct,
     "info": interface.InfoStruct,
     "sampling": interface.SamplingStruct,
