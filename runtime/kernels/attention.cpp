@@ -47,8 +47,16 @@ void dot_rows(const T* rows, const T* next, int64_t count, int64_t stride, const
   for (; n < count; ++n) dot_tile<Q, 1>(rows + n * stride, after(n), stride, query, D, scores + n);
 }
 
+// Where a block's scores, then weights, lie: those of a query in a row, or the queries side by side.
+struct InRows {
+  static constexpr int64_t of(int64_t query, int64_t row) { return query * ROWS + row; }
+};
+struct SideBySide {
+  static constexpr int64_t of(int64_t query, int64_t row) { return row * QUERIES + query; }
+};
+
 // sums[query][v] += weights[query][row] * rows[row][v], for Q queries and N vectors of v.
-template <int Q, int N, typename T>
+template <int Q, int N, typename Place, typename T>
 void weigh_tile(const T* rows, const T* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t width) {
   f32xr acc[Q][N];
   for (int i = 0; i < Q; ++i)
@@ -60,22 +68,22 @@ void weigh_tile(const T* rows, const T* next, int64_t count, int64_t stride, con
       if (next) __builtin_prefetch(next + row * stride + n * REGISTER_LANES);
     }
     for (int i = 0; i < Q; ++i)
-      for (int n = 0; n < N; ++n) acc[i][n] += value[n] * weights[i * ROWS + row];
+      for (int n = 0; n < N; ++n) acc[i][n] += value[n] * weights[Place::of(i, row)];
   }
   for (int i = 0; i < Q; ++i)
     for (int n = 0; n < N; ++n) store(sums + i * width + n * REGISTER_LANES, acc[i][n]);
 }
 
-template <int Q, typename T>
+template <int Q, typename Place, typename T>
 void weigh_rows(const T* rows, const T* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t V, int64_t width) {
   const auto after = [&](int64_t v) { return next ? next + v : next; };
   int64_t v = 0;
   constexpr int N = AT_ONCE<Q>;
-  for (; v + N * REGISTER_LANES <= V; v += N * REGISTER_LANES) weigh_tile<Q, N>(rows + v, after(v), count, stride, weights, sums + v, width);
-  for (; v + REGISTER_LANES <= V; v += REGISTER_LANES) weigh_tile<Q, 1>(rows + v, after(v), count, stride, weights, sums + v, width);
+  for (; v + N * REGISTER_LANES <= V; v += N * REGISTER_LANES) weigh_tile<Q, N, Place>(rows + v, after(v), count, stride, weights, sums + v, width);
+  for (; v + REGISTER_LANES <= V; v += REGISTER_LANES) weigh_tile<Q, 1, Place>(rows + v, after(v), count, stride, weights, sums + v, width);
   for (; v < V; ++v)
     for (int i = 0; i < Q; ++i)
-      for (int64_t row = 0; row < count; ++row) sums[i * width + v] += float(rows[row * stride + v]) * weights[i * ROWS + row];
+      for (int64_t row = 0; row < count; ++row) sums[i * width + v] += float(rows[row * stride + v]) * weights[Place::of(i, row)];
 }
 
 // Narrows begin..end to rows that some query of the unit sees and that follow each other; the others are not touched. Returns
@@ -87,14 +95,24 @@ bool narrow(const Attention& a, const Unit& u, int64_t& begin, int64_t& end) {
     end = std::max(begin, std::min({begin + ROWS, u.end, a.end(last), a.run(begin)}));
     return begin >= a.first(last) && end <= a.end(first);
   }
-  const auto seen = [&](int64_t row) {
+  for (; begin < u.end; begin += ROWS) {
+    const int64_t count = std::min(ROWS, u.end - begin);
+    uint8_t some[ROWS] = {}, every[ROWS];
+    std::fill_n(every, ROWS, 1);
     for (int64_t token = first; token <= last; ++token)
-      if (a.mask[token * a.R + row]) return true;
-    return false;
-  };
-  while (begin < u.end && !seen(begin)) ++begin;
-  end = begin;
-  while (end < std::min(begin + ROWS, u.end) && seen(end)) ++end;
+      for (int64_t row = 0; row < count; ++row) {
+        const uint8_t seen = a.mask[token * a.R + begin + row] != 0;
+        some[row] |= seen;
+        every[row] &= seen;
+      }
+    const uint8_t* from = std::find<const uint8_t*>(some, some + count, 1);
+    if (from == some + count) continue;
+    const uint8_t* to = std::find<const uint8_t*>(from, some + count, 0);
+    end = begin + (to - some);
+    begin += from - some;
+    return std::count(every + (from - some), every + (to - some), 0) == 0;
+  }
+  begin = end = u.end;
   return false;
 }
 
@@ -145,19 +163,122 @@ void score(const Attention& a, const Unit& u, const T* keys, const T* values, in
 }
 
 // Adds a block's weighted values to the sums.
-template <typename T>
+template <typename Place, typename T>
 void weigh(const Attention& a, const Unit& u, const T* values, const T* next_keys, int64_t count, const float* weights) {
   const int64_t width = a.columns() + 2;
   for (int64_t h = 0; h < u.heads; ++h)
     in_tiles(u.count, [&](int64_t i, auto q) {
       const int64_t at = h * u.count + i;
       const T* next = i || !next_keys ? nullptr : next_keys + h * a.D;
-      weigh_rows<q()>(values + h * a.V, next, count, a.G * a.V, weights + at * ROWS, u.sums + at * width, a.V, width);
+      weigh_rows<q(), Place>(values + h * a.V, next, count, a.G * a.V, weights + Place::of(at, 0), u.sums + at * width, a.V, width);
     });
+}
+
+// Many queries of one head side by side, each in a lane of its own: no sum goes across lanes.
+constexpr int SIDES = std::min<int>(QUERIES / REGISTER_LANES, REGISTERS / 8), ROWS_AT_ONCE = REGISTERS / 2 / SIDES;
+
+// scores [N, QUERIES] of N rows, of queries [D, QUERIES].
+template <int N>
+void score_tile(const float* rows, int64_t stride, const float* query, int64_t D, float* scores) {
+  for (int64_t first = 0; first < QUERIES; first += SIDES * REGISTER_LANES) {
+    f32xr acc[N][SIDES] = {};
+    for (int64_t d = 0; d < D; ++d) {
+      f32xr q[SIDES];
+      for (int i = 0; i < SIDES; ++i) q[i] = keep(load<f32xr>(query + d * QUERIES + first + i * REGISTER_LANES));
+      for (int n = 0; n < N; ++n)
+        for (int i = 0; i < SIDES; ++i) acc[n][i] += q[i] * rows[n * stride + d];
+    }
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < SIDES; ++i) store(scores + n * QUERIES + first + i * REGISTER_LANES, acc[n][i]);
+  }
+}
+
+void score_side_by_side(const float* rows, int64_t count, int64_t stride, const float* query, int64_t D, float* scores) {
+  int64_t n = 0;
+  for (; n + ROWS_AT_ONCE <= count; n += ROWS_AT_ONCE) score_tile<ROWS_AT_ONCE>(rows + n * stride, stride, query, D, scores + n * QUERIES);
+  for (; n < count; ++n) score_tile<1>(rows + n * stride, stride, query, D, scores + n * QUERIES);
+}
+
+// Which of sixteen queries of a unit, from `first` on, see a row.
+struct SeenBy {
+  const Attention& a;
+  int32_t tokens[LANES], begins[LANES], ends[LANES];  // positions that a query sees
+
+  SeenBy(const Attention& of, const Unit& u, int64_t first) : a(of) {
+    for (int64_t i = 0; i < LANES; ++i) {
+      const int64_t token = u.token(a, std::min(first + i, u.count - 1));
+      tokens[i] = int32_t(token);
+      begins[i] = a.mask ? 0 : int32_t(std::max<int64_t>(a.first(token) - u.begin, 0));
+      ends[i] = a.mask ? 0 : int32_t(a.end(token) - u.begin);
+    }
+  }
+
+  i32x16 operator()(int64_t row, int64_t begin) const {
+    if (!a.mask) return (load<i32x16>(begins) < int32_t(row - begin + 1)) & (load<i32x16>(ends) > int32_t(row - begin));
+    int32_t seen[LANES];
+    for (int i = 0; i < LANES; ++i) seen[i] = a.mask[tokens[i] * a.R + row] ? -1 : 0;
+    return load<i32x16>(seen);
+  }
+};
+
+// As soften(), of scores [ROWS, QUERIES].
+void soften_side_by_side(const Attention& a, const Unit& u, float* all_scores, int64_t begin, int64_t count, bool all) {
+  for (int64_t first = 0; first < u.count; first += LANES) {
+    const int64_t queries = std::min<int64_t>(LANES, u.count - first);
+    const SeenBy seen(a, u, first);
+    float top[LANES];
+    std::fill_n(top, LANES, NEVER);
+    for (int64_t i = 0; i < queries; ++i) top[i] = Running(a, u, first + i).top;
+    f32x16 tops = load<f32x16>(top);
+    for (int64_t r = 0; r < count; ++r) {
+      float* scores = all_scores + r * QUERIES + first;
+      f32x16 score = load<f32x16>(scores);
+      if (a.softcap > 0.0f) score = capped(score, a.softcap);
+      if (!all) score = select(seen(begin + r, u.begin), score, splat(NEVER));
+      tops = larger(tops, score);
+      store(scores, score);
+    }
+    store(top, tops);
+    for (int64_t i = 0; i < queries; ++i) Running(a, u, first + i).raise(top[i]);
+    f32x16 weights{};
+    for (int64_t r = 0; r < count; ++r) {
+      float* scores = all_scores + r * QUERIES + first;
+      const f32x16 score = load<f32x16>(scores), one = select(score == splat(NEVER), splat(0.0f), exp(score - tops));
+      weights += one;
+      store(scores, one);
+    }
+    store(top, weights);
+    for (int64_t i = 0; i < queries; ++i) Running(a, u, first + i).weight += top[i];
+  }
+}
+
+// The keys of a block as float32, and how far apart they are.
+std::pair<const float*, int64_t> as_floats(const float* keys, int64_t, int64_t stride, int64_t, float*) { return {keys, stride}; }
+std::pair<const float*, int64_t> as_floats(const half* keys, int64_t count, int64_t stride, int64_t D, float* room) {
+  for (int64_t n = 0; n < count; ++n)
+    for (int64_t d = 0; d < D; ++d) room[n * D + d] = float(keys[n * stride + d]);
+  return {room, D};
+}
+
+template <typename T>
+void run_side_by_side(const Attention& a, const Rows<T>& rows, const Unit& u, float* query, float* scores) {
+  float* room = scores + QUERIES * ROWS;
+  std::fill_n(query, QUERIES * a.D, 0.0f);
+  for (int64_t i = 0; i < u.count; ++i)
+    for (int64_t d = 0; d < a.D; ++d) query[d * QUERIES + i] = u.query(a, i)[d] * a.scale;
+  for (int64_t begin = u.begin, end; begin < u.end; begin = end) {
+    const bool all = narrow(a, u, begin, end);
+    if (begin == end) break;
+    const auto [keys, stride] = as_floats(rows.keys + (a.row(begin) * a.G + u.head) * a.D, end - begin, a.G * a.D, a.D, room);
+    score_side_by_side(keys, end - begin, stride, query, a.D, scores);
+    soften_side_by_side(a, u, scores, begin, end - begin, all);
+    weigh<SideBySide, T>(a, u, rows.values + (a.row(begin) * a.G + u.head) * a.V, nullptr, end - begin, scores);
+  }
 }
 
 template <typename T>
 void run(const Attention& a, const Rows<T>& rows, const Unit& u, float* query, float* scores) {
+  if (a.T >= QUERIES && u.heads == 1) return run_side_by_side(a, rows, u, query, scores);
   for (int64_t i = 0; i < u.queries(); ++i)
     for (int64_t d = 0; d < a.D; ++d) query[i * a.D + d] = u.query(a, i)[d] * a.scale;
   for (int64_t begin = u.begin, end; begin < u.end; begin = end) {
@@ -169,13 +290,14 @@ void run(const Attention& a, const Rows<T>& rows, const Unit& u, float* query, f
     score(a, u, keys, values, end - begin, query, scores);
     soften(a, u, scores, begin, end - begin, all);
     const T* next = begin + 2 * ROWS <= u.end && a.D == a.V ? keys + ROWS * a.G * a.D : nullptr;
-    weigh(a, u, values, next, end - begin, scores);
+    weigh<InRows>(a, u, values, next, end - begin, scores);
   }
 }
 
 template <typename T>
 bool attend_over(KernelRuntimeContext& context, const Attention& a, const Rows<T>& rows) {
-  const int64_t memory = QUERIES * (a.D + ROWS) * sizeof(float);
+  const int64_t room = std::is_same_v<T, half> ? ROWS * a.D : 0;  // of a block's keys as float32
+  const int64_t memory = (QUERIES * (a.D + ROWS) + room) * sizeof(float);
   return attend(context, a, memory, (a.D + a.V) * sizeof(T) / 4, [&](const Unit& unit, void* own) {
     float* query = static_cast<float*>(own);
     run(a, rows, unit, query, query + QUERIES * a.D);

@@ -4,7 +4,7 @@
 //   text                                        begin another text
 //   plan ROOM [CONFIDENCE]     worth SPENT CONFIDENCE ...     certain COUNT
 //   done LENGTH PROPOSED ACCEPTED SECONDS DRAFTING
-//   shadow SECONDS TOKEN ...     compare TOKEN     wants     shadowing     acceptance
+//   shadow SECONDS TOKEN ...     compare TOKEN     wants LONGEST     shadowing     acceptance
 //   judge MODEL                                 accept a token with the controller that a drafter keeps with a model
 #include <hybridge/draft_length_controller.h>
 #include <hybridge/drafter.h>
@@ -64,7 +64,7 @@ class Player {
       controller_.shadow(*costs_, rest<int64_t>(in), seconds);
     }
     if (name == "compare") controller_.compare(next<int64_t>(in));
-    if (name == "wants") say(controller_.wants_shadow(*costs_));
+    if (name == "wants") say(controller_.wants_shadow(*costs_, next<size_t>(in)));
     if (name == "shadowing") say(controller_.shadow_length(*costs_));
     if (name == "acceptance") say(controller_.acceptance());
     if (name == "judge") {

@@ -54,12 +54,12 @@ class DraftLengthController {
   BlockPlan plan(const RoundCosts& costs, size_t longest, std::optional<double> confidence = std::nullopt) const {
     BlockPlan best{1, 1 / costs.of(1)};
     const double budget = this->budget(costs);
-    if (costs.wants_decode() || budget < -OVERDRAFT * costs.of(1)) return best;
+    if (costs.wants_decode() || budget < -OVERDRAFT * costs.of(1) || (drafting_.empty() && !confidence)) return best;
     const double a = confidence.value_or(acceptance()), margin = budget <= 0 ? CLEARLY : confidence ? 1.0 : MARGIN;
     const double sure = confidence || budget > 0 ? 0.0 : std::min(acceptance(), surely_accepted());
     for (const size_t each : costs.lengths()) {
       const size_t length = std::min(each, longest);
-      const double proposal = confidence ? 0.0 : drafting_.empty() ? UNKNOWN * costs.of(1) : drafting(length);
+      const double proposal = confidence ? 0.0 : drafting(length);
       const double speed = std::max(expected(length, a) / margin, expected(length, sure)) / (costs.of(length) + proposal);
       if (length > 1 && speed > best.speed) best = {length, speed};
     }
@@ -95,18 +95,19 @@ class DraftLengthController {
   // The number of draft tokens that are only compared, proposed at once.
   static size_t shadow_length(const RoundCosts& costs) { return std::min(SHADOW_LENGTH, costs.longest() - 1); }
 
-  // True if there is time to propose some.
-  bool wants_shadow(const RoundCosts& costs) const {
-    const double cost = drafting_.empty() ? costs.of(1) : drafting(shadow_length(costs) + 1);
-    return shadow_.empty() && costs.are_known() && budget(costs) >= cost;
+  // True if there is time to propose some, and blocks of up to `longest` tokens would pay if all were right. The first time tells
+  // what a proposal takes, before a block is risked.
+  bool wants_shadow(const RoundCosts& costs, size_t longest) const {
+    if (!shadow_.empty() || !costs.are_known()) return false;
+    return drafting_.empty() || (budget(costs) >= drafting(shadow_length(costs) + 1) && could_pay(costs, longest));
   }
 
   // Keeps draft tokens that are only compared with what comes. seconds: what proposing them took, unless it was time for something
-  // else.
+  // else; the first time it is no text's loss.
   void shadow(const RoundCosts& costs, std::vector<int64_t> tokens, std::optional<double> seconds = std::nullopt) {
     if (seconds) {
+      if (!drafting_.empty()) spend(costs, *seconds);
       learn_drafting(shadow_length(costs) + 1, *seconds);
-      spend(costs, *seconds);
     }
     shadow_ = std::move(tokens);
   }
@@ -126,8 +127,6 @@ class DraftLengthController {
   // Decodes that may be lost beyond that by blocks that surely pay, or look faster than decoding by the factor CLEARLY: right
   // tokens come in runs, and one bad run is not to end this.
   static constexpr double OVERDRAFT = 6.0, CLEARLY = 1.25;
-  // Decodes that a proposal is taken to cost until one was measured.
-  static constexpr double UNKNOWN = 0.5;
   // Most decodes that are won by earlier blocks and may be lost again, and that were lost in one text and are saved in the next.
   static constexpr double MOST_KEPT = 8.0, MOST_OWED = 2.0;
   // Draft tokens in a row that are compared; later ones would only be judged if these are right.
@@ -148,6 +147,13 @@ class DraftLengthController {
   void learn_drafting(size_t length, double seconds) {
     const auto [known, is_first] = drafting_.try_emplace(length, seconds);
     if (!is_first) known->second += (seconds < known->second ? 0.5 : 0.1) * (std::min(seconds, 2 * known->second) - known->second);
+  }
+
+  bool could_pay(const RoundCosts& costs, size_t longest) const {
+    return std::ranges::any_of(costs.lengths(), [&](size_t each) {
+      const size_t length = std::min(each, longest);
+      return costs.of(length) + drafting(length) < static_cast<double>(length) * costs.of(1);
+    });
   }
 
   // Judges draft tokens up to the first wrong one; those that follow it were not verified.

@@ -235,7 +235,8 @@ class Generator {
       if (plan.length > 1 && plan.speed > std::max(free.plan.speed, best.plan.speed)) best = {each, plan, {}};
     }
     for (Drafter* each : drafters_) {
-      if (each != best.drafter && !each->is_cheap() && controller_of(*each).wants_shadow(costs_)) propose_in_shadow(*each);
+      if (each == best.drafter || each->is_cheap()) continue;
+      if (controller_of(*each).wants_shadow(costs_, 1 + each->longest())) propose_in_shadow(*each);
     }
     if (best.drafter == nullptr || !ask(best)) best = std::move(free);
     now_.drafter = best.drafter;

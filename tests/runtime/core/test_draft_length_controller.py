@@ -85,8 +85,8 @@ class DraftLengthController:
     def compare(self, token: int) -> None:
         self._player.tell("compare", token)
 
-    def wants_shadow(self) -> bool:
-        return bool(self._player.ask("wants"))
+    def wants_shadow(self, longest: int = 100) -> bool:
+        return bool(self._player.ask("wants", longest))
 
     @property
     def shadow_length(self) -> int:
@@ -202,9 +202,35 @@ def test_it_measures_decoding_again_now_and_then(controller_of: MakeController) 
     assert lengths.count(1) in (4, 6), "two in a row: the first one, behind a block, takes longer than decoding does"
 
 
+def test_nothing_is_risked_before_it_is_known_what_a_proposal_takes(controller_of: MakeController) -> None:
+    """A first block of a tiny model's multi-token prediction took 10 decodes, and was guessed to take two."""
+    controller = controller_of((4, 16))
+    for _ in range(20):
+        assert controller.choose(100) == 1
+        controller.round_done(1, 0, 0, 1.0)
+    assert controller.wants_shadow()
+    controller.shadow([1], 0.2)
+    assert controller.choose(100) > 1
+
+
+@pytest.mark.parametrize(("longest", "wanted"), [(4, False), (16, True)])
+def test_no_proposal_is_compared_where_no_block_could_pay(controller_of: MakeController, longest: int, wanted: bool) -> None:
+    controller = controller_of((4, 16))
+    for _ in range(5):
+        controller.round_done(1, 0, 0, 1.0)
+    controller.shadow([2], 3.0)  # with a verify of 4, more than 4 decodes; with one of 16, less than 16
+    controller.compare(1)
+    for _ in range(2000):  # a share of these is to be lost
+        controller.round_done(1, 0, 0, 1.0)
+    assert controller.wants_shadow(longest) is wanted
+
+
 def test_a_decode_behind_a_block_is_not_what_decoding_costs(controller_of: MakeController) -> None:
     """It takes up to twice as long. By and by blocks that were slower than decoding looked good."""
     controller, lengths = controller_of((4,)), [1]
+    controller.shadow([7, 7, 7], 0.8)
+    for _ in range(3):
+        controller.compare(7)
     for number in range(1200):
         length = controller.choose(100)
         seconds = 2.2 if length > 1 else 2.0 if lengths[-1] > 1 else 1.0
@@ -377,12 +403,12 @@ def test_a_drafter_that_cannot_be_referred_to_weakly_is_measured_anew() -> None:
         __hash__ = None  # type: ignore[assignment]
 
     session, found = table_session(Table(1, ends=False), max_seq_len=200), []
-    plain = [1, 2, *session.generate([1, 2], max_new_tokens=150)]
+    plain = [1, 2, *session.generate([1, 2], max_new_tokens=150, clock=ticking())]
     drafter = Slotted(plain, 1.0)
     for _ in range(2):
         session.reset()
         stats = GenerationStats()
-        list(session.generate([1, 2], max_new_tokens=12, drafter=drafter, stats=stats, clock=ticking()))
+        list(session.generate([1, 2], max_new_tokens=24, drafter=drafter, stats=stats, clock=ticking()))
         found.append(stats.verifies)
     assert found[0] == found[1] > 0
 
