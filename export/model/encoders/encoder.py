@@ -64,7 +64,7 @@ class Patches:
 
     @classmethod
     def of(cls, kernels: Kernels, count: Tensor, length: int) -> Patches:
-        """Let the first ``count`` (int64 [1]) of ``length`` patches see each other; padding sees one, which takes least time."""
+        """Let the first ``count`` (int64 [1]) of ``length`` patches see each other; padding sees one: the least work."""
         held = torch.arange(length)
         mask = held < torch.where(held < count, count, 1)[:, None]
         block = Block(start=torch.zeros(1, dtype=torch.long), count=count, length=length)
