@@ -202,19 +202,21 @@ void score_side_by_side(const float* rows, int64_t count, int64_t stride, const 
 // Which of sixteen queries of a unit, from `first` on, see a row.
 struct SeenBy {
   const Attention& a;
-  int32_t tokens[LANES], begins[LANES], ends[LANES];  // positions that a query sees
+  int64_t origin;
+  int32_t tokens[LANES], begins[LANES], ends[LANES];  // what a query sees, in positions behind `origin`
 
-  SeenBy(const Attention& of, const Unit& u, int64_t first) : a(of) {
+  SeenBy(const Attention& of, const Unit& u, int64_t first) : a(of), origin(u.begin) {
     for (int64_t i = 0; i < LANES; ++i) {
       const int64_t token = u.token(a, std::min(first + i, u.count - 1));
       tokens[i] = int32_t(token);
-      begins[i] = a.mask ? 0 : int32_t(std::max<int64_t>(a.first(token) - u.begin, 0));
-      ends[i] = a.mask ? 0 : int32_t(a.end(token) - u.begin);
+      begins[i] = a.mask ? 0 : int32_t(std::max<int64_t>(a.first(token) - origin, 0));
+      ends[i] = a.mask ? 0 : int32_t(a.end(token) - origin);
     }
   }
 
-  i32x16 operator()(int64_t row, int64_t begin) const {
-    if (!a.mask) return (load<i32x16>(begins) < int32_t(row - begin + 1)) & (load<i32x16>(ends) > int32_t(row - begin));
+  i32x16 operator()(int64_t row) const {
+    const auto at = int32_t(row - origin);
+    if (!a.mask) return (load<i32x16>(begins) < at + 1) & (load<i32x16>(ends) > at);
     int32_t seen[LANES];
     for (int i = 0; i < LANES; ++i) seen[i] = a.mask[tokens[i] * a.R + row] ? -1 : 0;
     return load<i32x16>(seen);
@@ -225,7 +227,8 @@ struct SeenBy {
 void soften_side_by_side(const Attention& a, const Unit& u, float* all_scores, int64_t begin, int64_t count, bool all) {
   for (int64_t first = 0; first < u.count; first += LANES) {
     const int64_t queries = std::min<int64_t>(LANES, u.count - first);
-    const SeenBy seen(a, u, first);
+    std::optional<SeenBy> seen;
+    if (!all) seen.emplace(a, u, first);
     float top[LANES];
     std::fill_n(top, LANES, NEVER);
     for (int64_t i = 0; i < queries; ++i) top[i] = Running(a, u, first + i).top;
@@ -234,7 +237,7 @@ void soften_side_by_side(const Attention& a, const Unit& u, float* all_scores, i
       float* scores = all_scores + r * QUERIES + first;
       f32x16 score = load<f32x16>(scores);
       if (a.softcap > 0.0f) score = capped(score, a.softcap);
-      if (!all) score = select(seen(begin + r, u.begin), score, splat(NEVER));
+      if (seen) score = select((*seen)(begin + r), score, splat(NEVER));
       tops = larger(tops, score);
       store(scores, score);
     }

@@ -77,7 +77,7 @@ class AssistantReference:
         return {name: each.clone() for name, each in self.assistant.state_dict().items() if name != "lm_head.weight"}
 
     def definition(self, model: Any) -> Any:
-        """What it proposes for the target ``model``: so many guesses behind a text, whose last token is not committed."""
+        """Return what proposes for the target ``model`` behind a text, whose last token is not committed."""
 
         def guess(text: list[int], count: int) -> list[int]:
             return self.proposals(model, text, count)
@@ -85,7 +85,7 @@ class AssistantReference:
         return guess
 
     def proposals(self, model: Any, text: list[int], count: int, **pictures: Any) -> list[int]:
-        """What it proposes behind a text for the target ``model``. pictures: of the text, as a multimodal model takes them."""
+        """Return what it proposes behind a text for the target ``model``. pictures: of the text, as that model takes them."""
         self.assistant.generation_config.num_assistant_tokens = count
         limits = GenerationConfig(max_length=len(text) + count + 1)
         generator = SinglePositionMultiTokenCandidateGenerator(self.assistant, model.get_input_embeddings(), limits)

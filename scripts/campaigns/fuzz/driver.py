@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 
@@ -45,6 +46,27 @@ class Target(Protocol):
 
     def make(self, seed: int, index: int) -> Input:
         """Return input ``index`` of a seed: the same ones give the same input."""
+
+
+OPTIONS = {
+    "ASAN_OPTIONS": "allocator_may_return_null=1:max_allocation_size_mb=1024:detect_leaks=0:detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
+
+
+class Compiled:
+    """What targets share whose child is a program under the sanitizers, which ``prepare`` compiles. words: of its command."""
+
+    program: Path
+    words: Sequence[str] = ()
+
+    def command(self) -> Sequence[str]:
+        """Return what starts a child; see ``Target``."""
+        return [str(self.program), *self.words]
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the options of the sanitizers."""
+        return OPTIONS
 
 
 BATCH, KEPT_OUTPUT = 100, 4000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from campaigns import ROOT
 from campaigns.fuzz import kernel_calls
-from campaigns.fuzz.driver import Input
+from campaigns.fuzz.driver import Compiled, Input
 from campaigns.fuzz.kernel_arguments import CALLS, DTYPES, Argument, Array, Maybe, MaybeReal, hostile
 from hybridge.runtime.kernels import compiling, library
 
@@ -24,32 +24,20 @@ FLAGS = [
     *("-O0", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all"),
     *("-include", str(STUB), f"-I{library.FOLDER}"),
 ]
-OPTIONS = {
-    "ASAN_OPTIONS": "allocator_may_return_null=1:max_allocation_size_mb=1024:detect_leaks=0:detect_stack_use_after_return=1",
-    "UBSAN_OPTIONS": "print_stacktrace=1",
-}
 assert kernel_calls  # its import registers the calls
 
 
-class Kernels:
+class Kernels(Compiled):
     """See ``Target``."""
 
     def __init__(self, name: str = "kernels", architecture: str = "native") -> None:
         """``architecture`` is the compiler's: the vectors of this processor, or fewer."""
         self.name, self._architecture = name, architecture
         self._names = sorted(CALLS)
-        self._program: Path | None = None
 
     def prepare(self) -> None:
         """Compile every kernel with the sanitizers: some minutes, once for each state of the sources."""
-        self._program = compiled(self._architecture)
-
-    def command(self) -> Sequence[str]:
-        assert self._program
-        return [str(self._program)]
-
-    def environment(self) -> Mapping[str, str]:
-        return OPTIONS
+        self.program = compiled(self._architecture)
 
     def make(self, seed: int, index: int) -> Input:
         """Return a good call, nine times of ten with one to three hostile arguments."""

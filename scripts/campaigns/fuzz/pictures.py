@@ -8,7 +8,7 @@ import json
 import random
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from campaigns.fuzz.driver import Input
+from campaigns.fuzz.driver import Compiled, Input
 from campaigns.fuzz.files import Files, changed_bytes, changed_json, work
 from campaigns.fuzz.files import artifact as text_artifact
-from campaigns.fuzz.kernels import OPTIONS
 
 CHAT, PICTURE, REQUEST, ROWS = "talk.state", "picture", "request", "rows.json"
 MESSAGES = ("What is this?", "And this?")
@@ -184,26 +183,16 @@ def changed_picture(rng: random.Random, good: bytes) -> bytes:
     return rng.choice((data[:at], data[:at], data + other, data[:at] + other[at:], data[:at] + rng.randbytes(400)))
 
 
-class PictureFiles:
+class PictureFiles(Compiled):
     """See ``Target``: the same files for hybridge-cli's decoder, under the sanitizers; those of ``GOOD``'s form are taken."""
 
     name = "native-picture-files"
-
-    def __init__(self) -> None:
-        self._program: Path | None = None
 
     def prepare(self) -> None:
         """Compile the decoder: a minute, once for each state of the sources."""
         from native_programs import native_program
 
-        self._program = native_program("picture_files")
-
-    def command(self) -> Sequence[str]:
-        assert self._program
-        return [str(self._program)]
-
-    def environment(self) -> Mapping[str, str]:
-        return OPTIONS
+        self.program = native_program("picture_files")
 
     def make(self, seed: int, index: int) -> Input:
         """Return a file as ``changed_picture`` makes it, or a good one."""

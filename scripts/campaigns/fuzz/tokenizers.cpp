@@ -57,7 +57,7 @@ std::string answer_chat(std::string_view json, std::string_view text) {
     splitter.push(stops.finish());
     const Parts last = splitter.finish();
     if (shown > said.size() || last.content.size() > said.size()) return "wrong: an answer has more than was said";
-    const auto picture = std::make_shared<const MessagePicture>(MessagePicture{{-5}, part(0), {}});
+    const auto picture = std::make_shared<const MessagePicture>(MessagePicture{{-5}, [saved = std::string(part(0))] { return saved; }});
     const ChatLog log{{{"user", part(1), "", 1}, {"assistant", said, said}}, {{0, 2, said, said, {{0, 1}}, {picture}}}, {1, -5, 3}};
     if (ChatLog::from_json(log.to_json()).to_json() != log.to_json()) return "wrong: a log is another one when it is read";
     return "accepted";

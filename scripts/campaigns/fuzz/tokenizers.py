@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from campaigns.fuzz.driver import Input
+from campaigns.fuzz.driver import Compiled, Input
 from campaigns.fuzz.files import changed_text
-from campaigns.fuzz.kernels import OPTIONS, SANITIZERS
+from campaigns.fuzz.kernels import SANITIZERS
 from hybridge.export.write.chat_format import find_chat_format
 from hybridge.runtime.core import library
 from hybridge.runtime.kernels import compiling
@@ -22,25 +22,15 @@ DRIVER = Path(__file__).with_name("tokenizers.cpp")
 FLAGS = ("-O1", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", f"-I{library.SOURCES}")
 
 
-class Tokenizers:
+class Tokenizers(Compiled):
     """See ``Target``: each published kind of tokenizer, its file changed nine times of ten."""
 
     name = "native-tokenizers"
 
-    def __init__(self) -> None:
-        self._program: Path | None = None
-
     def prepare(self) -> None:
         """Compile the tokenizer with the sanitizers: a minute, once for each state of the sources."""
-        self._program = compiled()
+        self.program = compiled()
         files()
-
-    def command(self) -> Sequence[str]:
-        assert self._program
-        return [str(self._program)]
-
-    def environment(self) -> Mapping[str, str]:
-        return OPTIONS
 
     def make(self, seed: int, index: int) -> Input:
         """Return a text of odd pieces or of bytes that are none, for a file as it is or changed."""
@@ -56,25 +46,16 @@ class Tokenizers:
         return Input(struct.pack("<I", len(data)) + data + text, f"{name}, {len(data)} bytes; {text[:80]!r}", good=good)
 
 
-class ChatFormats:
+class ChatFormats(Compiled):
     """See ``Target``: the chat formats of our tests' templates, changed nine times of ten, and logs of chats."""
 
     name = "native-chats"
-
-    def __init__(self) -> None:
-        self._program: Path | None = None
+    words = ("chats",)
 
     def prepare(self) -> None:
         """Compile the core's text, as for ``Tokenizers``, and find the formats."""
-        self._program = compiled()
+        self.program = compiled()
         chat_formats()
-
-    def command(self) -> Sequence[str]:
-        assert self._program
-        return [str(self._program), "chats"]
-
-    def environment(self) -> Mapping[str, str]:
-        return OPTIONS
 
     def make(self, seed: int, index: int) -> Input:
         """Return something said, with the marks of formats in it, for a format as it is or changed, or for a log."""
@@ -88,24 +69,15 @@ class ChatFormats:
         return Input(struct.pack("<I", len(data)) + data + said, f"{len(data)} bytes; {said[:80]!r}", good=good)
 
 
-class Grammars:
+class Grammars(Compiled):
     """See ``Target``: JSON schemas and regular expressions, changed nine times of ten, and texts that follow them."""
 
     name = "native-grammars"
-
-    def __init__(self) -> None:
-        self._program: Path | None = None
+    words = ("grammars",)
 
     def prepare(self) -> None:
         """Compile the core's text, as for ``Tokenizers``."""
-        self._program = compiled()
-
-    def command(self) -> Sequence[str]:
-        assert self._program
-        return [str(self._program), "grammars"]
-
-    def environment(self) -> Mapping[str, str]:
-        return OPTIONS
+        self.program = compiled()
 
     def make(self, seed: int, index: int) -> Input:
         """Return bytes that choose among the tokens that may come, for a grammar as it is or changed."""

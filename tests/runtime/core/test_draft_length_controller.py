@@ -135,7 +135,7 @@ def play(
 
 
 def best(acceptance: float, cost_of_a_guess: float) -> float:
-    """What the best fixed block length reaches."""
+    """Return what the best fixed block length reaches."""
     a = acceptance
     return max(sum(a**i for i in range(S)) / (1 + (S - 1) * cost_of_a_guess) for S in (1, *LENGTHS))
 
