@@ -8,7 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 import pytest
-from campaigns.fuzz import files
+from campaigns.fuzz import files, pictures
+from campaigns.fuzz.__main__ import TARGETS
 from campaigns.fuzz.driver import Input, Report, fuzz, run_batch
 from campaigns.fuzz.kernel_arguments import CALLS
 from campaigns.fuzz.kernels import Kernels
@@ -82,6 +83,19 @@ def test_a_checkpoint_with_folders_in_it_is_opened() -> None:
     report = fuzz(configs, 0, 0, 3, None)
     assert report.findings == []
     assert report.outcomes["accepted"] >= 1
+
+
+PICTURES = [each.name for each in pictures.TARGETS]
+
+
+@pytest.mark.parametrize("name", ["native-picture-files", *PICTURES])
+def test_hostile_pictures_are_taken_or_refused(name: str) -> None:
+    """Pictures that numpy resized in more than 10 seconds were hangs, before the core did it."""
+    target = TARGETS[name]()
+    target.prepare()
+    report = fuzz(target, 3, 0, 25 if name in PICTURES else 200, None)
+    assert report.findings == [], "\n".join(map(str, report.findings))
+    assert min(report.outcomes["accepted"], report.outcomes["refused"]) >= 3
 
 
 @pytest.mark.parametrize(
