@@ -27,9 +27,11 @@ from command_line import Outcome, Run, exit_code, outcome
 from public_folders import (
     GEMMA_OPTIONS,
     LFM2_VL_OPTIONS,
+    OMNI_OPTIONS,
     QWEN_OPTIONS,
     save_gemma4,
     save_lfm2_vl,
+    save_nemotron_h_omni,
     save_qwen3_5_pictures,
 )
 from store import exported as stored
@@ -165,6 +167,20 @@ def block_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def block_artifact(block_checkpoint: Path) -> Path:
     """The artifact of ``block_checkpoint``, which reads pictures of 20 rows at once and tokens by 16."""
     return stored(block_checkpoint, GEMMA_OPTIONS)
+
+
+@pytest.fixture(scope="session")
+def omni_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Nemotron-H Omni checkpoint in its public form, scaled down, which takes sounds and videos, too."""
+    folder = tmp_path_factory.mktemp("nemotron_h_omni")
+    save_nemotron_h_omni(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def omni_artifact(omni_checkpoint: Path) -> Path:
+    """The artifact of ``omni_checkpoint``, whose pictures are enlarged to 6 tokens at least."""
+    return stored(omni_checkpoint, OMNI_OPTIONS)
 
 
 @pytest.fixture

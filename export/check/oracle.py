@@ -99,7 +99,8 @@ def uncached_with_pictures(loaded: LoadedModel, pixels: Pixels) -> Oracle:
     whole = loaded.whole
     assert whole is not None, "only a multimodal model takes pictures"
     family, processor = VISION[whole.config.model_type], read_processor(loaded.source.folder)
-    whole.set_output_embeddings(loaded.model.get_output_embeddings())  # a tied head may have been rounded
+    if whole.get_output_embeddings() is not None:  # otherwise the text model is a part of the whole
+        whole.set_output_embeddings(loaded.model.get_output_embeddings())  # a tied head may have been rounded
 
     @torch.no_grad()
     def oracle(tokens: Sequence[int]) -> Tensor:

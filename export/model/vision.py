@@ -11,6 +11,7 @@ from hybridge.export.model.encoders.encoder import VisionFamily
 from hybridge.export.model.encoders.gemma4 import GEMMA4
 from hybridge.export.model.encoders.lfm2_vl import LFM2_VL
 from hybridge.export.model.encoders.lfm3_vl import LFM3_VL
+from hybridge.export.model.encoders.nemotron_h_omni import NEMOTRON_H_OMNI
 from hybridge.export.model.encoders.qwen3_5 import QWEN3_5
 from hybridge.export.source.files import check_files, read_object
 from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription, check_pictures
@@ -23,6 +24,7 @@ VISION: Mapping[str, VisionFamily] = {
     "qwen3_5": QWEN3_5,
     "qwen3_5_moe": QWEN3_5,
     "gemma4": GEMMA4,
+    "nemotron_h_omni": NEMOTRON_H_OMNI,
 }
 """For each ``model_type`` of a whole config, how its pictures are encoded."""
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     MODEL_MAPPING,
@@ -27,10 +28,13 @@ from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import ATTENTION_ALONE, FAMILIES, SIGNATURES, family_of, plan, text_config
 from hybridge.cache.families.family import summarize
 from hybridge.export.pinned.transformers import attention_interface
-from hybridge.export.source.files import EXPECTED, check_files, download_again, first_line
+from hybridge.export.source.files import EXPECTED, check_files, download_again, first_line, text_part
 from hybridge.export.source.quantization import Quantization
 from hybridge.export.source.quantization_methods import quantization_of
 from hybridge.export.source.text_model import decoder_of, empty_model
+
+PUBLISHED = {"NemotronH_Nano_Omni_Reasoning_V3": "nemotron_h_omni"}
+"""Model types of checkpoints that were published with code of their own, and transformers' name for each."""
 
 
 def read_config(folder: Path) -> tuple[Any, Quantization | None]:
@@ -50,13 +54,16 @@ def read_config(folder: Path) -> tuple[Any, Quantization | None]:
         raise CheckpointError(
             f'{path} cannot be read as a transformers config: it has no model_type, such as "model_type": "qwen3". {EXPECTED}'
         )
-    text = content.get("text_config")
-    known = not {model_type, text.get("model_type") if isinstance(text, dict) else None}.isdisjoint(known_model_types())
+    known = not {model_type, str(text_part(content).get("model_type"))}.isdisjoint(known_model_types())
     if not known and not _has_plain_attention(folder):
         raise _unsupported(folder, model_type, content)
     quantization = quantization_of(folder, content)
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if renamed := PUBLISHED.get(model_type):
+            kind = CONFIG_MAPPING[renamed]
+            config: Any = kind.from_dict(kind.get_config_dict(folder, local_files_only=True)[0] | {"model_type": renamed})
+        else:
+            config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         if not known:
             setattr(text_config(config), ATTENTION_ALONE, True)
         types = plan(text_config(config))
@@ -170,8 +177,7 @@ def what_is_missing(config: Any) -> str | None:
 
 
 def _unsupported(folder: Path, model_type: str, content: dict[str, Any]) -> UnsupportedModelError:
-    text = content.get("text_config")
-    types = content.get("layer_types") or (text.get("layer_types") if isinstance(text, dict) else None)
+    types = content.get("layer_types") or text_part(content).get("layer_types")
     layers = f" Its layers: {summarize([str(each) for each in types])}." if isinstance(types, list) else ""
     config = _try_config(folder)
     missing: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -54,6 +54,12 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds no JSON object, but should hold names with values; get the file again.")
     return content
+
+
+def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the text model's fields inside of a config.json's, empty if it is no multimodal model's."""
+    inside = next((config[name] for name in ("text_config", "llm_config") if name in config), None)
+    return inside if isinstance(inside, dict) else {}
 
 
 def first_line(error: Exception) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import UnsupportedModelError
 from hybridge.export.pinned.torchao import dequantize_stored
-from hybridge.export.source.files import mlx_error, read_object
+from hybridge.export.source.files import mlx_error, read_object, text_part
 from hybridge.export.source.quantization import (
     ORIGINAL,
     Quantization,
@@ -392,8 +392,7 @@ def quantization_of(folder: Path, content: dict[str, Any]) -> Quantization | Non
 
 
 def _quantization_config(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
-    text = content.get("text_config")
-    for part in (content, text if isinstance(text, dict) else {}):
+    for part in (content, text_part(content)):
         if part.get("quantization"):
             raise mlx_error(folder)
         if config := part.get("quantization_config") or part.get("compression_config"):

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from hybridge.cache.errors import CheckpointError
-from hybridge.export.source.files import first_line, read_object
+from hybridge.export.source.files import first_line, read_object, text_part
 from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.core.tokenizer import UnreadableTokenizerError
@@ -181,8 +181,7 @@ def named_ends(folder: Path, special: dict[str, str]) -> list[Any]:
     Reads the files themselves, because a config class fills in an id of its own if a file has none.
     """
     config = read_object(folder / "config.json")
-    text = config.get("text_config")
-    sources = (read_object(folder / "generation_config.json"), config, text if isinstance(text, dict) else {})
+    sources = (read_object(folder / "generation_config.json"), config, text_part(config))
     return [*(source.get("eos_token_id") for source in sources), special.get("eos_token")]
 
 

@@ -349,7 +349,7 @@ class PictureForm:
         has_corners: learned positions are interpolated so that the outermost ones lie on the corners of a picture, without
             antialiasing.
         has_rope: the encoder turns patches by their row and column.
-        has_table: it looks up learned positions by row and column, so that nothing is interpolated.
+        has_table: it looks up learned positions by row and column, so that nothing is interpolated outside of it.
         is_bidirectional: rows of a picture see each other in layers with a window, so that one call reads all of them.
     """
 
@@ -371,6 +371,7 @@ FORMS = {
     "lfm3_vl": PictureForm(has_rope=True),
     "qwen3_5": PictureForm(axes=3, has_corners=True, has_rope=True),
     "gemma4": PictureForm(has_rope=True, has_table=True),
+    "nemotron_h_omni": PictureForm(has_rope=True, has_table=True),
 }
 """For each model type of ``PictureDescription``, the positions of its pictures."""
 
@@ -384,7 +385,8 @@ class PictureDescription:
         placeholder: the token that stands for a picture in the text of a chat template, and for each of its rows.
         patch_size: pixels along a side of a patch.
         merge: patches along a side of the square that becomes one token.
-        position_side: learned positions along a side; they are interpolated to the patches of a picture, or looked up.
+        position_side: learned positions along a side; they are interpolated to the patches of a picture. If they are looked up:
+            the most rows or columns of patches that a picture has.
         budgets: most tokens of each method of the encoder, ascending.
         min_tokens, max_tokens: of a picture that is not cut into tiles, as the model was trained.
         tile_size: pixels along a side of a tile.
@@ -395,7 +397,7 @@ class PictureDescription:
         bidirectional: the rows of a picture see each other in attention layers with a window.
     """
 
-    model_type: Literal["lfm2_vl", "lfm3_vl", "qwen3_5", "gemma4"]
+    model_type: Literal["lfm2_vl", "lfm3_vl", "qwen3_5", "gemma4", "nemotron_h_omni"]
     placeholder: int
     patch_size: int
     merge: int

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from picture_reference import rgb
-from public_folders import LFM3_VL_OPTIONS, save_lfm3_vl
+from public_folders import LFM3_VL_OPTIONS, OMNI_OPTIONS, save_lfm3_vl, save_nemotron_h_omni
 from torch import Tensor
 
 from hybridge.cache.operations.kernels import CoreKernels
@@ -56,3 +58,43 @@ def test_its_pictures_are_described(loaded: LoadedModel) -> None:
     assert found is not None
     assert (found.model_type, found.unit, found.position_side, found.budgets) == ("lfm3_vl", 8, 1, (6, 20))
     assert found.constants["hybridge_vision_form"] == [1, 0, 1]
+
+
+@pytest.mark.parametrize("final_norm", [False, True])
+@torch.no_grad()
+def test_nemotron_h_omni(tmp_path: Path, *, final_norm: bool) -> None:
+    """Registers are before the patches, and learned positions are those of a square's corner."""
+    save_nemotron_h_omni(tmp_path, final_norm=final_norm)
+    loaded = load_checkpoint(resolve_checkpoint(tmp_path), pictures=True)
+    whole = loaded.whole
+    assert whole is not None
+    assert (whole.vision_final_layernorm is not None) == final_norm
+    family, processor = VISION["nemotron_h_omni"], read_processor(tmp_path)
+    sizes = [(1, 1), (1, 20), (20, 1), (3, 2), (4, 5)]
+    pictures = [torch.from_numpy(rgb(*size)) for size in sizes]
+    inputs = [family.inputs(whole.config, processor, [picture]) for picture in pictures]
+    wanted = [whole.get_image_features(**each).pooler_output[0] for each in inputs]
+    description = describe_pictures(loaded.source.config, tmp_path, OMNI_OPTIONS)
+    assert description is not None
+    assert (description.unit, description.budgets, description.min_tokens, description.max_tokens) == (8, (6, 20), 6, 20)
+    encoder = family.encoder(whole, processor, description, CoreKernels())
+    for size, picture, want in zip(sizes, pictures, wanted, strict=True):
+        patches = by_squares(picture, PATCH).flatten(1)
+        grid = torch.stack(torch.meshgrid(torch.arange(size[0] * MERGE), torch.arange(size[1] * MERGE), indexing="ij"), -1)
+        count, length = len(patches), 80
+        noise = np.random.default_rng(0).integers(0, 256, (length - count, patches.shape[1]), dtype=np.uint8)
+        places = torch.cat([by_squares(grid.float(), 1).reshape(-1, 2), torch.zeros(length - count, 2)])
+        got = encoder(torch.cat([patches, torch.from_numpy(noise)]), places, torch.tensor([count]))[0, : len(want)]
+        torch.testing.assert_close(got, want, rtol=0, atol=2e-6 * want.abs().max().item())
+
+
+def test_together_they_are_encoded_as_apart(omni_checkpoint: Path) -> None:
+    """What transformers computes of several pictures at once is what validation compares with."""
+    whole = load_checkpoint(resolve_checkpoint(omni_checkpoint), pictures=True).whole
+    assert whole is not None
+    family, pictures = VISION["nemotron_h_omni"], [torch.from_numpy(rgb(*size)) for size in ((3, 2), (1, 5))]
+    with torch.no_grad():
+        both = whole.get_image_features(**family.inputs(whole.config, read_processor(omni_checkpoint), pictures)).pooler_output
+        for each, picture in zip(both, pictures, strict=True):
+            alone = whole.get_image_features(**family.inputs(whole.config, read_processor(omni_checkpoint), [picture]))
+            torch.testing.assert_close(each, alone.pooler_output[0])

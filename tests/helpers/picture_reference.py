@@ -1,11 +1,12 @@
-"""Pictures of odd sizes, and what transformers' own processor makes of them: lfm2_vl_pictures.npz, which this file writes.
+"""Pictures of odd sizes, and what transformers' own processors make of them, in files that this one writes.
 
-It needs torchvision, which the tests do without: .venv/bin/python tests/helpers/picture_reference.py
+Writing needs torchvision, which the tests do without: .venv/bin/python tests/helpers/picture_reference.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformers import AutoModelForImageTextToText
 from hybridge.export.model.vision import VISION, read_processor
 from hybridge.runtime.artifacts.options import PictureDescription
 
-FILE = Path(__file__).with_name("lfm2_vl_pictures.npz")
+FILE, OMNI_FILE = (Path(__file__).with_name(f"{name}_pictures.npz") for name in ("lfm2_vl", "nemotron_h_omni"))
 COUNT, SAMPLES = 200, 24
 UNIT = 8
 """Pixels on each side of a token of the small checkpoints."""
@@ -38,6 +39,20 @@ PUBLISHED = PictureDescription(
     marks=True,
 )
 """The pictures of LFM2-VL-450M, as its preprocessor_config.json describes them."""
+OMNI = replace(
+    PUBLISHED,
+    model_type="nemotron_h_omni",
+    position_side=1024,
+    budgets=(256, 512),
+    min_tokens=256,
+    max_tokens=512,
+    tile_size=32,
+    min_tiles=1,
+    max_tiles=1,
+    tolerance=1.0,
+    thumbnail=False,
+)
+"""The pictures of Nemotron-H Omni, as an export of a published checkpoint describes them."""
 COMMON = ((1280, 1024), (1024, 1280), (1920, 1080), (1280, 720), (1600, 1200), (1024, 1024), (640, 480), (1, 1), (768, 1))
 
 
@@ -79,7 +94,7 @@ def pictures() -> Iterator[NDArray[np.uint8]]:
         yield ((share * np.stack(waves, -1) + (1 - share) * noise) * 127.5 + 127.5).astype(np.uint8)
 
 
-def sampled(part: NDArray[np.uint8], number: int) -> NDArray[np.uint8]:
+def sampled(part: NDArray[Any], number: int) -> NDArray[Any]:
     """Return SAMPLES values of a part, from places that its number decides."""
     places = np.random.default_rng(number).integers(0, part.size, SAMPLES)
     return part.reshape(-1)[places]
@@ -100,6 +115,27 @@ def transformers_parts(picture: NDArray[np.uint8]) -> tuple[tuple[int, int], lis
     return (found["image_rows"][0], found["image_cols"][0]), parts
 
 
+def transformers_values(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return what Nemotron-H Omni's processor makes of a picture: float32 [height, width, 3] of 0 to 255, and beyond."""
+    from PIL import Image
+    from transformers.models.nemotron_h_omni.image_processing_nemotron_h_omni import NemotronH_Omni_Reasoning_V3ImageProcessor
+
+    most = OMNI.max_tokens * OMNI.merge**2
+    plain = NemotronH_Omni_Reasoning_V3ImageProcessor(do_rescale=False, do_normalize=False, max_num_patches=most)
+    found = plain([Image.fromarray(picture)], return_tensors="pt")
+    rows, columns = found["image_grid_hw"][0].tolist()
+    patches = found["pixel_values"].numpy().reshape(rows, columns, 3, 16, 16)
+    return patches.transpose(0, 3, 1, 4, 2).reshape(rows * 16, columns * 16, 3)
+
+
+def write_omni() -> None:
+    """Write OMNI_FILE: the shape of each picture and samples of it, in 1/64 of a pixel's values."""
+    shapes, samples = np.zeros((COUNT, 2), np.uint16), np.zeros((COUNT, SAMPLES), np.int16)
+    for i, values in enumerate(map(transformers_values, pictures())):
+        shapes[i], samples[i] = values.shape[:2], (sampled(values, i) * 64).round()
+    np.savez_compressed(OMNI_FILE, shapes=shapes, samples=samples)
+
+
 def write() -> None:
     """Write FILE: the grid of each picture, and the shape and samples of each part."""
     grids, counts, shapes, samples = [], [], [], []
@@ -118,3 +154,4 @@ def write() -> None:
 
 if __name__ == "__main__":
     write()
+    write_omni()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -378,3 +379,92 @@ def save_gemma4(folder: Path, seed: int = 0, *, large: bool = True, **text_chang
         },
     )
     (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "gemma4.jinja").read_text())
+
+
+# Nemotron-H Omni
+
+OMNI_SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<image>", "<img>", "</img>", "<so_embedding>", "<video>"]
+OMNI_TOKENS = 340
+OMNI_VISION: dict[str, Any] = {
+    "model_type": "radio",
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "mlp_ratio": 1.25,
+    "patch_size": 4,
+    "max_img_size": 24,
+    "num_cls_tokens": 3,
+    "num_registers": 2,
+    "video_temporal_patch_size": 2,
+}
+OMNI_AUDIO: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "subsampling_conv_channels": 8,
+    "num_mel_bins": 16,
+    "projection_hidden_size": 24,
+    "projection_bias": False,
+}
+OMNI_PICTURES: dict[str, Any] = {
+    "image_processor_type": "NemotronH_Omni_Reasoning_V3ImageProcessor",
+    "patch_size": 4,
+    "downsample_ratio": 0.5,
+    "min_num_patches": 24,
+    "max_num_patches": 80,
+    "max_model_len": 160,
+    "norm_mean": [0.5, 0.4, 0.6],
+    "norm_std": [0.5, 0.3, 0.7],
+}
+OMNI_OLDER_NAMES = {
+    "text_config": "llm_config",
+    "audio_config": "sound_config",
+    "image_token_id": "img_context_token_id",
+    "video_token_id": "video_context_token_id",
+    "audio_token_id": "sound_context_token_id",
+    "vision_hidden_size": "vit_hidden_size",
+}
+"""Names of fields in the published config.json, which transformers has renamed."""
+OMNI_CODE: dict[str, Any] = {
+    "model_type": "NemotronH_Nano_Omni_Reasoning_V3",
+    "architectures": ["NemotronH_Nano_Omni_Reasoning_V3"],
+    "auto_map": {"AutoConfig": "configuration.NemotronH_Nano_Omni_Reasoning_V3_Config"},
+}
+"""Fields of the published config.json that name the checkpoint's own code."""
+OMNI_OPTIONS = replace(QWEN_OPTIONS, mtp=False)
+
+
+def save_nemotron_h_omni(folder: Path, seed: int = 0, *, final_norm: bool = False) -> None:
+    """Write a Nemotron-H Omni folder: text, pictures and sounds in one config, and the processor's options.
+
+    final_norm: the language model has layers of multi-token prediction, and so pictures have a norm that is not stored.
+    """
+    text = {**VARIANTS["nemotron_h"][0], "vocab_size": OMNI_TOKENS, "eos_token_id": OMNI_SPECIAL.index("<|im_end|>")}
+    config = AutoConfig.for_model(
+        "nemotron_h_omni",
+        text_config={"model_type": "nemotron_h", "num_nextn_predict_layers": int(final_norm), **text},
+        vision_config=OMNI_VISION,
+        audio_config=OMNI_AUDIO,
+        vision_hidden_size=OMNI_VISION["hidden_size"],
+        projector_hidden_size=56,
+        image_token_id=OMNI_SPECIAL.index("<image>"),
+        video_token_id=OMNI_SPECIAL.index("<video>"),
+        audio_token_id=OMNI_SPECIAL.index("<so_embedding>"),
+    )
+    lively(random_whole(config, seed), seed).save_pretrained(folder)
+    path = folder / "model.safetensors"
+    unstored = ("layer_scale", "vision_final_layernorm")
+    stored = {name: each for name, each in load_file(path).items() if not any(part in name for part in unstored)}
+    save_file(stored, path, metadata={"format": "pt"})
+    content = json.loads((folder / "config.json").read_text())
+    older = {OMNI_OLDER_NAMES.get(name, name): value for name, value in content.items()}
+    write_json(folder / "config.json", older | OMNI_CODE)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    write_json(folder / "preprocessor_config.json", OMNI_PICTURES)
+    save_byte_tokenizer(folder, OMNI_SPECIAL, OMNI_TOKENS)
+    write_json(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "<|im_end|>", "pad_token": "<unk>"},
+    )
+    (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "nemotron_h_omni.jinja").read_text())

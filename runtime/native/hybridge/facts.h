@@ -59,8 +59,8 @@ inline Array number(const int64_t& value) { return {Type::Long, {1}, const_cast<
 // learned positions along a side, the token that stands for a row of a picture, and the most tokens of each of its methods,
 // ascending. axes: of the rope positions of a picture's rows in the text, 1 as of tokens, or 3: time, row and column. has_corners:
 // learned positions are interpolated with the outermost ones on a picture's corners. has_rope: it takes row and column of each patch.
-// has_table: it looks up learned positions by these, and none is interpolated. is_bidirectional: rows of a picture see each other, so
-// one call reads all of them.
+// has_table: it looks up learned positions by these, `side` of each at most, and none is interpolated outside of it.
+// is_bidirectional: rows of a picture see each other, so one call reads all of them.
 struct Encoder {
   int64_t patch, merge, side, placeholder;
   std::vector<int64_t> budgets;

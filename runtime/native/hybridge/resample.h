@@ -76,6 +76,21 @@ struct Bicubic {
   static uint8_t pixel(Sum sum) { return static_cast<uint8_t>(std::clamp(sum >> BITS, 0, 255)); }
 };
 
+// Bicubic in float32 with the values that lie outside of those of a pixel, as PyTorch resizes floats: their range is 25/16 as wide,
+// because the absolute weights add up to 5/4 at most in each direction. So a value is rounded once, by 25/32 of 255 at most.
+struct Unclamped {
+  using Weight = float;
+  using Sum = float;
+  using Between = float;
+  static constexpr Sum ZERO = 0;
+  static constexpr Sum STEP = 25.0f / 16, DARKEST = -255.0f * 9 / 32;
+
+  static std::vector<Taps<double>> places(size_t from, size_t to) { return taps(from, to, 2, cubic); }
+  static Weight weight(double exact) { return static_cast<Weight>(exact); }
+  static Between between(Sum sum) { return sum; }
+  static uint8_t pixel(Sum sum) { return static_cast<uint8_t>(std::clamp(std::nearbyint((sum - DARKEST) / STEP), 0.0f, 255.0f)); }
+};
+
 // Returns uint8 [new_height, new_width, 3] of rgb [height, width, 3]. In memory are no more lines between the directions than a new
 // one takes.
 template <typename Kind>

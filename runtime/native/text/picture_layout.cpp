@@ -127,6 +127,32 @@ PictureLayout gemma4(const PictureDescription& of, std::span<const uint8_t> rgb,
   return {{resized_to<Bicubic>(rgb, size, {found.width * unit, found.height * unit})}};
 }
 
+// Nemotron-H Omni (transformers' NemotronH_Omni_Reasoning_V3ImageProcessor): one part, whose sides are rounded up as long as it
+// fits.
+PictureLayout nemotron_h_omni(const PictureDescription& of, std::span<const uint8_t> rgb, Size size) {
+  const size_t square = of.merge * of.merge, fewest = of.min_tokens * square, most = of.max_tokens * square;
+  Size found{size.width / of.patch_size + 1, size.height / of.patch_size + 1};
+  const auto exactly = [&](size_t side) { return side % of.patch_size == 0 && side / of.patch_size % 2 == 0; };
+  if (exactly(size.width)) found.width -= 1;  // halves are rounded to even numbers
+  if (exactly(size.height)) found.height -= 1;
+  const double shrink = std::min(std::sqrt(real(most) / real(found.area())), 1.0);
+  found = {static_cast<size_t>(std::floor(shrink * real(found.width))), static_cast<size_t>(std::floor(shrink * real(found.height)))};
+  if (found.area() == 0) too_narrow(size, "it would be less than " + std::to_string(of.patch_size) + " pixels across");
+  if (most > fewest && found.area() < fewest) {
+    const double grow = std::sqrt(real(fewest) / real(found.area()));
+    found = {static_cast<size_t>(std::ceil(grow * real(found.width))), static_cast<size_t>(std::ceil(grow * real(found.height)))};
+  }
+  const auto whole_squares = [&](size_t& side, const size_t& other) {
+    const size_t left = side % of.merge;
+    if (left == 0) return;
+    side = (side + of.merge - left) * other <= most ? side + of.merge - left : std::max(of.merge, side - left);
+  };
+  whole_squares(found.height, found.width);
+  whole_squares(found.width, found.height);
+  if (found.area() > most) too_narrow(size, "it would take " + std::to_string(found.area() / square) + " tokens at once");
+  return {{resized_to<Unclamped>(rgb, size, {found.width * of.patch_size, found.height * of.patch_size})}};
+}
+
 // begin, end: the special tokens around a picture, if it has marks. most_side: learned positions along a side.
 struct Preparation {
   std::string_view model_type;
@@ -135,11 +161,12 @@ struct Preparation {
   size_t most_side = 256;
 };
 
-constexpr std::array<Preparation, 4> PREPARATIONS = {{
+constexpr std::array<Preparation, 5> PREPARATIONS = {{
     {"lfm2_vl", lfm2_vl, "<|image_start|>", "<|image_end|>"},
     {"lfm3_vl", merged},
     {"qwen3_5", merged},
     {"gemma4", gemma4, "<|image>", "<image|>", 4096 * 8},
+    {"nemotron_h_omni", nemotron_h_omni, "<img>", "</img>", 4096 * 8},
 }};
 
 // Throws TextError for a model type whose pictures are not known here.

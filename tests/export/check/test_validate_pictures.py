@@ -18,6 +18,7 @@ from public_folders import (
     GEMMA_OPTIONS,
     LFM2_VL_OPTIONS,
     LFM3_VL_OPTIONS,
+    OMNI_OPTIONS,
     QWEN_OPTIONS,
     save_gemma4,
     save_lfm3_vl,
@@ -102,6 +103,30 @@ def test_random_programs_with_pictures_in_blocks(block_artifact: Path, block_che
 @pytest.mark.parametrize("kernels", ["llm", "aten"])
 def test_other_kernels_in_blocks(block_checkpoint: Path, kernels: Literal["llm", "aten"]) -> None:
     report_of(exported(block_checkpoint, replace(GEMMA_OPTIONS, kernels=kernels)), block_checkpoint).check()
+
+
+@pytest.mark.slow
+def test_random_programs_with_pictures_behind_registers(omni_artifact: Path, omni_checkpoint: Path) -> None:
+    report = report_of(omni_artifact, omni_checkpoint)
+    report.check()
+    assert report.operations["picture"] > 4
+    assert report.worst_relative <= 2e-5
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kernels": "llm"},
+        {"kernels": "aten"},
+        {"quantize": "8da4w", "group_size": 8},
+        {"quantize": "4w", "group_size": 8, "rounding": "blocks"},
+        {"images": False, "image_tokens": ()},
+    ],
+)
+def test_other_kernels_and_fewer_bits_behind_registers(omni_checkpoint: Path, changes: dict[str, object]) -> None:
+    artifact = exported(omni_checkpoint, replace(OMNI_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
+    report_of(artifact, omni_checkpoint).check()
 
 
 @pytest.mark.thorough

@@ -35,6 +35,7 @@ WHOLES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2_vl": ("lfm2", VARIANTS["lfm2"][0]),
     "lfm3_vl": ("lfm3", VARIANTS["lfm3"][0]),
     "llama4": ("llama4_text", VARIANTS["llama4_text"][0]),
+    "nemotron_h_omni": ("nemotron_h", VARIANTS["nemotron_h"][0]),
     "mistral3": ("mistral", VARIANTS["mistral"][0]),
     "qwen2_5_vl": ("qwen2_5_vl_text", {**SIZES, **SECTIONS}),
     "qwen3_5": ("qwen3_5_text", VARIANTS["qwen3_5_text"][0]),
@@ -49,7 +50,8 @@ WHOLES: dict[str, tuple[str, dict[str, Any]]] = {
 @torch.no_grad()
 def test_the_text_model_of_a_multimodal_checkpoint(tmp_path: Path, whole: str) -> None:
     text_type, text_sizes = WHOLES[whole]
-    sizes = {"text_config": {"model_type": text_type, **text_sizes}, "vision_config": VISION, "audio_config": None}
+    vision = VISION | ({"video_temporal_patch_size": 2} if whole == "nemotron_h_omni" else {})
+    sizes = {"text_config": {"model_type": text_type, **text_sizes}, "vision_config": vision, "audio_config": None}
     model = lively(AutoModelForImageTextToText.from_config(AutoConfig.for_model(whole, **sizes), dtype=torch.float32).eval())
     model.save_pretrained(tmp_path)
     text = torch.arange(20)[None] + 40

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from public_folders import OMNI_SPECIAL
 from transformers import AutoConfig
 
 from hybridge.cache.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
 from hybridge.export.model.vision import describe_pictures
+from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription
 from hybridge.runtime.core.programs import ModelDescription, TextProgram
 from hybridge.runtime.core.session import Session
@@ -34,7 +36,7 @@ def rewrite(path: Path, change: Change) -> None:
 
 
 def described(folder: Path, **options: Any) -> PictureDescription | None:
-    return describe_pictures(AutoConfig.from_pretrained(folder), folder, ExportOptions(**options))
+    return describe_pictures(resolve_checkpoint(folder).config, folder, ExportOptions(**options))
 
 
 def test_budgets_are_the_models_own_unless_they_are_given(folder: Path) -> None:
@@ -201,6 +203,55 @@ def test_options_that_no_gemma4_has(block_folder: Path, name: str) -> None:
     change_pictures(block_folder, **changes)
     with pytest.raises(error, match=reason):
         described(block_folder)
+
+
+# Nemotron-H Omni
+
+
+@pytest.fixture
+def omni_folder(omni_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(omni_checkpoint, tmp_path / "nemotron_h_omni"))
+
+
+def test_sizes_of_nemotron_h_omni_are_its_processors(omni_folder: Path) -> None:
+    found = described(omni_folder)
+    assert found is not None
+    assert (found.model_type, found.budgets, found.min_tokens, found.max_tokens) == ("nemotron_h_omni", (6, 12), 6, 12)
+    assert (found.placeholder, found.unit, found.position_side, found.marks) == (OMNI_SPECIAL.index("<image>"), 8, 24, True)
+    rewrite(omni_folder / "preprocessor_config.json", lambda content: content.update(max_num_patches=0))
+    found = described(omni_folder, image_tokens=(6, 200))
+    assert found is not None
+    assert (found.budgets, found.max_tokens) == ((6, 200), 156)
+    with pytest.raises(UsageError, match="6 or more"):
+        described(omni_folder, image_tokens=(5,))
+    (omni_folder / "preprocessor_config.json").unlink()
+    assert described(omni_folder) is None
+
+
+def test_nemotron_h_omni_takes_sounds_and_videos_that_are_left_out(omni_folder: Path) -> None:
+    """Its config.json names the model and its parts as it was published, before transformers had them."""
+    source = resolve_checkpoint(omni_folder)
+    assert (source.config.model_type, source.text_config.model_type) == ("nemotron_h_omni", "nemotron_h")
+    assert any("takes sounds and videos, too" in each for each in source.warnings(pictures=True))
+    assert any("pictures and sounds are left out" in each for each in source.warnings())
+
+
+OMNI_PROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
+    "another filter": ({"resample": 2}, UnsupportedModelError, "bicubic"),
+    "other patches": ({"patch_size": 5}, CheckpointError, "patches are not the model's"),
+    "other squares": ({"downsample_ratio": 1.0}, CheckpointError, "patches are not the model's"),
+    "words for numbers": ({"min_num_patches": "many"}, CheckpointError, "no such model takes"),
+    "a mean for four channels": ({"norm_mean": [0.1] * 4}, CheckpointError, "no such model takes"),
+    "no squares": ({"downsample_ratio": 0}, CheckpointError, "no such model takes"),
+}
+
+
+@pytest.mark.parametrize("name", OMNI_PROCESSOR)
+def test_options_that_no_nemotron_h_omni_has(omni_folder: Path, name: str) -> None:
+    changes, error, reason = OMNI_PROCESSOR[name]
+    rewrite(omni_folder / "preprocessor_config.json", lambda content: content.update(changes))
+    with pytest.raises(error, match=reason):
+        described(omni_folder)
 
 
 def test_a_program_in_python_takes_no_pictures_in_blocks(block_folder: Path) -> None:

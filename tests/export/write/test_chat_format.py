@@ -53,7 +53,12 @@ def formats() -> dict[str, ChatFormatEntry]:
     return entries
 
 
-PLACES = {"gemma4": "<|image|>", "lfm2_vl": "<image>", "qwen3_5": "<|vision_start|><|image_pad|><|vision_end|>"}
+PLACES = {
+    "gemma4": "<|image|>",
+    "lfm2_vl": "<image>",
+    "nemotron_h_omni": "<image>\n",
+    "qwen3_5": "<|vision_start|><|image_pad|><|vision_end|>",
+}
 """What templates write for a picture."""
 
 

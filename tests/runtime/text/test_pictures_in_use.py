@@ -12,7 +12,7 @@ import pytest
 from babbling import tokens_of, turns_of
 from command_line import Run
 from picture_files import file_of, noise
-from public_folders import GEMMA_SPECIAL, LFM2_VL_SPECIAL, PICTURE, QWEN_SPECIAL
+from public_folders import GEMMA_SPECIAL, LFM2_VL_SPECIAL, OMNI_SPECIAL, PICTURE, QWEN_SPECIAL
 from state_files import forge_state
 
 from hybridge.cache.errors import CapacityError, HybridgeError, PictureError
@@ -120,7 +120,7 @@ def test_a_template_that_drops_reasoning_has_no_picture_read_again(begin: Begin,
     assert known >= tokens.index(picture.ids[-1]) + 1 + len(model.tokenizer.encode(words.strip()).ids)
 
 
-@pytest.mark.parametrize("begin", ["grid_artifact", "block_artifact"], indirect=True)
+@pytest.mark.parametrize("begin", ["grid_artifact", "block_artifact", "omni_artifact"], indirect=True)
 def test_a_conversation_with_two_pictures_in_one_part_each(begin: Begin, tmp_path: Path) -> None:
     conversation, model = begin()
     first, second = model.pictures.prepare(SMALL), model.pictures.prepare(LARGE)
@@ -162,6 +162,19 @@ def test_a_picture_is_between_tokens_that_gemmas_template_leaves_out(begin: Begi
     assert (picture.ids[0], picture.ids[-1]) == (start, end)
     assert tokens_of(conversation)[at : at + len(picture.ids)] == picture.ids
     assert row not in tokens_of(conversation)[: at + len(picture.ids) + 20], "what people spell stays text"
+
+
+@pytest.mark.parametrize("begin", ["omni_artifact"], indirect=True)
+def test_a_picture_is_between_tokens_before_the_end_of_a_line(begin: Begin) -> None:
+    conversation, model = begin()
+    picture = model.pictures.prepare(SMALL)
+    said(conversation, "Say <image> in words", picture)
+    tokens, (start, end, row) = tokens_of(conversation), (OMNI_SPECIAL.index(name) for name in ("<img>", "</img>", "<image>"))
+    assert (picture.ids[0], picture.ids[-1]) == (start, end)
+    at = tokens.index(start)
+    assert tokens[at : at + len(picture.ids)] == picture.ids
+    assert model.tokenizer.decode(tokens[at + len(picture.ids) :]).startswith("\nSay <image> in words")
+    assert row not in tokens[: at + len(picture.ids) + 20], "what people spell stays text"
 
 
 def test_a_message_that_does_not_fit_changes_nothing(begin: Begin) -> None:
@@ -266,6 +279,18 @@ def test_run_with_pictures(cli: Run, pictures_artifact: Path, tmp_path: Path) ->
         done = cli(*command, "--image", tmp_path / name)
         assert done.code == 2
         assert reason in done.err
+
+
+@pytest.mark.slow
+def test_run_with_pictures_behind_registers(cli: Run, omni_artifact: Path, tmp_path: Path) -> None:
+    for name, data in (("a.png", SMALL), ("b.png", LARGE)):
+        (tmp_path / name).write_bytes(data)
+    command = ("run", omni_artifact, "--prompt", "Which one?", "--max-new-tokens", 12, "--json")
+    pictures = ("--image", tmp_path / "a.png", "--image", tmp_path / "b.png")
+    one = json.loads(cli(*command, *pictures[:2]).raw)
+    both = json.loads(cli(*command, *pictures).raw)
+    assert both["prompt_tokens"] - one["prompt_tokens"] == 2 + 18 + 1  # 6 x 3 rows, and the end of a line
+    assert json.loads(cli(*command, *pictures, "--prompt-lookup").raw)["text"] == both["text"]
 
 
 @pytest.mark.slow

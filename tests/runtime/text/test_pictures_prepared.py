@@ -21,6 +21,7 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImagePr
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from hybridge.cache.errors import PictureError
+from hybridge.export.model.encoders.nemotron_h_omni import DARKEST, STEP
 from hybridge.runtime.artifacts.options import PictureDescription
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.tokenizer import Tokenizer
@@ -36,6 +37,7 @@ GEMMA = replace(
     marks=True,
 )  # fmt: skip
 """The pictures of Gemma 4, as an export of a published checkpoint describes them."""
+DESCRIPTIONS = [picture_reference.PUBLISHED, QWEN, GEMMA, picture_reference.OMNI]
 
 
 @pytest.mark.slow
@@ -110,10 +112,25 @@ def test_parts_of_gemma4_are_those_of_transformers_processor(monkeypatch: pytest
     assert compared == picture_reference.COUNT
 
 
+@pytest.mark.slow
+def test_parts_of_nemotron_h_omni_are_those_of_transformers_processor() -> None:
+    """Its processor keeps what bicubic interpolation makes beyond 0 and 255, so a pixel stands for a wider range."""
+    want, beyond = np.load(picture_reference.OMNI_FILE), 0
+    with Layouts(picture_reference.OMNI) as layouts:
+        for i, picture in enumerate(picture_reference.pictures()):
+            (part,) = layouts.of(picture).parts
+            assert part.shape[:2] == tuple(want["shapes"][i])
+            wanted = want["samples"][i] / 64
+            assert np.abs(picture_reference.sampled(part, i) * STEP + DARKEST - wanted).max() <= 1
+            beyond += int(((wanted < -1) | (wanted > 256)).sum())
+    assert beyond > 5
+
+
 SIZES: dict[str, list[tuple[int, int]]] = {
     "lfm2_vl": [(20_000, 1), (1, 20_000)],
     "qwen3_5": [(201, 1), (1, 20_000)],
     "gemma4": [],
+    "nemotron_h_omni": [(40_000, 1)],
 }
 """Sizes of pictures that are too long and narrow."""
 TAKEN = {
@@ -126,11 +143,12 @@ TAKEN = {
         (281, 1): (280 * 48, 48),
         (1920, 1080): (22 * 48, 12 * 48),
     },
+    "nemotron_h_omni": {(1, 1): (512, 512), (3000, 15): (7040, 64), (640, 480): (640, 480), (1920, 1080): (960, 544)},
 }
 """Sizes of a picture, and of the one part that becomes of it."""
 
 
-@pytest.mark.parametrize("description", [picture_reference.PUBLISHED, QWEN, GEMMA], ids=lambda each: each.model_type)
+@pytest.mark.parametrize("description", DESCRIPTIONS, ids=lambda each: each.model_type)
 def test_the_smallest_the_longest_and_too_large_ones(description: PictureDescription) -> None:
     with Layouts(description, "picture_layout_sanitized") as layouts:
         for (width, height), wanted in TAKEN[description.model_type].items():
@@ -145,7 +163,7 @@ def test_the_smallest_the_longest_and_too_large_ones(description: PictureDescrip
                 layouts.of_size(width, height)
 
 
-@pytest.mark.parametrize("description", [picture_reference.PUBLISHED, QWEN, GEMMA], ids=lambda each: each.model_type)
+@pytest.mark.parametrize("description", DESCRIPTIONS, ids=lambda each: each.model_type)
 def test_random_sizes_read_no_pixel_that_is_not_there(description: PictureDescription) -> None:
     random, taken = np.random.default_rng(1), 0
     with Layouts(description, "picture_layout_sanitized") as layouts:
@@ -174,6 +192,12 @@ def test_the_reference_is_what_transformers_computes_here() -> None:
             grid, parts = picture_reference.transformers_parts(picture)
             assert (layout.rows, layout.columns) == grid
             assert all(np.abs(a.astype(int) - b).max() <= 1 for a, b in zip(layout.parts, parts, strict=True))
+    with Layouts(picture_reference.OMNI) as layouts:
+        for picture in list(picture_reference.pictures())[::20]:
+            values = picture_reference.transformers_values(picture)
+            (part,) = layouts.of(picture).parts
+            assert part.shape == values.shape
+            assert np.abs(part * STEP + DARKEST - values).max() <= 1
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "CMYK", "RGBA", "LA", "YCbCr"])
