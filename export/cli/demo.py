@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # PyTorch and numpy take long to start: they are imported whe
     from hybridge.runtime.core.tokenizer import Tokenizer
 
 EXAMPLES = ("hybridge demo", "hybridge demo -o somewhere/else")
-NEW_TOKENS, CODE_PROMPTS = 400, 5
+NEW_TOKENS, CODE_PROMPTS, ROUNDS = 400, 5, 3
 PROMPT = '''class Point:
     """A point in the plane."""
 
@@ -92,7 +92,7 @@ def compare_generation(subject: Subject, tokenizer: Tokenizer) -> bool:
         Text("prompt ", "bold"), Text("accepted ", "green"), Text("rejected, then corrected ", "red"), Text("decoded", "")
     )
     out.print(colored(tokenizer, prompt, tokens, stats))
-    prompts = [prompt, *subject.prompts[:CODE_PROMPTS]]
+    prompts = [prompt, *subject.prompts[:CODE_PROMPTS]] * ROUNDS
     outcomes = contest(
         subject.session, subject.ways, prompts, new_tokens=NEW_TOKENS, sampling=Sampling(), sessions=subject.sessions
     )

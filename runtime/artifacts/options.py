@@ -89,7 +89,7 @@ class ExportOptions:
     image_tokens: tuple[int, ...] = option(
         (),
         "Most tokens of one picture or tile, ascending: each number gives the encoder a method of its own, and a picture takes "
-        "the smallest that holds it. 64 and what the model was trained with, if left out.",
+        "the smallest that holds it. If left out, those of common squares and what the model was trained with.",
     )
     tap_layers: tuple[int, ...] = option(
         (), "Layers whose hidden states are put out too: 0 the embeddings, 3 after 3 layers, -1 after the last norm."

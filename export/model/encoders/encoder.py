@@ -26,8 +26,8 @@ BILINEAR, BICUBIC = 2, 3
 """Pillow's numbers of filters, as processors save them."""
 IN_ONE_PART: Mapping[str, Any] = {"min_tiles": 1, "max_tiles": 1, "tolerance": 1.0, "thumbnail": False}
 """Fields of the description of pictures that are never cut into tiles."""
-SMALL_BUDGET = 64
-"""Tokens of the smaller method by default: the fewest that LFM2-VL and Qwen3.5 give a picture."""
+SQUARES = (64, 144, 196, 256)
+"""Tokens of each method by default: of squares of 256, 384, 448 and 512 pixels where a token is 32 x 32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,14 @@ class VisionFamily:
     parts: tuple[str, ...]
     rows: Callable[[PreTrainedModel, Sequence[int], Mapping[str, Tensor]], Mapping[str, Any]] | None = None
     often_text: bool = False
+
+
+def default_budgets(largest: int) -> tuple[int, ...]:
+    """Return the tokens of each method of an encoder whose pictures take up to ``largest``.
+
+    A method more costs about 60 kB of a file and no memory, and a picture in one that fits it has less padding.
+    """
+    return (*(tokens for tokens in SQUARES if tokens < largest), largest)
 
 
 # Attention among patches, by a kernel set

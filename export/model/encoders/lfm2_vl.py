@@ -15,9 +15,9 @@ from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.model.encoders.encoder import (
     ATTEND_TO_PATCHES,
     BILINEAR,
-    SMALL_BUDGET,
     Patches,
     VisionFamily,
+    default_budgets,
     normalization,
     normalized_patches,
 )
@@ -128,7 +128,7 @@ def _lfm2_vl(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) 
     tile = (described.tile_size // described.unit) ** 2 if described.max_tiles > 1 else 0
     largest = max(most, tile)
     if not budgets:
-        return replace(described, budgets=tuple(sorted({min(SMALL_BUDGET, largest), largest})))
+        return replace(described, budgets=default_budgets(largest))
     if budgets[-1] < largest:
         raise UsageError(
             f"--image-tokens {','.join(map(str, budgets))}: this model was trained with pictures of up to {largest} tokens, "

@@ -12,7 +12,14 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.operations.kernels import Kernels, Scoring
-from hybridge.export.model.encoders.encoder import BICUBIC, IN_ONE_PART, SMALL_BUDGET, Patches, VisionFamily, normalization
+from hybridge.export.model.encoders.encoder import (
+    BICUBIC,
+    IN_ONE_PART,
+    Patches,
+    VisionFamily,
+    default_budgets,
+    normalization,
+)
 from hybridge.export.operators.elementwise import rotate_half
 from hybridge.runtime.artifacts.options import MOST_IMAGE_TOKENS, PictureDescription
 
@@ -160,7 +167,7 @@ def describe_merged(
     limits = {"shortest_edge": QWEN_PIXELS[0], "longest_edge": QWEN_PIXELS[1]} | (said.get("size") or {})
     fewest = -(-int(said.get("min_pixels") or limits["shortest_edge"]) // pixels)
     most = min(int(said.get("max_pixels") or limits["longest_edge"]) // pixels, MOST_IMAGE_TOKENS)
-    chosen = tuple(budgets) or tuple(sorted({min(tokens, most) for tokens in (SMALL_BUDGET, max(QWEN_BUDGET, fewest))}))
+    chosen = tuple(budgets) or default_budgets(min(most, max(QWEN_BUDGET, fewest)))
     if chosen[-1] < fewest:
         raise UsageError(
             f"--image-tokens {','.join(map(str, chosen))}: this model takes no pictures of fewer than {fewest} tokens, so the "
@@ -182,7 +189,7 @@ def describe_merged(
 
 
 QWEN_BUDGET = 256
-"""Tokens of the larger method by default, 512 x 512 pixels: the model takes many more, for more memory in each session."""
+"""Tokens of the largest method by default, 512 x 512 pixels: the model takes many more, for more memory in each session."""
 QWEN_PIXELS = (56 * 56, 28 * 28 * 1280)
 _QWEN: Mapping[str, Any] = {
     "patch_size": 14,

@@ -41,9 +41,11 @@ class DraftLengthController {
   // The probability that a draft token is accepted, by the last ones.
   double acceptance() const { return right_ / judged_; }
 
-  // Begins a text: of earlier losses a part is forgiven, and of gains some remain to be risked. is_cheap: proposals take no time.
+  // Begins a text: of earlier losses a part is forgiven, and of gains some remain to be risked. Proposals that seem to take too
+  // long are measured again some texts later, for one of them may have been interrupted. is_cheap: proposals take no time.
   void begin(const RoundCosts& costs, bool is_cheap) {
     if (is_cheap) drafting_[0] = 0;
+    for (auto& [length, seconds] : drafting_) seconds *= DOUBT;
     budget_ = std::clamp(budget_, -MOST_OWED * costs.of(1), MOST_KEPT * costs.of(1));
     is_new_ = true;
     shadow_.clear();
@@ -95,11 +97,20 @@ class DraftLengthController {
   // The number of draft tokens that are only compared, proposed at once.
   static size_t shadow_length(const RoundCosts& costs) { return std::min(SHADOW_LENGTH, costs.longest() - 1); }
 
-  // True if there is time to propose some, and blocks of up to `longest` tokens would pay if all were right. The first time tells
-  // what a proposal takes, before a block is risked.
+  // False if blocks of up to `longest` tokens would not pay even if all were right.
+  bool could_pay(const RoundCosts& costs, size_t longest) const {
+    if (drafting_.empty() || !costs.are_known()) return true;
+    return std::ranges::any_of(costs.lengths(), [&](size_t each) {
+      const size_t length = std::min(each, longest);
+      return costs.of(length) + drafting(length) < static_cast<double>(length) * costs.of(1);
+    });
+  }
+
+  // True if there is time to propose some for blocks that could pay. The first time tells what a proposal takes, before a block is
+  // risked.
   bool wants_shadow(const RoundCosts& costs, size_t longest) const {
-    if (!shadow_.empty() || !costs.are_known()) return false;
-    return drafting_.empty() || (budget(costs) >= drafting(shadow_length(costs) + 1) && could_pay(costs, longest));
+    if (!shadow_.empty() || !costs.are_known() || !could_pay(costs, longest)) return false;
+    return drafting_.empty() || budget(costs) >= drafting(shadow_length(costs) + 1);
   }
 
   // Keeps draft tokens that are only compared with what comes. seconds: what proposing them took, unless it was time for something
@@ -129,6 +140,8 @@ class DraftLengthController {
   static constexpr double OVERDRAFT = 6.0, CLEARLY = 1.25;
   // Most decodes that are won by earlier blocks and may be lost again, and that were lost in one text and are saved in the next.
   static constexpr double MOST_KEPT = 8.0, MOST_OWED = 2.0;
+  // What is left with each text of the time that a proposal took when it was last measured.
+  static constexpr double DOUBT = 0.95;
   // Draft tokens in a row that are compared; later ones would only be judged if these are right.
   static constexpr size_t SHADOW_LENGTH = 3;
   // Weight of a judged draft token once one more was judged: the last twenty or so decide.
@@ -147,13 +160,6 @@ class DraftLengthController {
   void learn_drafting(size_t length, double seconds) {
     const auto [known, is_first] = drafting_.try_emplace(length, seconds);
     if (!is_first) known->second += (seconds < known->second ? 0.5 : 0.1) * (std::min(seconds, 2 * known->second) - known->second);
-  }
-
-  bool could_pay(const RoundCosts& costs, size_t longest) const {
-    return std::ranges::any_of(costs.lengths(), [&](size_t each) {
-      const size_t length = std::min(each, longest);
-      return costs.of(length) + drafting(length) < static_cast<double>(length) * costs.of(1);
-    });
   }
 
   // Judges draft tokens up to the first wrong one; those that follow it were not verified.

@@ -290,11 +290,13 @@ class Generator {
     return proposal;
   }
 
-  // Lets drafters that take time read the prompt, which is a prefill too; their first proposals are compared.
+  // Lets drafters that take time and could pay read the prompt, which is a prefill too; their first proposals are compared.
   void read_prompt() {
     const double drafting = done_.draft_seconds;
     for (Drafter* each : drafters_) {
-      if (!each->is_cheap()) controller_of(*each).shadow(costs_, propose(*each, DraftLengthController::shadow_length(costs_)).tokens);
+      DraftLengthController& controller = controller_of(*each);
+      if (each->is_cheap() || (!fixed_length_ && !controller.could_pay(costs_, 1 + each->longest()))) continue;
+      controller.shadow(costs_, propose(*each, DraftLengthController::shadow_length(costs_)).tokens);
     }
     done_.prefill_seconds += std::exchange(done_.draft_seconds, drafting) - drafting;
   }

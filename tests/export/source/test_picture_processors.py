@@ -46,6 +46,8 @@ def test_budgets_are_the_models_own_unless_they_are_given(folder: Path) -> None:
     assert described(folder, image_tokens=(4, 32)).budgets == (4, 32)  # type: ignore[union-attr]
     rewrite(folder / "preprocessor_config.json", lambda content: content.update(max_image_tokens=100))
     assert described(folder).budgets == (64, 100)  # type: ignore[union-attr]
+    rewrite(folder / "preprocessor_config.json", lambda content: content.update(max_image_tokens=196))
+    assert described(folder).budgets == (64, 144, 196)  # type: ignore[union-attr]
 
 
 def test_newer_checkpoints_have_all_options_in_one_file(folder: Path) -> None:
@@ -94,7 +96,7 @@ def test_sizes_of_qwen3_5_are_its_processors(grid_folder: Path) -> None:
     rewrite(grid_folder / "preprocessor_config.json", lambda content: content.update(older))
     found = described(grid_folder)
     assert found is not None
-    assert (found.budgets, found.min_tokens, found.max_tokens) == ((64, 256), 4, 256)
+    assert (found.budgets, found.min_tokens, found.max_tokens) == ((64, 144, 196, 256), 4, 256)
 
 
 def test_qwen3_5_without_a_processor_is_exported_as_text(grid_folder: Path) -> None:

@@ -225,6 +225,52 @@ def test_no_proposal_is_compared_where_no_block_could_pay(controller_of: MakeCon
     assert controller.wants_shadow(longest) is wanted
 
 
+def test_one_interrupted_proposal_does_not_end_speculation(controller_of: MakeController) -> None:
+    controller = controller_of((4, 16))
+    for _ in range(5):
+        controller.round_done(1, 0, 0, 1.0)
+    controller.shadow([2], 30.0)
+    controller.compare(1)
+    texts = 0
+    while not controller.wants_shadow():
+        controller.begin()
+        for _ in range(100):
+            controller.round_done(1, 0, 0, 1.0)
+        texts += 1
+    assert 10 < texts < 39
+
+
+def test_a_prompt_is_not_read_for_blocks_that_could_not_pay() -> None:
+    """A tiny model's multi-token prediction read prompts for a sixth of the time, and proposed nothing."""
+    plain = [1, 2, *table_session(Table(1, ends=False), max_seq_len=200, verify_lens=(4,)).generate([1, 2], max_new_tokens=100)]
+    session, drafter, seconds = (
+        table_session(Table(1, ends=False), max_seq_len=200, verify_lens=(4,)),
+        Guesses(plain, 1.0),
+        [0.0],
+    )
+
+    def slow(context: Context, limit: int) -> Proposal:
+        seconds[0] += 30.0
+        return Guesses.propose(drafter, context, limit)
+
+    def clock() -> float:
+        seconds[0] += 1.0
+        return seconds[0]
+
+    drafter.propose = slow  # type: ignore[method-assign]
+    asked = []
+    for _ in range(4):
+        session.reset()
+        drafter.limits.clear()
+        list(session.generate([1, 2], max_new_tokens=80, drafter=drafter, clock=clock))
+        asked.append(len(drafter.limits))
+    assert asked[0] == 2, "the prompt was read, and a proposal timed"
+    assert asked[1:] == [0, 0, 0]
+    session.reset()
+    list(session.generate([1, 2], max_new_tokens=80, drafter=drafter, clock=clock, block_length=4))
+    assert drafter.limits, "whoever asks for blocks gets them"
+
+
 def test_a_decode_behind_a_block_is_not_what_decoding_costs(controller_of: MakeController) -> None:
     """It takes up to twice as long. By and by blocks that were slower than decoding looked good."""
     controller, lengths = controller_of((4,)), [1]
