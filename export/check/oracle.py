@@ -98,7 +98,8 @@ def uncached_with_pictures(loaded: LoadedModel, pixels: Pixels) -> Oracle:
     """
     whole = loaded.whole
     assert whole is not None, "only a multimodal model takes pictures"
-    family, processor = VISION[whole.config.model_type], read_processor(loaded.source.folder)
+    family = VISION[whole.config.model_type]
+    processor = read_processor(loaded.source.folder, family)
     if whole.get_output_embeddings() is not None:  # otherwise the text model is a part of the whole
         whole.set_output_embeddings(loaded.model.get_output_embeddings())  # a tied head may have been rounded
 
@@ -121,7 +122,8 @@ def uncached_with_pictures(loaded: LoadedModel, pixels: Pixels) -> Oracle:
 def picture_features(loaded: LoadedModel, pictures: Sequence[NDArray[np.uint8]]) -> list[Tensor]:
     """Return the embeddings [rows, hidden] of each picture uint8 [height, width, 3] by transformers' own encoder."""
     assert loaded.whole is not None, "only a multimodal model takes pictures"
-    family, processor = VISION[loaded.whole.config.model_type], read_processor(loaded.source.folder)
+    family = VISION[loaded.whole.config.model_type]
+    processor = read_processor(loaded.source.folder, family)
     found = []
     for each in pictures:
         inputs = family.inputs(loaded.whole.config, processor, [torch.from_numpy(each)])

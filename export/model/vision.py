@@ -52,7 +52,7 @@ def describe_pictures(config: Any, folder: Path, options: ExportOptions) -> Pict
                 f"({', '.join(VISION)}), and not for --no-images; leave it out."
             )
         return None
-    processor = read_processor(folder)
+    processor = read_processor(folder, family)
     try:
         found = family.describe(config, processor, options.image_tokens)
         check_pictures(found, config.get_text_config().vocab_size)
@@ -66,8 +66,8 @@ def describe_pictures(config: Any, folder: Path, options: ExportOptions) -> Pict
     return found
 
 
-def read_processor(folder: Path) -> dict[str, Any]:
-    """Return the options of a checkpoint's picture processor, as transformers saves them. Raises CheckpointError."""
+def read_processor(folder: Path, family: VisionFamily) -> dict[str, Any]:
+    """Return the options of a checkpoint's picture processor, as transformers reads them. Raises CheckpointError."""
     present = _processor_files(folder)
     if not present:
         raise CheckpointError(
@@ -80,7 +80,8 @@ def read_processor(folder: Path) -> dict[str, Any]:
         content = read_object(folder / name)
         nested = content.get("image_processor")
         found |= content | (nested if isinstance(nested, dict) else {})
-    return found
+    older = {new: found[old] for new, old in family.older.items() if old in found}
+    return {**family.defaults, **older, **found}
 
 
 def _processor_files(folder: Path) -> list[str]:

@@ -320,7 +320,7 @@ def build_encoder(
     assert loaded.whole is not None, "only a multimodal model is described to take pictures"
     family = VISION[loaded.whole.config.model_type]
     quantize_encoder(loaded.whole, family.parts, options, warn)
-    return family.encoder(loaded.whole, read_processor(loaded.source.folder), pictures, KERNELS[options.kernels]())
+    return family.encoder(loaded.whole, read_processor(loaded.source.folder, family), pictures, KERNELS[options.kernels]())
 
 
 def draft_methods(state: State, drafter: ArtifactDrafter) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:

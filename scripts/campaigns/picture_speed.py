@@ -187,7 +187,8 @@ def of_transformers(folder: Path) -> Read:
 
     torch.set_num_threads(1)
     whole = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
-    family, processor = VISION[whole.config.model_type], read_processor(folder)
+    family = VISION[whole.config.model_type]
+    processor = read_processor(folder, family)
     encoded: tuple[object, torch.Tensor] = (None, torch.empty(0))
 
     @torch.inference_mode()

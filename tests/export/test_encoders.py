@@ -37,7 +37,8 @@ def by_squares(values: Tensor, patch: int) -> Tensor:
 def test_lfm3_vl(loaded: LoadedModel, size: tuple[int, int]) -> None:
     whole, folder = loaded.whole, loaded.source.folder
     assert whole is not None
-    family, processor = VISION["lfm3_vl"], read_processor(folder)
+    family = VISION["lfm3_vl"]
+    processor = read_processor(folder, family)
     picture = torch.from_numpy(rgb(*size))
     want = torch.cat(list(whole.get_image_features(**family.inputs(whole.config, processor, [picture])).pooler_output))
     patches = by_squares(picture, PATCH).flatten(1)
@@ -69,7 +70,8 @@ def test_nemotron_h_omni(tmp_path: Path, *, final_norm: bool) -> None:
     whole = loaded.whole
     assert whole is not None
     assert (whole.vision_final_layernorm is not None) == final_norm
-    family, processor = VISION["nemotron_h_omni"], read_processor(tmp_path)
+    family = VISION["nemotron_h_omni"]
+    processor = read_processor(tmp_path, family)
     sizes = [(1, 1), (1, 20), (20, 1), (3, 2), (4, 5)]
     pictures = [torch.from_numpy(rgb(*size)) for size in sizes]
     inputs = [family.inputs(whole.config, processor, [picture]) for picture in pictures]
@@ -94,7 +96,9 @@ def test_together_they_are_encoded_as_apart(omni_checkpoint: Path) -> None:
     assert whole is not None
     family, pictures = VISION["nemotron_h_omni"], [torch.from_numpy(rgb(*size)) for size in ((3, 2), (1, 5))]
     with torch.no_grad():
-        both = whole.get_image_features(**family.inputs(whole.config, read_processor(omni_checkpoint), pictures)).pooler_output
+        both = whole.get_image_features(
+            **family.inputs(whole.config, read_processor(omni_checkpoint, family), pictures)
+        ).pooler_output
         for each, picture in zip(both, pictures, strict=True):
-            alone = whole.get_image_features(**family.inputs(whole.config, read_processor(omni_checkpoint), [picture]))
+            alone = whole.get_image_features(**family.inputs(whole.config, read_processor(omni_checkpoint, family), [picture]))
             torch.testing.assert_close(each, alone.pooler_output[0])

@@ -72,7 +72,7 @@ def whole_logits(folder: Path, text: list[int | NDArray[np.uint8]], unit: int = 
         else:
             ids += [row] * (part.shape[0] // unit * (part.shape[1] // unit))
             pictures.append(torch.from_numpy(part))
-    inputs, tokens = family.inputs(whole.config, read_processor(folder), pictures), torch.tensor([ids])
+    inputs, tokens = family.inputs(whole.config, read_processor(folder, family), pictures), torch.tensor([ids])
     if family.rows is not None:
         inputs["mm_token_type_ids"] = (tokens == row).int()
     with torch.no_grad():

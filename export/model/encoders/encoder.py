@@ -10,7 +10,7 @@ and columns of patches for rope.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from hybridge.cache.block import Block
+from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.operations.kernels import Kernels, Scoring, Visible
 from hybridge.runtime.artifacts.options import PictureDescription
 
 ATTEND_TO_PATCHES = "hybridge_patches"
 BILINEAR, BICUBIC = 2, 3
 """Pillow's numbers of filters, as processors save them."""
+FILTER_NAMES = {BILINEAR: "bilinear", BICUBIC: "bicubic"}
 IN_ONE_PART: Mapping[str, Any] = {"min_tiles": 1, "max_tiles": 1, "tolerance": 1.0, "thumbnail": False}
 """Fields of the description of pictures that are never cut into tiles."""
 SQUARES = (64, 144, 196, 256)
@@ -41,6 +43,7 @@ class VisionFamily:
     rows: returns what transformers' own forward takes besides the embeddings of a text, of the whole model, the text and
         ``inputs``; None if it is nothing.
     often_text: many checkpoints come without their processor's options, and are for text; the others are damaged then.
+    defaults: options of transformers' processor that a file may leave out; ``older`` has the names of some in older files.
     """
 
     describe: Callable[[Any, Mapping[str, Any], Sequence[int]], PictureDescription]
@@ -49,6 +52,8 @@ class VisionFamily:
     parts: tuple[str, ...]
     rows: Callable[[PreTrainedModel, Sequence[int], Mapping[str, Tensor]], Mapping[str, Any]] | None = None
     often_text: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    older: Mapping[str, str] = field(default_factory=dict)
 
 
 def default_budgets(largest: int) -> tuple[int, ...]:
@@ -57,6 +62,28 @@ def default_budgets(largest: int) -> tuple[int, ...]:
     A method more costs about 60 kB of a file and no memory, and a picture in one that fits it has less padding.
     """
     return (*(tokens for tokens in SQUARES if tokens < largest), largest)
+
+
+def check_filter(processor: Mapping[str, Any], wanted: int) -> None:
+    """Raise UnsupportedModelError unless pictures are resized by the filter ``wanted``."""
+    chosen = processor["resample"] if processor.get("do_resize", True) else None
+    if chosen != wanted:
+        raise UnsupportedModelError(
+            f"this model's pictures are resized by the filter {chosen}, and hybridge resizes them by "
+            f"{FILTER_NAMES[wanted]} interpolation ({wanted}); export its text with --no-images."
+        )
+
+
+def refused(budgets: Sequence[int], why: str) -> UsageError:
+    """Return the error of budgets that a model's pictures do not go with."""
+    return UsageError(f"--image-tokens {','.join(map(str, budgets))}: {why}")
+
+
+def check_fewest(budgets: Sequence[int], fewest: int) -> None:
+    """Raise UsageError if no method takes the smallest pictures that a model takes."""
+    if budgets[-1] < fewest:
+        why = f"this model takes no pictures of fewer than {fewest} tokens, so the last number must be {fewest} or more."
+        raise refused(budgets, why)
 
 
 # Attention among patches, by a kernel set

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.model.encoders.encoder import (
     ATTEND_TO_PATCHES,
@@ -18,8 +17,10 @@ from hybridge.export.model.encoders.encoder import (
     IN_ONE_PART,
     Patches,
     VisionFamily,
+    check_filter,
     normalization,
     normalized_patches,
+    refused,
 )
 from hybridge.export.pinned.transformers import choose_attention, gemma4_masks
 from hybridge.runtime.artifacts.options import PictureDescription
@@ -45,7 +46,7 @@ class PoolingEncoder(nn.Module):
             if getattr(module, "use_clipped_linears", False):
                 self.layers.set_submodule(name, ClippedLinear(module))
         weight = tower.patch_embedder.input_proj.weight
-        scale, shift = (torch.tensor(each).repeat(weight.shape[1] // 3) for each in normalization(with_defaults(processor)))
+        scale, shift = (torch.tensor(each).repeat(weight.shape[1] // 3) for each in normalization(processor))
         # Its own pixels are 2 x - 1 of normalized ones.
         self.patch_embedding = nn.Linear(*reversed(weight.shape))
         self.patch_embedding.weight = nn.Parameter(weight * (2 * scale))
@@ -114,7 +115,7 @@ def pooling_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence
     values, places = torch.zeros(len(pictures), longest, 3 * patch**2), torch.full((len(pictures), longest, 2), -1)
     for i, picture in enumerate(pictures):
         rows, columns = (side // patch for side in picture.shape[:2])
-        values[i, : rows * columns] = normalized_patches(picture, patch, with_defaults(processor))
+        values[i, : rows * columns] = normalized_patches(picture, patch, processor)
         row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
         places[i, : rows * columns] = torch.stack([column, row], dim=-1).reshape(-1, 2)
     return {"pixel_values": values, "image_position_ids": places}
@@ -139,28 +140,18 @@ def pooling_rows(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[st
     return others
 
 
-def with_defaults(processor: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a processor's options, with those that its file leaves out."""
-    return {**_GEMMA, **processor}
-
-
 def _gemma4(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
-    vision, text, said = config.vision_config, config.get_text_config(), with_defaults(processor)
-    if said["resample"] != BICUBIC or not said["do_resize"]:
-        raise UnsupportedModelError(
-            f"this model's pictures are resized by the filter {said['resample'] if said['do_resize'] else None}, and hybridge "
-            "resizes Gemma 4's by bicubic interpolation (3); export its text with --no-images."
-        )
+    vision, text = config.vision_config, config.get_text_config()
+    check_filter(processor, BICUBIC)
     merge = vision.pooling_kernel_size
-    if (vision.patch_size, merge) != (said["patch_size"], said["pooling_kernel_size"]):
+    if (vision.patch_size, merge) != (processor["patch_size"], processor["pooling_kernel_size"]):
         raise ValueError("the processor's patches are not the model's")
-    own = int(said["max_soft_tokens"])
+    own = int(processor["max_soft_tokens"])
     chosen = tuple(budgets) or (own,)
     if chosen[-1] not in (trained := sorted({*GEMMA_BUDGETS, own})):
-        raise UsageError(
-            f"--image-tokens {','.join(map(str, chosen))}: this model was trained with pictures of up to "
-            f"{', '.join(map(str, trained))} tokens, so the last number must be one of these."
-        )
+        sizes = ", ".join(map(str, trained))
+        why = f"this model was trained with pictures of up to {sizes} tokens, so the last number must be one of these."
+        raise refused(chosen, why)
     positions = chosen[-1] * merge
     if positions > vision.position_embedding_size:
         raise ValueError(f"a picture of {chosen[-1]} tokens in a line needs {positions} positions of a side")
@@ -199,4 +190,5 @@ GEMMA4 = VisionFamily(
     parts=("model.vision_tower.encoder", "model.embed_vision"),
     rows=pooling_rows,
     often_text=True,
+    defaults=_GEMMA,
 )

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UnsupportedModelError, UsageError
+from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.model.encoders.encoder import (
     ATTEND_TO_PATCHES,
     BILINEAR,
     Patches,
     VisionFamily,
+    check_filter,
     default_budgets,
     normalization,
     normalized_patches,
+    refused,
 )
 from hybridge.export.pinned.transformers import choose_attention
 from hybridge.runtime.artifacts.options import PictureDescription
@@ -89,26 +91,21 @@ def naflex_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[
 
 
 def _lfm2_vl(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
-    vision, defaults = config.vision_config, _LFM2_VL
+    vision = config.vision_config
     if vision.model_type != "siglip2_vision_model" or vision.num_channels != 3:
         raise UnsupportedModelError(
             f"this {config.model_type!r} model encodes pictures by {vision.model_type!r}, and hybridge exports "
             "'siglip2_vision_model' of three channels only; export its text with --no-images."
         )
-    said = {name: processor.get(name, default) for name, default in defaults.items()}
-    if said["resample"] != BILINEAR:
-        raise UnsupportedModelError(
-            f"this model's pictures are resized by the filter {said['resample']}, and hybridge resizes LFM2-VL's bilinearly "
-            "(2); export its text with --no-images."
-        )
-    split = bool(said["do_image_splitting"])
+    check_filter(processor, BILINEAR)
+    split = bool(processor["do_image_splitting"])
     side = round(vision.num_patches**0.5)
-    if side**2 != vision.num_patches or (said["encoder_patch_size"], said["downsample_factor"]) != (
+    if side**2 != vision.num_patches or (processor["encoder_patch_size"], processor["downsample_factor"]) != (
         vision.patch_size,
         config.downsample_factor,
     ):
         raise ValueError("the processor's patches are not the model's, or its positions are no square")
-    most = int(said["max_image_tokens"])
+    most = int(processor["max_image_tokens"])
     described = PictureDescription(
         model_type="lfm2_vl",
         placeholder=config.image_token_id,
@@ -116,24 +113,22 @@ def _lfm2_vl(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) 
         merge=config.downsample_factor,
         position_side=side,
         budgets=tuple(budgets),
-        min_tokens=int(said["min_image_tokens"]),
+        min_tokens=int(processor["min_image_tokens"]),
         max_tokens=most,
-        tile_size=int(said["tile_size"]),
-        min_tiles=int(said["min_tiles"]) if split else 1,
-        max_tiles=int(said["max_tiles"]) if split else 1,
-        tolerance=float(said["max_pixels_tolerance"]),
-        thumbnail=bool(said["use_thumbnail"]),
-        marks=bool(said["use_image_special_tokens"]),
+        tile_size=int(processor["tile_size"]),
+        min_tiles=int(processor["min_tiles"]) if split else 1,
+        max_tiles=int(processor["max_tiles"]) if split else 1,
+        tolerance=float(processor["max_pixels_tolerance"]),
+        thumbnail=bool(processor["use_thumbnail"]),
+        marks=bool(processor["use_image_special_tokens"]),
     )
     tile = (described.tile_size // described.unit) ** 2 if described.max_tiles > 1 else 0
     largest = max(most, tile)
     if not budgets:
         return replace(described, budgets=default_budgets(largest))
     if budgets[-1] < largest:
-        raise UsageError(
-            f"--image-tokens {','.join(map(str, budgets))}: this model was trained with pictures of up to {largest} tokens, "
-            f"so the last number must be {largest} or more."
-        )
+        why = f"this model was trained with pictures of up to {largest} tokens, so the last number must be {largest} or more."
+        raise refused(budgets, why)
     return described
 
 
@@ -158,4 +153,5 @@ LFM2_VL = VisionFamily(
     encoder=NaflexEncoder,
     inputs=naflex_inputs,
     parts=("model.vision_tower.encoder", "model.multi_modal_projector"),
+    defaults=_LFM2_VL,
 )

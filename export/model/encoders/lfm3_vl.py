@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.export.model.encoders.encoder import Patches, VisionFamily
-from hybridge.export.model.encoders.qwen3_5 import describe_merged, merging_inputs, patch_embedding
+from hybridge.export.model.encoders.qwen3_5 import QWEN_PROCESSOR, describe_merged, merging_inputs, patch_embedding
 from hybridge.export.operators.elementwise import rotate_half
 from hybridge.runtime.artifacts.options import PictureDescription
 
@@ -122,4 +122,5 @@ LFM3_VL = VisionFamily(
     encoder=ConvolvingEncoder,
     inputs=merging_inputs,
     parts=("model.vision_tower.layers", "model.multi_modal_projector"),
+    defaults=QWEN_PROCESSOR,
 )

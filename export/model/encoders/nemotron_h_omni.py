@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UnsupportedModelError, UsageError
+from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.model.encoders.encoder import (
     ATTEND_TO_PATCHES,
@@ -18,6 +18,8 @@ from hybridge.export.model.encoders.encoder import (
     IN_ONE_PART,
     Patches,
     VisionFamily,
+    check_fewest,
+    check_filter,
     normalization,
 )
 from hybridge.export.pinned.transformers import choose_attention
@@ -44,7 +46,7 @@ class RadioEncoder(nn.Module):
         self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
         choose_attention(tower.config, ATTEND_TO_PATCHES)
         embeddings = tower.embeddings
-        scale, shift = (torch.tensor(each) for each in normalization(with_defaults(processor)))
+        scale, shift = (torch.tensor(each) for each in normalization(processor))
         by_pixel = embeddings.patch_projection.weight.unflatten(1, (3, -1)).transpose(1, 2)  # [hidden, pixel, channel]
         self.patch_embedding = nn.Linear(by_pixel[0].numel(), len(by_pixel))
         self.patch_embedding.weight = nn.Parameter((by_pixel * scale * STEP).flatten(1))
@@ -94,7 +96,7 @@ def radio_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[T
     """Return ``pixel_values`` and ``image_grid_hw`` as transformers' processor has them."""
     if not pictures:
         return {}
-    patch, (scale, shift) = config.vision_config.patch_size, normalization(with_defaults(processor))
+    patch, (scale, shift) = config.vision_config.patch_size, normalization(processor)
     values, grids = [], []
     for picture in pictures:
         rows, columns = (side // patch for side in picture.shape[:2])
@@ -105,32 +107,23 @@ def radio_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[T
     return {"pixel_values": torch.cat(values), "image_grid_hw": torch.tensor(grids)}
 
 
-def with_defaults(processor: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a processor's options, with those that its file leaves out, or has by older names."""
-    older = {new: processor[old] for old, new in (("norm_mean", "image_mean"), ("norm_std", "image_std")) if old in processor}
-    return {**_RADIO, **older, **processor}
-
-
 def _nemotron_h_omni(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
-    vision, said = config.vision_config, with_defaults(processor)
-    if said["resample"] != BICUBIC or vision.num_channels != 3:
+    vision = config.vision_config
+    if vision.num_channels != 3:
         raise UnsupportedModelError(
-            f"this model's pictures have {vision.num_channels} channels and are resized by the filter {said['resample']}, and "
-            "hybridge resizes Nemotron-H Omni's of three by bicubic interpolation (3); export its text with --no-images."
+            f"this model's pictures have {vision.num_channels} channels, and hybridge exports encoders of three; export its "
+            "text with --no-images."
         )
+    check_filter(processor, BICUBIC)
     merge = round(1 / config.downsample_ratio)
-    if (vision.patch_size, merge) != (said["patch_size"], round(1 / said["downsample_ratio"])):
+    if (vision.patch_size, merge) != (processor["patch_size"], round(1 / processor["downsample_ratio"])):
         raise ValueError("the processor's patches are not the model's")
-    normalization(said)  # raises ValueError
-    fewest, most = (int(said[name]) // merge**2 for name in ("min_num_patches", "max_num_patches"))
-    context = max(int(said["max_model_len"]) - 4, fewest)
+    normalization(processor)  # raises ValueError
+    fewest, most = (int(processor[name]) // merge**2 for name in ("min_num_patches", "max_num_patches"))
+    context = max(int(processor["max_model_len"]) - 4, fewest)
     most = min(most or context, context, MOST_IMAGE_TOKENS)
     chosen = tuple(budgets) or tuple(sorted({fewest, min(2 * fewest, most)}))
-    if chosen[-1] < fewest:
-        raise UsageError(
-            f"--image-tokens {','.join(map(str, chosen))}: this model takes no pictures of fewer than {fewest} tokens, so the "
-            f"last number must be {fewest} or more."
-        )
+    check_fewest(chosen, fewest)
     return PictureDescription(
         model_type="nemotron_h_omni",
         placeholder=config.image_token_id,
@@ -164,4 +157,6 @@ NEMOTRON_H_OMNI = VisionFamily(
     inputs=radio_inputs,
     parts=("vision_model.encoder", "multi_modal_projector"),
     often_text=True,
+    defaults=_RADIO,
+    older={"image_mean": "norm_mean", "image_std": "norm_std"},
 )

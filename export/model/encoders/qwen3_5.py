@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UnsupportedModelError, UsageError
+from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.export.model.encoders.encoder import (
     BICUBIC,
     IN_ONE_PART,
     Patches,
     VisionFamily,
+    check_fewest,
+    check_filter,
     default_budgets,
     normalization,
 )
@@ -85,7 +87,7 @@ def patch_embedding(weight: Tensor, bias: Tensor | float, processor: Mapping[str
         bias: float32 [hidden], or 0.
         processor: options that a file of the checkpoint has.
     """
-    scale, shift = normalization(with_defaults(processor))
+    scale, shift = normalization(processor)
     by_pixel = weight.sum(2).permute(0, 2, 3, 1)  # [hidden, row, column, channel]
     embedding = nn.Linear(by_pixel[0].numel(), len(by_pixel))
     embedding.weight = nn.Parameter((by_pixel * torch.tensor(scale)).flatten(1))
@@ -97,7 +99,7 @@ def merging_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence
     """Return ``pixel_values`` and ``image_grid_thw`` as transformers' processor has them."""
     if not pictures:
         return {}
-    vision, (scale, shift) = config.vision_config, normalization(with_defaults(processor))
+    vision, (scale, shift) = config.vision_config, normalization(processor)
     patch, merge = vision.patch_size, vision.spatial_merge_size
     values, grids = [], []
     for picture in pictures:
@@ -130,11 +132,6 @@ def merging_positions(whole: PreTrainedModel, text: Sequence[int], inputs: Mappi
     return {"position_ids": whole.model.get_rope_index(ids, torch.tensor([kinds], dtype=torch.int32), **by_kind)[0]}
 
 
-def with_defaults(processor: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a processor's options, with those that its file leaves out."""
-    return {**_QWEN, **processor}
-
-
 def _qwen3_5(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
     sections = config.get_text_config().rope_parameters.get("mrope_section", (11, 11, 10))
     if len(sections) != 3 or not all(isinstance(size, int) and size >= 0 for size in sections):
@@ -149,30 +146,22 @@ def describe_merged(
     model_type: Literal["qwen3_5", "lfm3_vl"], config: Any, processor: Mapping[str, Any], budgets: Sequence[int], *, side: int
 ) -> PictureDescription:
     """Return the description of pictures that ``Qwen2VLImageProcessor`` prepares. side: of the square of learned positions."""
-    vision, said = config.vision_config, with_defaults(processor)
+    vision = config.vision_config
     if vision.in_channels != 3:
         raise UnsupportedModelError(
             f"this {config.model_type!r} model encodes pictures of {vision.in_channels} channels, and hybridge those of three; "
             "export its text with --no-images."
         )
-    if said["resample"] != BICUBIC:
-        raise UnsupportedModelError(
-            f"this {config.model_type!r} model's pictures are resized by the filter {said['resample']}, and hybridge resizes "
-            "them by bicubic interpolation (3); export its text with --no-images."
-        )
+    check_filter(processor, BICUBIC)
     sizes = (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size)
-    if sizes != tuple(said[name] for name in ("patch_size", "merge_size", "temporal_patch_size")):
+    if sizes != tuple(processor[name] for name in ("patch_size", "merge_size", "temporal_patch_size")):
         raise ValueError("the processor's patches are not the model's")
     pixels = (vision.patch_size * vision.spatial_merge_size) ** 2
-    limits = {"shortest_edge": QWEN_PIXELS[0], "longest_edge": QWEN_PIXELS[1]} | (said.get("size") or {})
-    fewest = -(-int(said.get("min_pixels") or limits["shortest_edge"]) // pixels)
-    most = min(int(said.get("max_pixels") or limits["longest_edge"]) // pixels, MOST_IMAGE_TOKENS)
+    limits = {"shortest_edge": QWEN_PIXELS[0], "longest_edge": QWEN_PIXELS[1]} | (processor.get("size") or {})
+    fewest = -(-int(processor.get("min_pixels") or limits["shortest_edge"]) // pixels)
+    most = min(int(processor.get("max_pixels") or limits["longest_edge"]) // pixels, MOST_IMAGE_TOKENS)
     chosen = tuple(budgets) or default_budgets(min(most, max(QWEN_BUDGET, fewest)))
-    if chosen[-1] < fewest:
-        raise UsageError(
-            f"--image-tokens {','.join(map(str, chosen))}: this model takes no pictures of fewer than {fewest} tokens, so the "
-            f"last number must be {fewest} or more."
-        )
+    check_fewest(chosen, fewest)
     return PictureDescription(
         model_type=model_type,
         placeholder=config.image_token_id,
@@ -191,7 +180,7 @@ def describe_merged(
 QWEN_BUDGET = 256
 """Tokens of the largest method by default, 512 x 512 pixels: the model takes many more, for more memory in each session."""
 QWEN_PIXELS = (56 * 56, 28 * 28 * 1280)
-_QWEN: Mapping[str, Any] = {
+QWEN_PROCESSOR: Mapping[str, Any] = {
     "patch_size": 14,
     "merge_size": 2,
     "temporal_patch_size": 2,
@@ -208,4 +197,5 @@ QWEN3_5 = VisionFamily(
     parts=("model.visual.blocks", "model.visual.merger"),
     rows=merging_positions,
     often_text=True,
+    defaults=QWEN_PROCESSOR,
 )

@@ -36,9 +36,6 @@ class ArtifactFolder {
   std::unique_ptr<text::JsonDocument> document_;
 };
 
-// The SHA-256 of a file as 64 hexadecimal digits. Throws Failure for one that cannot be read.
-std::string sha256_of(const std::string& path);
-
 }  // namespace hybridge::cli
 
 #endif

@@ -48,7 +48,7 @@ std::string read_prompt(const std::optional<std::string>& prompt, const std::opt
   if (!prompt && !file) {
     throw Misuse("there is no text to continue; give --prompt TEXT, --prompt - for stdin, or --prompt-file FILE.");
   }
-  if (prompt.value_or(*file) == "-") return read_text(stdin, "stdin");
+  if ((prompt ? *prompt : *file) == "-") return read_text(stdin, "stdin");
   if (prompt) return checked_utf8(*prompt, "--prompt");
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(std::fopen(file->c_str(), "rb"), std::fclose);
   if (opened == nullptr) throw Misuse(*file + " cannot be read (" + std::strerror(errno) + "); give a text file.");

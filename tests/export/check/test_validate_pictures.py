@@ -212,7 +212,7 @@ def test_an_assistant_reads_the_rows_of_pictures(tmp_path: Path, *, large: bool)
         picture = Picture(session.model, pixels, prepared=True)
         row, behind = session.model.placeholder, [60 + seed, 61, 62][: 1 + seed % 3]
         session.prefill([50, *picture.ids, *behind])
-        inputs = VISION["gemma4"].inputs(whole.config, read_processor(target), [torch.from_numpy(pixels)])
+        inputs = VISION["gemma4"].inputs(whole.config, read_processor(target, VISION["gemma4"]), [torch.from_numpy(pixels)])
         text = [50, *[row] * len(picture.ids), *behind, 70]
         kinds = torch.tensor([[int(token == row) for token in text[:-1]]])
         drafted = session.draft(session.hidden, text[1:], limit=4)

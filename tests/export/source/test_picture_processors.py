@@ -263,7 +263,7 @@ def test_a_program_in_python_takes_no_pictures_in_blocks(block_folder: Path) -> 
 
 
 PREPROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
-    "another filter": ({"resample": 3}, UnsupportedModelError, "bilinearly"),
+    "another filter": ({"resample": 3}, UnsupportedModelError, "bilinear interpolation"),
     "other patches": ({"encoder_patch_size": 5}, CheckpointError, "patches are not the model's"),
     "words for numbers": ({"max_image_tokens": "many"}, CheckpointError, "no such model takes"),
     "no tokens": ({"min_image_tokens": 0}, CheckpointError, "min_tokens is 0"),
