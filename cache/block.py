@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 T = TypeVar("T")
+Seeing = Literal["windows", "everywhere"] | None
+"""Layers in which the real tokens of a block see each other: those with a window, or all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class Block:
     the state unchanged. tentative: stage the block for a later ``commit`` and leave the committed state alone. ahead: added to
     positions to get positions in the text, for state that begins behind the text's first tokens. rope: float32 [T], or [3, T]
     for rope of three axes, if the rope positions of the tokens are not their positions. bidirectional: the real tokens see each
-    other in layers with a window, as the rows of a picture do.
+    other, as the rows of a picture do, in layers with a window or everywhere.
     """
 
     start: Tensor
@@ -55,7 +57,7 @@ class Block:
     tentative: bool = False
     ahead: int = 0
     rope: Tensor | None = None
-    bidirectional: bool = False
+    bidirectional: Seeing = None
     _shared: dict[tuple[Hashable, int], tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -72,6 +74,11 @@ class Block:
     def text_positions(self) -> Tensor:
         """Return int64 [T], the position of each token in the text."""
         return self.positions + self.ahead if self.ahead else self.positions
+
+    @property
+    def last_seen(self) -> Tensor:
+        """Return int64 [T], the last position that each token sees where the tokens may see each other."""
+        return torch.maximum(self.positions, self.start + self.count - 1) if self.bidirectional else self.positions
 
     @property
     def real(self) -> Tensor:

@@ -25,10 +25,12 @@ with warnings.catch_warnings():
 
 from command_line import Outcome, Run, exit_code, outcome
 from public_folders import (
+    GEMMA3_OPTIONS,
     GEMMA_OPTIONS,
     LFM2_VL_OPTIONS,
     OMNI_OPTIONS,
     QWEN_OPTIONS,
+    save_gemma3,
     save_gemma4,
     save_lfm2_vl,
     save_nemotron_h_omni,
@@ -167,6 +169,20 @@ def block_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def block_artifact(block_checkpoint: Path) -> Path:
     """The artifact of ``block_checkpoint``, which reads pictures of 20 rows at once and tokens by 16."""
     return stored(block_checkpoint, GEMMA_OPTIONS)
+
+
+@pytest.fixture(scope="session")
+def square_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Gemma 3 checkpoint in its public form, scaled down, whose pictures are squares of one size."""
+    folder = tmp_path_factory.mktemp("gemma3")
+    save_gemma3(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def square_artifact(square_checkpoint: Path) -> Path:
+    """The artifact of ``square_checkpoint``, which reads the 16 rows of a picture at once and tokens by 10."""
+    return stored(square_checkpoint, GEMMA3_OPTIONS)
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ def chunked_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index
 def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, option: str, chunked: bool = False) -> CacheLayer:
     """Return attention over a window of ``option`` tokens; full attention if no text of ``max_seq_len`` tokens outgrows it.
 
-    Where rows of a picture see each other, they do so in layers with a window alone, so that these stay what they are.
+    Where rows of a picture see each other, it may be in layers with a window alone, so that these stay what they are.
 
     Raises CheckpointError if the config has no such window.
     """

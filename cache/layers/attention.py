@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.layers.layer import CacheLayer
-from hybridge.cache.operations.kernels import Kernels, Scoring, Visible
+from hybridge.cache.operations.kernels import Kernels, Scoring, Visible, past_and_block
 from hybridge.cache.operations.quantized_rows import BLOCK, LANES, QUAD, QuantizedRows
 
 
@@ -115,7 +115,7 @@ class FullAttentionLayer(AttentionLayer):
     def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         self.kernels.write_rows(self.keys, key, block)
         self.kernels.write_rows(self.values, value, block)
-        return self.keys, self.values, None
+        return self.keys, self.values, past_and_block(block, self.keys.shape[1])
 
     def visible_keys(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
         self.update(key, value, block)
@@ -163,6 +163,8 @@ class QuantizedAttentionLayer(AttentionLayer):
         return QuantizedRows(keys=self.keys, key_scales=self.key_scales, values=self.values, value_scales=self.value_scales)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
+        if block.bidirectional == "everywhere":  # the operators for 8 bits are causal
+            return super().attend(query, key, value, block, scoring)
         block.shared("updated", lambda: self.kernels.write_quantized(self.rows, key, value, block), of=self)
         return self.kernels.attend_quantized(query, self.rows, self.value_dim, block, scoring)
 
@@ -171,7 +173,8 @@ class QuantizedAttentionLayer(AttentionLayer):
 
     def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         self.kernels.write_quantized(self.rows, key, value, block)
-        return *self.rows.dense(self.head_dim, self.value_dim), None
+        keys, values = self.rows.dense(self.head_dim, self.value_dim)
+        return keys, values, past_and_block(block, keys.shape[1])
 
     def visible_keys(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
         keys, values, _ = self.update(key, value, block)

@@ -66,6 +66,14 @@ def causal(block: Block, rows: int) -> Visible:
     return block.shared(("causal", rows), lambda: Visible(held=held, mask=held <= block.positions[:, None]))
 
 
+def past_and_block(block: Block, rows: int) -> Visible | None:
+    """Return the same with the whole block, if its tokens see each other everywhere; None if they do not."""
+    if block.bidirectional != "everywhere":
+        return None
+    held = torch.arange(rows)
+    return block.shared(("past and block", rows), lambda: Visible(held=held, mask=held <= block.last_seen[:, None]))
+
+
 def relative_bias(profiles: Tensor, block: Block) -> Callable[[Tensor], Tensor]:
     """Return ``Scoring.bias`` by distance (Inkling): profiles [B, H, T, E + 1] are for keys 0 to E - 1 back, and farther.
 

@@ -31,8 +31,7 @@ class Ring:
         """Return bool [T, rows], which rows each token sees."""
         at = block.positions
         first = at // self.window * self.window if self.chunked else (at - self.window + 1).clamp(min=0)
-        last = torch.maximum(at, block.start + block.count - 1) if block.bidirectional else at
-        return (held <= last[:, None]) & (held >= first[:, None])
+        return (held <= block.last_seen[:, None]) & (held >= first[:, None])
 
 
 def held_by_slots(last: Tensor, ring: int) -> Tensor:

@@ -43,8 +43,12 @@ class RandomPictures:
         if self._made and rng.random() < 0.3:
             return rng.choice(self._made)
         unit, most = self.model.picture_unit, self.model.most_picture_tokens
-        height = rng.randint(1, rng.choice([1, math.isqrt(most), most]))
-        width = rng.randint(1, most // height)
+        described = self.model.manifest.pictures
+        if described is not None and described.form.is_square:
+            height = width = math.isqrt(most)
+        else:
+            height = rng.randint(1, rng.choice([1, math.isqrt(most), most]))
+            width = rng.randint(1, most // height)
         noise = np.random.default_rng(rng.getrandbits(64))
         rgb = noise.integers(0, 256, (height * unit, width * unit, 3), dtype=np.uint8)
         made = Picture(self.model, rgb, prepared=True)

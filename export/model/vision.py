@@ -8,6 +8,7 @@ from typing import Any
 
 from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.export.model.encoders.encoder import VisionFamily
+from hybridge.export.model.encoders.gemma3 import GEMMA3
 from hybridge.export.model.encoders.gemma4 import GEMMA4
 from hybridge.export.model.encoders.lfm2_vl import LFM2_VL
 from hybridge.export.model.encoders.lfm3_vl import LFM3_VL
@@ -23,6 +24,7 @@ VISION: Mapping[str, VisionFamily] = {
     "lfm3_vl": LFM3_VL,
     "qwen3_5": QWEN3_5,
     "qwen3_5_moe": QWEN3_5,
+    "gemma3": GEMMA3,
     "gemma4": GEMMA4,
     "nemotron_h_omni": NEMOTRON_H_OMNI,
 }

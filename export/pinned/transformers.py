@@ -35,6 +35,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.auto_factory import _get_model_class
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.gemma4 import modeling_gemma4
 from transformers.models.glm5_next import configuration_glm5_next, modeling_glm5_next
 from transformers.models.qwen3 import configuration_qwen3, modeling_qwen3
@@ -378,12 +379,13 @@ rotate = modeling_qwen4_exp.apply_rotary_pos_emb
 """Turns queries and keys [B, T, H, D] together, or one of them alone, by cos and sin [B, T, R], with ``unsqueeze_dim=2``."""
 
 
-def gemma4_masks(config: Any, blocks: Tensor) -> dict[str, Tensor | None]:
-    """Return the masks by layer type of a Gemma 4 text whose tokens see each other by ``blocks`` int64 [B, T], -1 for none.
+def block_masks(config: Any, blocks: Tensor) -> dict[str, Tensor | None]:
+    """Return the masks by layer type of a Gemma text whose tokens see each other by ``blocks`` int64 [B, T], -1 for none.
 
-    config: of the text model.
+    config: of the text model of Gemma 3 or 4.
     """
-    masks: dict[str, Tensor | None] = modeling_gemma4.create_masks_for_vision_model(
+    modeling = modeling_gemma3 if config.model_type == "gemma3_text" else modeling_gemma4
+    masks: dict[str, Tensor | None] = modeling.create_masks_for_vision_model(
         config=config, inputs_embeds=torch.zeros(*blocks.shape, 1), attention_mask=None, past_key_values=None,
         position_ids=None, block_sequence_ids=blocks,
     )  # fmt: skip

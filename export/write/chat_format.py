@@ -32,6 +32,7 @@ from hybridge.runtime.artifacts.chat_format import (
     TrimEntry,
     Trimmed,
 )
+from hybridge.runtime.artifacts.options import PictureDescription
 from hybridge.runtime.core.chat import message_content, render_chat
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import REASONING, AnswerFormat, without_calls
@@ -79,14 +80,14 @@ class WrittenFolder:
         return (self.path / name).read_bytes()
 
 
-def chat_format_of(folder: Path) -> FoundFormat:
-    """Return the chat format of the tokenizer's files in ``folder``."""
+def chat_format_of(folder: Path, pictures: PictureDescription | None = None) -> FoundFormat:
+    """Return the chat format of the tokenizer's files in ``folder``, of a model that takes ``pictures``."""
     files = WrittenFolder(folder)
     if "tokenizer.json" not in files.names:
         return FoundFormat(None, "there is no tokenizer.json, so words cannot be made tokens of")
     try:
         form = answer_format_of(files, Tokenizer(files.read("tokenizer.json")))
-        return find_chat_format(ChatTemplates.of(files), form)
+        return find_chat_format(ChatTemplates.of(files, pictures), form)
     except UsageError as error:
         return FoundFormat(None, str(error))
 

@@ -101,7 +101,7 @@ def manifest_of(
     pictures: PictureDescription | None = None,
 ) -> Manifest:
     """Return the manifest of the files in ``folder``, with the installed versions of ``libraries``."""
-    chats = chat_format_of(folder)
+    chats = chat_format_of(folder, pictures)
     return Manifest(
         format_version=FORMAT_VERSION,
         model_type=loaded.config.model_type,

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.block import Block, CacheSizes, Seeing
 from hybridge.cache.errors import UsageError
 from hybridge.cache.families import text_config
 from hybridge.cache.hybrid_cache import HybridCache
@@ -74,10 +74,10 @@ class State(nn.Module):
         self.cache.close(block)
         return hidden
 
-    def extend(self, tokens: Tensor, count: Tensor, *, bidirectional: bool = False) -> tuple[Tensor, Tensor]:
+    def extend(self, tokens: Tensor, count: Tensor, bidirectional: Seeing = None) -> tuple[Tensor, Tensor]:
         """Commit the first ``count`` of tokens [1, T]; return the last one's logits, NaN if they do not fit, and all hidden.
 
-        Embeddings [1, T, hidden] may take the place of tokens. bidirectional: they see each other in layers with a window.
+        Embeddings [1, T, hidden] may take the place of tokens. bidirectional: where they see each other.
         """
         block = replace(self.cache.extend(tokens.shape[1], count), bidirectional=bidirectional)
         hidden = self.hidden(tokens, block)
@@ -151,12 +151,12 @@ class PrefillEmbeddings(ProgramMethod):
     If rows of a picture see each other, they are a whole picture's.
     """
 
-    def __init__(self, state: State, *, bidirectional: bool) -> None:
+    def __init__(self, state: State, bidirectional: Seeing) -> None:
         super().__init__(state)
         self.bidirectional = bidirectional
 
     def forward(self, embeddings: Tensor, n: Tensor) -> Outputs:
-        return self.state.tapped(*self.state.extend(embeddings, n, bidirectional=self.bidirectional))
+        return self.state.tapped(*self.state.extend(embeddings, n, self.bidirectional))
 
 
 class PrefillPicture(ProgramMethod):
@@ -307,7 +307,7 @@ def picture_methods(state: State, pictures: PictureDescription) -> Mapping[str, 
     embeddings = torch.zeros(1, chunk, state.model.width)
     encoding = {name: (EncodePicture(state), patches(tokens)) for name, tokens in pictures.methods.items()}
     if state.rope is None:
-        prefill = PrefillEmbeddings(state, bidirectional=pictures.bidirectional)
+        prefill = PrefillEmbeddings(state, pictures.seeing)
         return {**encoding, "prefill_embeddings": (prefill, (embeddings, one))}
     grid = torch.zeros(3, chunk, dtype=torch.long)
     return {**encoding, "prefill_embeddings": (PrefillPicture(state), (embeddings, grid, one, one.clone()))}

@@ -348,9 +348,12 @@ class PictureForm:
         axes: of the rope positions of a picture's rows in the text: 1, as tokens have them, or 3 (time, row and column).
         has_corners: learned positions are interpolated so that the outermost ones lie on the corners of a picture, without
             antialiasing.
-        has_rope: the encoder turns patches by their row and column.
+        has_rope: the encoder takes the row and column of each patch, and turns it by them unless it looks up positions.
         has_table: it looks up learned positions by row and column, so that nothing is interpolated outside of it.
         is_bidirectional: rows of a picture see each other in layers with a window, so that one call reads all of them.
+        in_all_layers: then they do so in layers of full attention, too.
+        is_square: every picture is a square of as many tokens as the encoder takes.
+        place: what chat templates write for a picture, where empty lines are around it in the text.
     """
 
     axes: int = 1
@@ -358,18 +361,23 @@ class PictureForm:
     has_rope: bool = False
     has_table: bool = False
     is_bidirectional: bool = False
+    in_all_layers: bool = False
+    is_square: bool = False
+    place: str = ""
 
     @property
     def constants(self) -> list[int]:
-        """Return the numbers of ``hybridge_vision_form``, of which older programs have the first three."""
+        """Return the numbers of ``hybridge_vision_form``, of which programs that need no more have the first three or five."""
         numbers = [self.axes, int(self.has_corners), int(self.has_rope)]
-        return [*numbers, 1, int(self.is_bidirectional)] if self.has_table else numbers
+        numbers += [1, int(self.is_bidirectional)] if self.has_table else []
+        return [*numbers, 1] if self.is_square else numbers
 
 
 FORMS = {
     "lfm2_vl": PictureForm(),
     "lfm3_vl": PictureForm(has_rope=True),
     "qwen3_5": PictureForm(axes=3, has_corners=True, has_rope=True),
+    "gemma3": PictureForm(has_rope=True, has_table=True, in_all_layers=True, is_square=True, place="<start_of_image>"),
     "gemma4": PictureForm(has_rope=True, has_table=True),
     "nemotron_h_omni": PictureForm(has_rope=True, has_table=True),
 }
@@ -394,10 +402,10 @@ class PictureDescription:
         tolerance: a picture is large if it has this many times the pixels of max_tokens.
         thumbnail: a small copy of the whole picture follows its tiles.
         marks: special tokens are around a picture and before each of its tiles.
-        bidirectional: the rows of a picture see each other in attention layers with a window.
+        bidirectional: the rows of a picture see each other in attention layers, of some models in those with a window alone.
     """
 
-    model_type: Literal["lfm2_vl", "lfm3_vl", "qwen3_5", "gemma4", "nemotron_h_omni"]
+    model_type: Literal["lfm2_vl", "lfm3_vl", "qwen3_5", "gemma3", "gemma4", "nemotron_h_omni"]
     placeholder: int
     patch_size: int
     merge: int
@@ -434,6 +442,11 @@ class PictureDescription:
     def rows(self, prefill_chunk: int) -> int:
         """Return the rows of one call of ``prefill_embeddings``: those of a whole picture if they see each other."""
         return self.budgets[-1] if self.bidirectional else prefill_chunk
+
+    @property
+    def seeing(self) -> Literal["windows", "everywhere"] | None:
+        """Return in which layers the rows of a picture see each other."""
+        return ("everywhere" if self.form.in_all_layers else "windows") if self.bidirectional else None
 
     @property
     def constants(self) -> dict[str, list[int]]:

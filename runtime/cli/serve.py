@@ -101,7 +101,7 @@ def renderer(artifact: Artifact, variables: Mapping[str, Any], thinking: bool | 
     """
     from hybridge.runtime.text.chat_template import RESERVED, ChatTemplates, thinking_variables
 
-    templates, defaults = ChatTemplates.of(artifact), dict(variables)
+    templates, defaults = ChatTemplates.of(artifact, artifact.manifest.pictures), dict(variables)
     if thinking is not None:
         defaults |= thinking_variables(templates.chosen(tools=False), thinking, variables)
 

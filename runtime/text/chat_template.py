@@ -18,6 +18,7 @@ from jinja2 import Environment, TemplateSyntaxError
 
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.artifacts.options import PictureDescription
 from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, answer_format, decoder_of, unsplit
@@ -56,7 +57,7 @@ def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None
     Raises:
         UsageError: there is no chat template, or only named ones without a default, or no switch for thinking.
     """
-    return ChatTemplates.of(artifact).with_variables(variables or {}, thinking)
+    return ChatTemplates.of(artifact, artifact.manifest.pictures).with_variables(variables or {}, thinking)
 
 
 class Files(Protocol):
@@ -78,10 +79,19 @@ class ChatTemplates:
     special: Mapping[str, Any]
 
     @classmethod
-    def of(cls, artifact: Files) -> ChatTemplates:
-        """Read the chat templates of an artifact. Raises UsageError for a file that is not JSON."""
+    def of(cls, artifact: Files, pictures: PictureDescription | None = None) -> ChatTemplates:
+        """Read the chat templates of an artifact. Raises UsageError for a file that is not JSON.
+
+        pictures: that it takes. If empty lines are around them in a text, the templates write these, as the processor of such
+        a model does in transformers.
+        """
         special = special_tokens(_json(artifact, TOKENIZER_CONFIG), _json(artifact, SPECIAL_TOKENS_MAP))
-        return cls(artifact.folder, _templates(artifact), special)
+        place = pictures.form.place if pictures is not None else ""
+
+        def with_lines(texts: Mapping[str, str]) -> dict[str, str]:
+            return {name: text.replace(place, f"\n\n{place}\n\n") if place else text for name, text in texts.items()}
+
+        return cls(artifact.folder, with_lines(_templates(artifact)), with_lines(special))
 
     def with_variables(self, variables: Mapping[str, Any], thinking: bool | None = None, now: str | None = None) -> Render:
         """Return a function that renders conversations with ``variables``; see ``load_template``.

@@ -25,10 +25,10 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load_checkpoint(resolve_checkpoint(folder), pictures=True)
 
 
-def by_squares(values: Tensor, patch: int) -> Tensor:
+def by_squares(values: Tensor, patch: int, merge: int = MERGE) -> Tensor:
     """Cut [height, width, ...] into patches, square by square: [N, patch, patch, ...]."""
-    rows, columns = values.shape[0] // patch // MERGE, values.shape[1] // patch // MERGE
-    cut = values.unflatten(1, (columns, MERGE, patch)).unflatten(0, (rows, MERGE, patch))
+    rows, columns = values.shape[0] // patch // merge, values.shape[1] // patch // merge
+    cut = values.unflatten(1, (columns, merge, patch)).unflatten(0, (rows, merge, patch))
     return cut.movedim((0, 3, 1, 4, 2, 5), (0, 1, 2, 3, 4, 5)).flatten(0, 3)
 
 
@@ -59,6 +59,20 @@ def test_its_pictures_are_described(loaded: LoadedModel) -> None:
     assert found is not None
     assert (found.model_type, found.unit, found.position_side, found.budgets) == ("lfm3_vl", 8, 1, (6, 20))
     assert found.constants["hybridge_vision_form"] == [1, 0, 1]
+
+
+@torch.no_grad()
+def test_gemma3(square_checkpoint: Path) -> None:
+    whole = load_checkpoint(resolve_checkpoint(square_checkpoint), pictures=True).whole
+    assert whole is not None
+    family = VISION["gemma3"]
+    processor = read_processor(square_checkpoint, family)
+    picture = torch.from_numpy(rgb(4, 4, unit=12))
+    want = whole.get_image_features(**family.inputs(whole.config, processor, [picture])).pooler_output
+    encoder = family.encoder(whole, processor, family.describe(whole.config, processor, ()), CoreKernels())
+    grid = torch.stack(torch.meshgrid(torch.arange(12), torch.arange(12), indexing="ij"), -1).float()
+    got = encoder(by_squares(picture, PATCH, 3).flatten(1), by_squares(grid, 1, 3).reshape(-1, 2), torch.tensor([144]))
+    torch.testing.assert_close(got, want, rtol=0, atol=2e-6 * want.abs().max().item())
 
 
 @pytest.mark.parametrize("final_norm", [False, True])

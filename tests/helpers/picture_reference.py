@@ -74,7 +74,7 @@ def whole_logits(folder: Path, text: list[int | NDArray[np.uint8]], unit: int = 
             pictures.append(torch.from_numpy(part))
     inputs, tokens = family.inputs(whole.config, read_processor(folder, family), pictures), torch.tensor([ids])
     if family.rows is not None:
-        inputs["mm_token_type_ids"] = (tokens == row).int()
+        inputs["token_type_ids" if whole.config.model_type == "gemma3" else "mm_token_type_ids"] = (tokens == row).int()
     with torch.no_grad():
         logits: torch.Tensor = whole(input_ids=tokens, use_cache=False, **inputs).logits
     return logits[0, -1].numpy()

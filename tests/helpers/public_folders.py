@@ -273,6 +273,85 @@ def save_lfm2_vl(folder: Path, seed: int = 0, **config_changes: Any) -> None:
     (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "lfm2_vl.jinja").read_text())
 
 
+# Gemma 3
+
+GEMMA3_SPECIAL = [
+    *("<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"),
+    *("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+]
+GEMMA3_NAMES = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+GEMMA3_SIZE, GEMMA3_ROWS, GEMMA3_TOKENS = 48, 16, 340
+GEMMA3_VISION: dict[str, Any] = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": GEMMA3_SIZE,
+    "patch_size": 4,
+    "vision_use_head": False,
+}
+GEMMA3_PICTURES: dict[str, Any] = {
+    "do_convert_rgb": None,
+    "do_normalize": True,
+    "do_pan_and_scan": None,
+    "do_rescale": True,
+    "do_resize": True,
+    "image_mean": [0.5, 0.4, 0.6],
+    "image_processor_type": "Gemma3ImageProcessor",
+    "image_seq_length": GEMMA3_ROWS,
+    "image_std": [0.5, 0.3, 0.7],
+    "pan_and_scan_max_num_crops": None,
+    "pan_and_scan_min_crop_size": None,
+    "pan_and_scan_min_ratio_to_activate": None,
+    "processor_class": "Gemma3Processor",
+    "resample": 2,
+    "rescale_factor": 1 / 255,
+    "size": {"height": GEMMA3_SIZE, "width": GEMMA3_SIZE},
+}
+GEMMA3_OPTIONS = ExportOptions(max_seq_len=160, prefill_chunk=10, verify_len=5, snapshot_slots=2)
+
+
+def save_gemma3(folder: Path, seed: int = 0, **text_changes: Any) -> None:
+    """Write a Gemma 3 folder: text and pictures of one size in one config, the processor's options, and tokens for pictures.
+
+    A layer of full attention is before another one, or what its rows of a picture see would change no logits.
+    """
+    layers = ["sliding_attention", "full_attention", "sliding_attention"]
+    text = {
+        **VARIANTS["gemma3_text"][0],
+        "vocab_size": GEMMA3_TOKENS,
+        "eos_token_id": GEMMA3_SPECIAL.index("<end_of_turn>"),
+        "num_hidden_layers": len(layers),
+        "layer_types": layers,
+        "sliding_window": 23,
+    }
+    config = AutoConfig.for_model(
+        "gemma3",
+        text_config={"model_type": "gemma3_text", **text, **text_changes},
+        vision_config=GEMMA3_VISION,
+        mm_tokens_per_image=GEMMA3_ROWS,
+        **{f"{name}_index": GEMMA3_SPECIAL.index(token) for name, token in GEMMA3_NAMES.items()},
+    )
+    lively(random_whole(config, seed), seed).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    write_json(folder / "preprocessor_config.json", GEMMA3_PICTURES)
+    write_json(folder / "processor_config.json", {"image_seq_length": GEMMA3_ROWS, "processor_class": "Gemma3Processor"})
+    save_byte_tokenizer(folder, GEMMA3_SPECIAL, GEMMA3_TOKENS)
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": "<bos>",
+            "eos_token": "<eos>",
+            "pad_token": "<pad>",
+            **GEMMA3_NAMES,
+        },
+    )
+    template = (CHAT_TEMPLATES / "gemma3.jinja").read_text()
+    (folder / "chat_template.jinja").write_text(template.replace("{{ boi_token if", "{{ '<start_of_image>' if"))
+
+
 # Gemma 4
 
 GEMMA_SPECIAL = [

@@ -22,7 +22,7 @@ from hybridge.export.model.encoders.encoder import (
     normalized_patches,
     refused,
 )
-from hybridge.export.pinned.transformers import choose_attention, gemma4_masks
+from hybridge.export.pinned.transformers import block_masks, choose_attention
 from hybridge.runtime.artifacts.options import PictureDescription
 
 
@@ -136,7 +136,7 @@ def pooling_rows(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[st
         counts = (patches // whole.config.vision_config.pooling_kernel_size**2).tolist()
         blocks = torch.full(ids.shape, -1)
         blocks[ids < 0] = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-        others["attention_mask"] = gemma4_masks(config, blocks)
+        others["attention_mask"] = block_masks(config, blocks)
     return others
 
 

@@ -60,19 +60,21 @@ inline Array number(const int64_t& value) { return {Type::Long, {1}, const_cast<
 // ascending. axes: of the rope positions of a picture's rows in the text, 1 as of tokens, or 3: time, row and column. has_corners:
 // learned positions are interpolated with the outermost ones on a picture's corners. has_rope: it takes row and column of each patch.
 // has_table: it looks up learned positions by these, `side` of each at most, and none is interpolated outside of it.
-// is_bidirectional: rows of a picture see each other, so one call reads all of them.
+// is_bidirectional: rows of a picture see each other, so one call reads all of them. is_square: each picture is a square of as many
+// tokens as the encoder takes.
 struct Encoder {
   int64_t patch, merge, side, placeholder;
   std::vector<int64_t> budgets;
   int64_t axes = 1;
-  bool has_corners = false, has_rope = false, has_table = false, is_bidirectional = false;
+  bool has_corners = false, has_rope = false, has_table = false, is_bidirectional = false, is_square = false;
 
   // The numbers of a program's `hybridge_vision`, and of its `hybridge_vision_form` if it has one; none without any.
   static std::optional<Encoder> of(const std::vector<int64_t>& numbers, const std::vector<int64_t>& form = {}) {
-    if (numbers.size() < 5 || (!form.empty() && form.size() != 3 && form.size() != 5)) return std::nullopt;
+    if (numbers.size() < 5 || (!form.empty() && form.size() != 3 && form.size() != 5 && form.size() != 6)) return std::nullopt;
     Encoder encoder{numbers[0], numbers[1], numbers[2], numbers[3], {numbers.begin() + 4, numbers.end()}};
     if (!form.empty()) std::tie(encoder.axes, encoder.has_corners, encoder.has_rope) = std::tuple(form[0], form[1] != 0, form[2] != 0);
-    if (form.size() == 5) std::tie(encoder.has_table, encoder.is_bidirectional) = std::tuple(form[3] != 0, form[4] != 0);
+    if (form.size() > 3) std::tie(encoder.has_table, encoder.is_bidirectional) = std::tuple(form[3] != 0, form[4] != 0);
+    encoder.is_square = form.size() > 5 && form[5] != 0;
     return encoder;
   }
 
@@ -86,7 +88,7 @@ struct Encoder {
     const auto within = [](int64_t value, int64_t highest) { return 1 <= value && value <= highest; };
     return (axes == 1 || axes == 3) && within(patch, 64) && within(merge, 8) && within(side, has_table ? 4096 * 8 : 256) && 0 <= placeholder &&
            placeholder < vocab_size && !budgets.empty() && std::is_sorted(budgets.begin(), budgets.end()) && within(budgets.front(), 4096) &&
-           within(budgets.back(), 4096) && (!has_table || (has_rope && budgets.back() * merge <= side));
+           within(budgets.back(), 4096) && (!has_table || (has_rope && (is_square ? budgets.back() * merge * merge <= side * side : budgets.back() * merge <= side)));
   }
 };
 

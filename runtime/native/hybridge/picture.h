@@ -61,13 +61,14 @@ inline Floats interpolation_to_corners(size_t size, size_t side) {
 
 class Picture {
  public:
-  // rgb: uint8 [height, width, 3]. InvalidArgument for sides that are no multiples of the encoder's unit or for more tokens than the
-  // encoder takes.
+  // rgb: uint8 [height, width, 3]. InvalidArgument for sides that are no multiples of the encoder's unit, for more tokens than the
+  // encoder takes, and for another square than its only one.
   static Result<std::shared_ptr<const Picture>> create(
       const Encoder& encoder, std::span<const uint8_t> rgb, size_t width, size_t height) {
     const auto unit = static_cast<size_t>(encoder.unit()), most = static_cast<size_t>(encoder.budgets.back());
     const bool fits = width > 0 && height > 0 && width % unit == 0 && height % unit == 0 && width / unit <= most && height / unit <= most &&
-                      width / unit * (height / unit) <= most && rgb.size() == width * height * 3;
+                      width / unit * (height / unit) <= most && rgb.size() == width * height * 3 &&
+                      (!encoder.is_square || (width == height && width / unit * (height / unit) == most));
     if (!fits) return Error::InvalidArgument;
     return std::shared_ptr<const Picture>(new Picture(encoder, rgb, width, height));
   }

@@ -62,18 +62,25 @@ struct Bilinear {
   static uint8_t pixel(Sum sum) { return static_cast<uint8_t>(std::clamp(std::nearbyint(sum), 0.0f, 255.0f)); }
 };
 
-// Bicubic in fixed point, rounded to pixels between the two directions as well, as Pillow resizes.
-struct Bicubic {
+// In fixed point, rounded to pixels between the two directions as well, as Pillow resizes.
+struct FixedPoint {
   using Weight = int32_t;
   using Sum = int32_t;
   using Between = uint8_t;
   static constexpr int BITS = 22;  // behind the point: weights of up to 2 and pixels of 8 bits leave these of 32
   static constexpr Sum ZERO = 1 << (BITS - 1);
 
-  static std::vector<Taps<double>> places(size_t from, size_t to) { return taps(from, to, 2, cubic); }
   static Weight weight(double exact) { return static_cast<Weight>(std::lround(exact * (1 << BITS))); }
   static Between between(Sum sum) { return pixel(sum); }
   static uint8_t pixel(Sum sum) { return static_cast<uint8_t>(std::clamp(sum >> BITS, 0, 255)); }
+};
+
+struct Bicubic : FixedPoint {
+  static std::vector<Taps<double>> places(size_t from, size_t to) { return taps(from, to, 2, cubic); }
+};
+
+struct BilinearFixed : FixedPoint {
+  static std::vector<Taps<double>> places(size_t from, size_t to) { return taps(from, to, 1, triangle); }
 };
 
 // Bicubic in float32 with the values that lie outside of those of a pixel, as PyTorch resizes floats: their range is 25/16 as wide,

@@ -113,6 +113,11 @@ PictureLayout merged(const PictureDescription& of, std::span<const uint8_t> rgb,
   return {{resized_to<Bicubic>(rgb, size, whole_size(of, size, 0))}};
 }
 
+// Gemma 3 (transformers' Gemma3ImageProcessorPil): one square of one size, whatever the shape.
+PictureLayout gemma3(const PictureDescription& of, std::span<const uint8_t> rgb, Size size) {
+  return {{resized_to<BilinearFixed>(rgb, size, {of.tile_size, of.tile_size})}};
+}
+
 // Gemma 4 (transformers' Gemma4ImageProcessorPil): one part of as many tokens as fit; a line of tokens of a long and narrow picture.
 PictureLayout gemma4(const PictureDescription& of, std::span<const uint8_t> rgb, Size size) {
   const size_t unit = of.unit(), most = of.max_tokens;
@@ -161,10 +166,11 @@ struct Preparation {
   size_t most_side = 256;
 };
 
-constexpr std::array<Preparation, 5> PREPARATIONS = {{
+constexpr std::array<Preparation, 6> PREPARATIONS = {{
     {"lfm2_vl", lfm2_vl, "<|image_start|>", "<|image_end|>"},
     {"lfm3_vl", merged},
     {"qwen3_5", merged},
+    {"gemma3", gemma3, "<start_of_image>", "<end_of_image>", 4096 * 8},
     {"gemma4", gemma4, "<|image>", "<image|>", 4096 * 8},
     {"nemotron_h_omni", nemotron_h_omni, "<img>", "</img>", 4096 * 8},
 }};

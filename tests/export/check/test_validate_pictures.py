@@ -15,11 +15,13 @@ from assistant_reference import AssistantReference, assistant_config
 from drafter_twins import dspark_config, random_tensors, save_drafter
 from picture_reference import rgb
 from public_folders import (
+    GEMMA3_OPTIONS,
     GEMMA_OPTIONS,
     LFM2_VL_OPTIONS,
     LFM3_VL_OPTIONS,
     OMNI_OPTIONS,
     QWEN_OPTIONS,
+    save_gemma3,
     save_gemma4,
     save_lfm3_vl,
     save_qwen3_5_pictures,
@@ -29,7 +31,9 @@ from store import exported
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from hybridge.export.check.validate import ValidationReport, validate_session
+from hybridge.export.model.encoders import gemma3
 from hybridge.export.model.vision import VISION, read_processor
+from hybridge.export.pinned.transformers import block_masks
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.runtime.core.pictures import Picture
@@ -103,6 +107,55 @@ def test_random_programs_with_pictures_in_blocks(block_artifact: Path, block_che
 @pytest.mark.parametrize("kernels", ["llm", "aten"])
 def test_other_kernels_in_blocks(block_checkpoint: Path, kernels: Literal["llm", "aten"]) -> None:
     report_of(exported(block_checkpoint, replace(GEMMA_OPTIONS, kernels=kernels)), block_checkpoint).check()
+
+
+@pytest.mark.slow
+def test_random_programs_with_square_pictures(square_artifact: Path, square_checkpoint: Path) -> None:
+    report = report_of(square_artifact, square_checkpoint)
+    report.check()
+    assert report.operations["picture"] > 4
+    assert report.worst_relative <= 2e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["full_attention", "sliding_attention"])
+def test_rows_that_see_no_later_ones_are_found(
+    square_artifact: Path, square_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The whole model is made causal in some layers, as the artifact is in none."""
+
+    def causal(config: Any, blocks: torch.Tensor) -> dict[str, torch.Tensor | None]:
+        return block_masks(config, blocks) | {kind: block_masks(config, torch.full_like(blocks, -1))[kind]}
+
+    monkeypatch.setattr(gemma3, "block_masks", causal)
+    report = report_of(square_artifact, square_checkpoint)
+    assert report.first_divergence is not None
+    assert any(name.startswith("picture") for name in report.first_divergence.operations)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kernels": "llm"},
+        {"kernels": "aten"},
+        {"quantize": "8da4w", "group_size": 8},
+        {"quantize": "4w", "group_size": 8, "rounding": "blocks"},
+        {"kv_cache": "int8"},
+        {"kv_cache": "float16"},
+        {"prefill_chunk": 40},
+    ],
+)
+def test_other_kernels_and_fewer_bits_with_square_pictures(square_checkpoint: Path, changes: dict[str, object]) -> None:
+    artifact = exported(square_checkpoint, replace(GEMMA3_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
+    report_of(artifact, square_checkpoint).check()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("window", [5, 500])
+def test_square_pictures_beyond_a_window_and_within_one(tmp_path: Path, window: int) -> None:
+    save_gemma3(tmp_path, sliding_window=window)
+    report_of(exported(tmp_path, GEMMA3_OPTIONS), tmp_path).check()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from public_folders import OMNI_SPECIAL
+from public_folders import GEMMA3_SPECIAL, OMNI_SPECIAL
 from transformers import AutoConfig
 
 from hybridge.cache.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
@@ -205,6 +205,54 @@ def test_options_that_no_gemma4_has(block_folder: Path, name: str) -> None:
     change_pictures(block_folder, **changes)
     with pytest.raises(error, match=reason):
         described(block_folder)
+
+
+# Gemma 3
+
+
+@pytest.fixture
+def square_folder(square_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(square_checkpoint, tmp_path / "gemma3"))
+
+
+def test_sizes_of_gemma3_are_its_processors(square_folder: Path) -> None:
+    found = described(square_folder)
+    assert found is not None
+    assert (found.model_type, found.budgets, found.min_tokens, found.max_tokens) == ("gemma3", (16,), 16, 16)
+    assert (found.placeholder, found.unit, found.position_side, found.tile_size) == (
+        GEMMA3_SPECIAL.index("<start_of_image>"), 12, 12, 48,
+    )  # fmt: skip
+    assert (found.seeing, found.rows(10), found.constants["hybridge_vision_form"]) == ("everywhere", 16, [1, 0, 1, 1, 1, 1])
+    assert described(square_folder, image_tokens=(16,)) == found
+    with pytest.raises(UsageError, match="takes 16 tokens"):
+        described(square_folder, image_tokens=(8, 16))
+    (square_folder / "preprocessor_config.json").unlink()
+    (square_folder / "processor_config.json").unlink()
+    assert described(square_folder) is None
+
+
+SQUARE_PROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
+    "another filter": ({"resample": 3}, UnsupportedModelError, "bilinear"),
+    "no resizing": ({"do_resize": False}, UnsupportedModelError, "bilinear"),
+    "crops": ({"do_pan_and_scan": True}, UnsupportedModelError, "crops"),
+    "another size": ({"size": {"height": 96, "width": 96}}, CheckpointError, "not of the model's size"),
+    "no size": ({"size": {"longest_edge": 48}}, CheckpointError, "no such model takes"),
+    "a mean for four channels": ({"image_mean": [0.1] * 4}, CheckpointError, "no such model takes"),
+}
+
+
+@pytest.mark.parametrize("name", SQUARE_PROCESSOR)
+def test_options_that_no_gemma3_has(square_folder: Path, name: str) -> None:
+    changes, error, reason = SQUARE_PROCESSOR[name]
+    rewrite(square_folder / "preprocessor_config.json", lambda content: content.update(changes))
+    with pytest.raises(error, match=reason):
+        described(square_folder)
+
+
+def test_tokens_that_are_no_square_of_patches(square_folder: Path) -> None:
+    rewrite(square_folder / "config.json", lambda content: content.update(mm_tokens_per_image=20))
+    with pytest.raises(CheckpointError, match="no square"):
+        described(square_folder)
 
 
 # Nemotron-H Omni

@@ -19,7 +19,7 @@ from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model
 
 FIVE = GenerationStruct(max_new_tokens=5)
-ARTIFACTS = pytest.mark.parametrize("artifact", ["pictures_artifact", "grid_artifact"])
+ARTIFACTS = pytest.mark.parametrize("artifact", ["pictures_artifact", "grid_artifact", "square_artifact", "omni_artifact"])
 
 
 def pixels(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:

@@ -46,7 +46,7 @@ def encoded_pictures(server: Served) -> float:
 
 @pytest.mark.parametrize(
     ("seeing_server", "parts"),
-    [("pictures_artifact", 1 + 3), ("grid_artifact", 2), ("block_artifact", 2), ("omni_artifact", 2)],
+    [("pictures_artifact", 1 + 3), ("grid_artifact", 2), ("block_artifact", 2), ("omni_artifact", 2), ("square_artifact", 2)],
     indirect=["seeing_server"],
 )
 def test_the_second_turn_encodes_nothing(seeing_server: Served, parts: int) -> None:

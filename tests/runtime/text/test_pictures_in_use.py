@@ -12,7 +12,7 @@ import pytest
 from babbling import tokens_of, turns_of
 from command_line import Run
 from picture_files import file_of, noise
-from public_folders import GEMMA_SPECIAL, LFM2_VL_SPECIAL, OMNI_SPECIAL, PICTURE, QWEN_SPECIAL
+from public_folders import GEMMA3_ROWS, GEMMA3_SPECIAL, GEMMA_SPECIAL, LFM2_VL_SPECIAL, OMNI_SPECIAL, PICTURE, QWEN_SPECIAL
 from state_files import forge_state
 
 from hybridge.cache.errors import CapacityError, HybridgeError, PictureError
@@ -120,7 +120,7 @@ def test_a_template_that_drops_reasoning_has_no_picture_read_again(begin: Begin,
     assert known >= tokens.index(picture.ids[-1]) + 1 + len(model.tokenizer.encode(words.strip()).ids)
 
 
-@pytest.mark.parametrize("begin", ["grid_artifact", "block_artifact", "omni_artifact"], indirect=True)
+@pytest.mark.parametrize("begin", ["grid_artifact", "block_artifact", "omni_artifact", "square_artifact"], indirect=True)
 def test_a_conversation_with_two_pictures_in_one_part_each(begin: Begin, tmp_path: Path) -> None:
     conversation, model = begin()
     first, second = model.pictures.prepare(SMALL), model.pictures.prepare(LARGE)
@@ -162,6 +162,24 @@ def test_a_picture_is_between_tokens_that_gemmas_template_leaves_out(begin: Begi
     assert (picture.ids[0], picture.ids[-1]) == (start, end)
     assert tokens_of(conversation)[at : at + len(picture.ids)] == picture.ids
     assert row not in tokens_of(conversation)[: at + len(picture.ids) + 20], "what people spell stays text"
+
+
+@pytest.mark.parametrize("begin", ["square_artifact"], indirect=True)
+def test_a_picture_is_between_empty_lines_that_transformers_puts_around_it(begin: Begin) -> None:
+    """Lines behind each other may be one token, so the empty ones are there before the text becomes tokens."""
+    conversation, model = begin()
+    picture = model.pictures.prepare(SMALL)
+    said(conversation, "Say <start_of_image> in words", picture)
+    start, end, row = (GEMMA3_SPECIAL.index(name) for name in ("<start_of_image>", "<end_of_image>", "<image_soft_token>"))
+    assert (picture.ids[0], len(picture.ids), picture.ids[-1]) == (start, GEMMA3_ROWS + 2, end)
+    tokens = tokens_of(conversation)
+    at = tokens.index(start)
+    written = f"<bos><start_of_turn>user\n\n\n<start_of_image>{'<image_soft_token>' * GEMMA3_ROWS}<end_of_image>\n\nSay "
+    want = model.tokenizer.encode(written, around=False).ids
+    got = [row if token < 0 else token for token in tokens[: len(want)]]
+    assert got[:-1] == want[:-1]
+    assert model.tokenizer.decode(tokens[at + len(picture.ids) :]).startswith("\n\nSay <start_of_image> in words")
+    assert tokens.count(start) == 1, "what people spell stays text"
 
 
 @pytest.mark.parametrize("begin", ["omni_artifact"], indirect=True)
@@ -279,6 +297,18 @@ def test_run_with_pictures(cli: Run, pictures_artifact: Path, tmp_path: Path) ->
         done = cli(*command, "--image", tmp_path / name)
         assert done.code == 2
         assert reason in done.err
+
+
+@pytest.mark.slow
+def test_run_with_square_pictures(cli: Run, square_artifact: Path, tmp_path: Path) -> None:
+    for name, data in (("a.png", SMALL), ("b.png", LARGE)):
+        (tmp_path / name).write_bytes(data)
+    command = ("run", square_artifact, "--prompt", "Which one?", "--max-new-tokens", 12, "--json")
+    pictures = ("--image", tmp_path / "a.png", "--image", tmp_path / "b.png")
+    one = json.loads(cli(*command, *pictures[:2]).raw)
+    both = json.loads(cli(*command, *pictures).raw)
+    assert both["prompt_tokens"] - one["prompt_tokens"] >= 2 + GEMMA3_ROWS
+    assert json.loads(cli(*command, *pictures, "--prompt-lookup").raw)["text"] == both["text"]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,17 +16,21 @@ import pytest
 from picture_files import file_of, noise
 from picture_layouts import Layouts, RefusedPictureError
 from PIL import Image
-from public_folders import GEMMA_SPECIAL, LFM2_VL_SPECIAL, PICTURE
+from public_folders import GEMMA3_ROWS, GEMMA3_SPECIAL, GEMMA_SPECIAL, LFM2_VL_SPECIAL, PICTURE
+from transformers import Gemma3Processor, PreTrainedTokenizerFast
 from transformers.image_utils import load_image
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from hybridge.cache.errors import PictureError
 from hybridge.export.model.encoders.nemotron_h_omni import DARKEST, STEP
 from hybridge.runtime.artifacts.options import PictureDescription
+from hybridge.runtime.core.chat import message_content
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text import pictures
+from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.pictures import PictureProcessor, data_of_url, decode, with_pictures
 
 QWEN = replace(
@@ -37,7 +42,12 @@ GEMMA = replace(
     marks=True,
 )  # fmt: skip
 """The pictures of Gemma 4, as an export of a published checkpoint describes them."""
-DESCRIPTIONS = [picture_reference.PUBLISHED, QWEN, GEMMA, picture_reference.OMNI]
+GEMMA3 = replace(
+    GEMMA, model_type="gemma3", patch_size=14, merge=4, position_side=64, budgets=(256,), min_tokens=256, max_tokens=256,
+    tile_size=896, bidirectional=True,
+)  # fmt: skip
+"""The pictures of Gemma 3, as an export of a published checkpoint describes them."""
+DESCRIPTIONS = [picture_reference.PUBLISHED, QWEN, GEMMA3, GEMMA, picture_reference.OMNI]
 
 
 @pytest.mark.slow
@@ -113,6 +123,20 @@ def test_parts_of_gemma4_are_those_of_transformers_processor(monkeypatch: pytest
 
 
 @pytest.mark.slow
+def test_parts_of_gemma3_are_those_of_transformers_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image.Image, "resize", across_first)
+    size = {"height": GEMMA3.tile_size, "width": GEMMA3.tile_size}
+    processor, compared = Gemma3ImageProcessorPil(size=size, do_rescale=False, do_normalize=False), 0
+    with Layouts(GEMMA3) as layouts:
+        for picture in picture_reference.pictures():
+            (part,) = layouts.of(picture).parts
+            (want,) = processor([Image.fromarray(picture)], return_tensors="np")["pixel_values"]
+            np.testing.assert_array_equal(part, want.transpose(1, 2, 0))
+            compared += 1
+    assert compared == picture_reference.COUNT
+
+
+@pytest.mark.slow
 def test_parts_of_nemotron_h_omni_are_those_of_transformers_processor() -> None:
     """Its processor keeps what bicubic interpolation makes beyond 0 and 255, so a pixel stands for a wider range."""
     want, beyond = np.load(picture_reference.OMNI_FILE), 0
@@ -129,6 +153,7 @@ def test_parts_of_nemotron_h_omni_are_those_of_transformers_processor() -> None:
 SIZES: dict[str, list[tuple[int, int]]] = {
     "lfm2_vl": [(20_000, 1), (1, 20_000)],
     "qwen3_5": [(201, 1), (1, 20_000)],
+    "gemma3": [],
     "gemma4": [],
     "nemotron_h_omni": [(40_000, 1)],
 }
@@ -136,6 +161,7 @@ SIZES: dict[str, list[tuple[int, int]]] = {
 TAKEN = {
     "lfm2_vl": {(1, 1): (256, 256)},
     "qwen3_5": {(1, 1): (256, 256), (3000, 15): (3648, 32), (1, 200): (32, 3648)},
+    "gemma3": {(1, 1): (896, 896), (20_000, 1): (896, 896), (1, 300): (896, 896), (1920, 1080): (896, 896)},
     "gemma4": {
         (1, 1): (768, 768),
         (20_000, 1): (280 * 48, 48),
@@ -310,6 +336,29 @@ def test_ids_of_gemma4_are_those_of_transformers_processor(block_artifact: Path)
     assert (picture.ids[0], picture.ids[-1]) == (begin, end)
     assert all(row < 0 for row in picture.ids[1:-1])
     assert with_pictures([1, placeholder, 60], [picture]) == [1, *picture.ids, 60]
+
+
+@pytest.mark.parametrize("words", ["What is this?", "", "\n a"])
+def test_a_message_of_gemma3_has_the_tokens_of_transformers_processor(
+    square_artifact: Path, square_checkpoint: Path, words: str
+) -> None:
+    """Its processor puts empty lines around a picture, before the text becomes tokens."""
+    session, said = Session.load(square_artifact), json.loads((square_checkpoint / "preprocessor_config.json").read_text())
+    artifact = session.model.artifact
+    assert artifact is not None
+    tokenizer, messages = Tokenizer.of(artifact), [{"role": "user", "content": message_content(words, 2)}]
+    opened = [PictureProcessor(session.model, tokenizer).prepare(file_of(noise(100, 50, seed=seed))) for seed in range(2)]
+    ids = with_pictures(tokenizer.encode(load_template(artifact)(messages), around=False).ids, opened)
+    theirs = Gemma3Processor(
+        image_processor=Gemma3ImageProcessorPil(**{name: each for name, each in said.items() if each is not None}),
+        tokenizer=PreTrainedTokenizerFast.from_pretrained(square_checkpoint),
+        chat_template=(square_checkpoint / "chat_template.jinja").read_text(),
+        image_seq_length=GEMMA3_ROWS,
+    )
+    text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    want = theirs(text=text, images=[noise(100, 50, seed=seed) for seed in range(2)], add_special_tokens=False)
+    row = GEMMA3_SPECIAL.index("<image_soft_token>")
+    assert [row if token < 0 else token for token in ids] == want["input_ids"][0]
 
 
 def test_a_file_that_cannot_be_read(pictures_artifact: Path, tmp_path: Path) -> None:
