@@ -85,6 +85,10 @@ class Block:
         """Return bool [T], false for padding."""
         return self.shared("real", lambda: torch.arange(self.length) < self.count)
 
+    def is_longer_than(self, tokens: int) -> bool:
+        """Return whether T is larger; true if T is a symbol, because what is done for a longer block is right for any."""
+        return not isinstance(self.length, int) or self.length > tokens
+
     def shared(self, key: Hashable, compute: Callable[[], T], of: object = None) -> T:
         """Return what ``compute`` returned at the first call with this key and object ``of``: layers share masks this way.
 

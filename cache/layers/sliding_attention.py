@@ -52,7 +52,7 @@ class SlidingAttentionLayer(AttentionLayer):
 
     def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         keys, values = self.keys, self.values
-        if block.length > self.sizes.verify_len:
+        if block.is_longer_than(self.sizes.verify_len):
             # A longer block may overwrite what its own first tokens still see: attend over the ring and the block side by side.
             keys, values = torch.cat([keys, key], dim=1), torch.cat([values, value], dim=1)
         self._write(key, value, block)
@@ -88,4 +88,5 @@ class SlidingAttentionLayer(AttentionLayer):
             # Runtimes compute a causal mask of the ring themselves.
             return Visible(held=held, mask=ring.mask(block, held), ring=None if block.bidirectional else ring)
 
-        return block.shared((ring, rows), make)
+        # Not by the number of rows, which is a symbol while a block of any length is exported.
+        return block.shared((ring, rows == ring.size), make)

@@ -168,7 +168,7 @@ class CoreKernels:
 
     def write_window(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
         ring = buffer.shape[1]
-        if block.length > ring:
+        if block.is_longer_than(ring):
             source = block.shared(("newest", ring), lambda: newest_rows(block, ring))
             buffer.copy_(torch.cat([buffer, rows], dim=1).index_select(1, source))
             return

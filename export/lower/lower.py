@@ -89,7 +89,8 @@ def _plan(program: ExecutorchProgramManager, method: str) -> Any:
 
 
 def _trace(module: nn.Module, example: tuple[Tensor, ...]) -> ExportedProgram:
-    return torch.export.export(module, example, strict=False)
+    """Trace a module, for any size of the dimensions that it names as ``dynamic_shapes``; most name none."""
+    return torch.export.export(module, example, strict=False, dynamic_shapes=getattr(module, "dynamic_shapes", None))
 
 
 def _to_edge(

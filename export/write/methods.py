@@ -81,7 +81,7 @@ class State(nn.Module):
         """
         block = replace(self.cache.extend(tokens.shape[1], count), bidirectional=bidirectional)
         hidden = self.hidden(tokens, block)
-        return self._last_logits(hidden, block), hidden
+        return self.last_logits(hidden, block), hidden
 
     def extend_by_picture(self, rows: Tensor, grid: Tensor, advance: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Commit the first ``count`` of embeddings [1, T, hidden] likewise, at the rope positions of ``grid`` (int64 [3, T]).
@@ -93,9 +93,9 @@ class State(nn.Module):
         block = self.cache.extend(rows.shape[1], count)
         hidden = self.hidden(rows, block, grid)
         self.rope.move(block, advance)
-        return self._last_logits(hidden, block), hidden
+        return self.last_logits(hidden, block), hidden
 
-    def _last_logits(self, hidden: Tensor, block: Block) -> Tensor:
+    def last_logits(self, hidden: Tensor, block: Block) -> Tensor:
         """Return the logits [1, 1, V] after the last token that counts, NaN for a refused block."""
         last = hidden.index_select(1, (block.count - 1).clamp(min=0))
         # Select before the head, because the vocabulary is hundreds of times wider.

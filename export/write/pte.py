@@ -26,6 +26,7 @@ from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.write.manifest import WeightFigures, manifest_of, weight_bytes, write_tokenizer
 from hybridge.export.write.methods import State, build_cache, build_encoder, build_methods
+from hybridge.export.write.stock_runner import stock_methods
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
@@ -37,7 +38,7 @@ from hybridge.runtime.artifacts.manifest import (
     TensorEntry,
     program_method,
 )
-from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription, drafter_constants
+from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription, StockSizes, drafter_constants
 from hybridge.runtime.artifacts.program_check import BOUNDED
 from hybridge.runtime.core.session import Session
 
@@ -92,7 +93,9 @@ class PteWriter:
         weights = WeightFigures.of(model, *(each for each in (drafter, vision) if each is not None))
         calibration = calibrated.entry(model) if calibrated else None
         state = State(model, self.cache, options.tap_layers, drafter, vision)
-        methods = build_methods(state, options.shorter_verify_lens, pictures)
+        methods = {**build_methods(state, options.shorter_verify_lens, pictures)}
+        if pictures is not None and (sizes := StockSizes.of(options, pictures)) is not None:
+            methods |= stock_methods(state, pictures, sizes)
         named = {program_method(name): method for name, method in methods.items()}
         program = lower(named, options=options, constants=self._constants(loaded, drafter, pictures), step=steps.step)
         with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:

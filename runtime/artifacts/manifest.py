@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -218,12 +219,21 @@ class Manifest(Entry):
 
 
 def program_method(name: str) -> str:
-    """Return what a program calls the method ``name``: none of ours has a name that a stock runner looks for, but ``forward``.
+    """Return what a program calls the method ``name``: none of ours has a name that a stock runner looks for by accident.
 
     The runners of ExecuTorch 1.5 call a method ``decode``, if there is one, for every token after the prompt (its pull
     request 21746), over memory of its own: it would start from an empty state.
     """
-    return name if name == "forward" else f"hybridge_{name}"
+    return STOCK_METHODS.get(name, f"hybridge_{name}")
+
+
+STOCK_METHODS: Mapping[str, str] = {
+    "forward": "forward",
+    "stock_vision_encoder": "vision_encoder",
+    "token_embedding": "token_embedding",
+    "text_decoder": "text_decoder",
+}
+"""Names in a program of the methods that ExecuTorch's own runners call, by ours."""
 
 
 def read_manifest(folder: Path) -> Manifest:

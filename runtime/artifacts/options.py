@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
@@ -454,6 +455,34 @@ class PictureDescription:
         numbers = [self.patch_size, self.merge, self.position_side, self.placeholder, *self.budgets]
         others = {} if self.form == PictureForm() else {VISION_FORM: self.form.constants}
         return {VISION: numbers, **others}
+
+
+@dataclass(frozen=True)
+class StockSizes:
+    """The most that the methods for ExecuTorch's MultimodalRunner take in one call.
+
+    tokens: of a text, or rows of a picture. squares: along a side of the largest picture for which memory is planned, each of
+    them one token; one that is longer but not larger is taken as well.
+    """
+
+    tokens: int
+    squares: int
+
+    @classmethod
+    def of(cls, options: ExportOptions, pictures: PictureDescription | None) -> StockSizes | None:
+        """Return those of an artifact; None if that runner cannot run it.
+
+        It knows positions on one axis alone, gives the text model no ids beside embeddings, and does not say which of them are
+        a picture's.
+        """
+        if pictures is None or options.kernels != "llm" or pictures.model_type not in ("lfm2_vl", "lfm3_vl"):
+            return None
+        most = pictures.budgets[-1]
+        return cls(min(options.max_seq_len, max(MOST_STOCK_TOKENS, most)), 2 * math.isqrt(most - 1) + 2)
+
+
+MOST_STOCK_TOKENS = 2048
+"""Tokens for which memory is planned in one call; a runner's text may be as long as the context in several."""
 
 
 def check_pictures(pictures: PictureDescription, vocab_size: int) -> None:

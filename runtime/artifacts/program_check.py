@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.artifact import CheckedFile
-from hybridge.runtime.artifacts.manifest import Manifest, MethodEntry, TensorEntry, shortened
-from hybridge.runtime.artifacts.options import ExportOptions, drafter_constants, shorter_verify
+from hybridge.runtime.artifacts.manifest import STOCK_METHODS, Manifest, MethodEntry, TensorEntry, shortened
+from hybridge.runtime.artifacts.options import ExportOptions, StockSizes, drafter_constants, shorter_verify
 from hybridge.runtime.artifacts.plan_check import Damaged, Table, plans_of
 from hybridge.runtime.pinned import (
     EXTRA_TENSOR_INFO,
@@ -43,7 +43,9 @@ Signature = list[tuple[str, list[int]]]
 def check_methods(manifest: Manifest) -> None:
     """Raise ArtifactError if the manifest has other methods than its options ask for, or gives them other shapes."""
     inputs, rows = expected_inputs(manifest), expected_rows(manifest.options)
-    if missing := [name for name in inputs if name not in manifest.methods]:
+    # Programs that were made before ExecuTorch's MultimodalRunner could run any lack its methods.
+    stock = _stock_inputs(manifest)
+    if missing := [name for name in inputs if name not in manifest.methods and name not in stock]:
         raise ArtifactError(f"the manifest lists no method {', '.join(missing)}; export the model again.")
     if unknown := [name for name in manifest.methods if name not in inputs]:
         raise ArtifactError(f"the manifest lists {shortened(unknown[0])}, which is no method; export the model again.")
@@ -52,11 +54,11 @@ def check_methods(manifest: Manifest) -> None:
         if name in rows:
             _same(f"{name} gives", _entries(method.outputs[:1]), [("float32", [1, rows[name], manifest.vocab_size])])
             answers = 2 if manifest.options.tap_layers else 1
-            _same(f"the number of {name}'s outputs is", len(method.outputs), 1 if name == "forward" else answers)
+            _same(f"the number of {name}'s outputs is", len(method.outputs), 1 if name in STOCK_METHODS else answers)
         elif (draft_len := proposing(manifest).get(name)) is not None:
             _same(f"{name} gives", _entries(method.outputs[:2]), [("int64", [1, draft_len]), ("float32", [1, draft_len])])
             _check_scores(name, manifest, method, draft_len)
-        elif (tokens := _encoding(manifest).get(name)) is not None:
+        elif (tokens := _embedding(manifest).get(name)) is not None:
             _same(f"{name} gives", _entries(method.outputs), [("float32", [1, tokens, _embedding_width(manifest)])])
         else:
             _same(f"{name} gives", _entries(method.outputs), [NUMBER])
@@ -86,12 +88,7 @@ def expected_inputs(manifest: Manifest) -> dict[str, Signature]:
     inputs = {name: [("int64", [1, count])] for name, count in tokens.items()}
     moves = ("commit", *(SLOT_METHODS if options.snapshot_slots else ()))
     inputs |= {name: [*inputs.get(name, []), NUMBER] for name in ("prefill", "forward", *moves)}
-    return inputs | {"reset": []} | _drafting_inputs(manifest) | _picture_inputs(manifest)
-
-
-def _encoding(manifest: Manifest) -> dict[str, int]:
-    """Return the methods of the artifact's encoder of pictures, with the most tokens of each."""
-    return manifest.pictures.methods if manifest.pictures is not None else {}
+    return inputs | {"reset": []} | _drafting_inputs(manifest) | _picture_inputs(manifest) | _stock_inputs(manifest)
 
 
 def _embedding_width(manifest: Manifest) -> int:
@@ -119,6 +116,26 @@ def _picture_inputs(manifest: Manifest) -> dict[str, Signature]:
     }
 
 
+def _stock_inputs(manifest: Manifest) -> dict[str, Signature]:
+    """Return the largest inputs of the methods for ExecuTorch's MultimodalRunner."""
+    sizes, pictures = StockSizes.of(manifest.options, manifest.pictures), manifest.pictures
+    if sizes is None or pictures is None:
+        return {}
+    side = sizes.squares * pictures.unit
+    return {
+        "stock_vision_encoder": [("uint8", [3, side, side])],
+        "token_embedding": [("int64", [1, sizes.tokens])],
+        "text_decoder": [("float32", [1, sizes.tokens, _embedding_width(manifest)]), NUMBER],
+    }
+
+
+def _embedding(manifest: Manifest) -> dict[str, int]:
+    """Return the methods that give embeddings, with the most of each."""
+    sizes, pictures = StockSizes.of(manifest.options, manifest.pictures), manifest.pictures
+    stock = {"stock_vision_encoder": sizes.squares**2, "token_embedding": sizes.tokens} if sizes else {}
+    return stock | (pictures.methods if pictures is not None else {})
+
+
 def _drafting_inputs(manifest: Manifest) -> dict[str, Signature]:
     """Return the inputs of the drafter's methods: the target's tapped hidden states and the tokens after them."""
     drafter, options = manifest.drafter, manifest.options
@@ -140,7 +157,8 @@ def _drafting_inputs(manifest: Manifest) -> dict[str, Signature]:
 
 def expected_rows(options: ExportOptions) -> dict[str, int]:
     """Return the number of rows of logits of each method that gives logits."""
-    return {"prefill": 1, "prefill_embeddings": 1, "decode": 1, "forward": 1} | _verifying(options)
+    one = dict.fromkeys(("prefill", "prefill_embeddings", "decode", "forward", "text_decoder"), 1)
+    return one | _verifying(options)
 
 
 def _verifying(options: ExportOptions) -> dict[str, int]:

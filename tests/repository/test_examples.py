@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import runpy
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,13 @@ import torch
 from checkout import CHECKOUT
 from documents import Document
 from picture_files import file_of, noise
-from store import demo_folder
+from public_folders import LFM2_VL_OPTIONS
+from store import demo_folder, exported
 from tokenizers import Tokenizer
 
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import Session
+from hybridge.runtime.text.generate import open_text_model
 
 FOLDER = CHECKOUT / "examples" / "python"
 pytestmark = pytest.mark.slow
@@ -108,3 +112,19 @@ def test_each_picture_is_encoded_once(pictures_artifact: Path, tmp_path: Path, c
         path.write_bytes(file_of(noise(20, 20, seed=seed)))
     assert len(example("ask_pictures")["main"](str(pictures_artifact), "What?", *map(str, files))) == 4
     assert capsys.readouterr().out.count("1 parts encoded so far") == 4
+
+
+def test_executorchs_own_runner_answers_about_a_picture(pictures_checkpoint: Path, tmp_path: Path) -> None:
+    """As many tokens are read as a Session reads of the same prompt and picture."""
+    out = exported(pictures_checkpoint, replace(LFM2_VL_OPTIONS, kernels="llm"))
+    file = tmp_path / "picture.png"
+    file.write_bytes(file_of(noise(50, 20)))
+    command = [sys.executable, FOLDER / "multimodal_runner.py", out, "What?", file]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=300)
+    figures = next(line for line in done.stdout.splitlines() if line.startswith(b"PyTorchObserver"))
+    model = open_text_model(out)
+    text = "<|startoftext|><|im_start|>user\n<|image_start|><|image_end|>What?<|im_end|>\n<|im_start|>assistant\n"
+    rows = sum(each < 0 for each in model.pictures.read(file).ids)
+    assert (
+        json.loads(figures.split(maxsplit=1)[1])["prompt_tokens"] == len(model.tokenizer.encode(text, around=False).ids) + rows
+    )
