@@ -111,7 +111,7 @@ CAMPAIGNS: Mapping[str, Campaign] = {
     "state-rounding": Campaign("the cost of a bfloat16 recurrent state", "models"),
     "bench": Campaign("speed and size beside llama.cpp, ONNX, eager PyTorch and plain .pte", "speed"),
     "native-speed": Campaign("Python's generate over the C++ loop alone", "speed"),
-    "picture-speed": Campaign("time and memory of a picture beside transformers", "speed"),
+    "picture-speed": Campaign("time and memory of a picture beside transformers and llama.cpp", "speed"),
     "serve-bench": Campaign("the server: checkpoints, grammars, turns", "speed"),
     "export-memory": Campaign("time and memory of exporting large checkpoints", "speed"),
     "instructions": Campaign("products for each instruction of the 4-bit kernels, from the assembly", "speed"),

@@ -1,13 +1,15 @@
-"""Time and memory of a 448 x 448 picture: ours, in float32 and as exports round by default, beside transformers' eager model.
+"""Time and memory of a 448 x 448 picture: ours, in float32 and as exports round by default, beside transformers and llama.cpp.
 
-The encoders have the sizes of published models and random weights; their text models have few layers. transformers reads
-Qwen3.5's rows at positions of a text, which takes as long. Every engine computes in a process of its own on one thread, and
-encodes and reads the same picture between 16 tokens. Ratios are of one run.
+llama.cpp's mtmd takes part if its environment is there (scripts/bench --install-peers), with weights of the same bits; it only
+encodes. The encoders have the sizes of published models and random weights; their text models have few layers. transformers
+reads Qwen3.5's rows at positions of a text, which takes as long. Every engine computes in a process of its own on one thread,
+and encodes and reads the same picture between 16 tokens. Ratios are of one run.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import subprocess
@@ -23,10 +25,16 @@ from typing import Any
 import numpy as np
 
 from campaigns import campaign
+from campaigns.bench import peers
 from hybridge.runtime.artifacts.options import ExportOptions
 
 SIDE = 448
 EAGER, ROUNDED, PLAIN = "transformers", "8 bits", "float32"
+PEERS: Mapping[str, tuple[str, str]] = {"llama.cpp F32": ("F32", PLAIN), "llama.cpp Q8_0": ("Q8_0", ROUNDED)}
+"""Kinds of llama.cpp's weights, and the engine of ours with as many bits."""
+PEERS_FOLDER = Path.home() / ".cache" / "hybridge-bench"
+"""Where scripts/bench keeps llama.cpp."""
+TEXT = "text.gguf"
 BEFORE, BEHIND = list(range(1, 9)), list(range(9, 17))
 """Tokens around the picture."""
 LFM2_TEXT: dict[str, Any] = {
@@ -79,7 +87,10 @@ PROCESSORS: Mapping[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds to encode the picture, seconds to read it with the tokens around it once it is encoded, peak bytes of memory."""
+    """Seconds to encode the picture, seconds to read it with the tokens around it once it is encoded, peak bytes of memory.
+
+    read: NaN for an engine that only encodes.
+    """
 
     encode: float
     read: float
@@ -114,15 +125,19 @@ def main() -> int:
 
 
 def report(name: str, found: Mapping[str, Measured]) -> None:
-    """Print a line for each engine, with the eager model's times and memory over its own."""
+    """Print a line for each engine, with the eager model's times and memory over its own, and llama.cpp's times over ours."""
     eager = found[EAGER]
     for engine, each in found.items():
+        first = f"first token {each.first_token:6.2f} s ({eager.first_token / each.first_token:.2f} x)"
         print(
-            f"{name:15} {engine:13} encode {each.encode:6.2f} s ({eager.encode / each.encode:.2f} x)   "
-            f"first token {each.first_token:6.2f} s ({eager.first_token / each.first_token:.2f} x)   "
+            f"{name:15} {engine:14} encode {each.encode:6.2f} s ({eager.encode / each.encode:.2f} x)   "
+            f"{first if not math.isnan(each.read) else 'encodes only':28}   "
             f"peak {each.memory / 1e6:6.0f} MB ({eager.memory / each.memory:.2f} x)",
             flush=True,
         )
+    for engine, (_, same) in PEERS.items():
+        if engine in found:
+            print(f"{name:15} {same:14} encodes at {found[engine].encode / found[same].encode:.2f} x {engine}", flush=True)
 
 
 def prepared(name: str, folder: Path) -> dict[str, Path]:
@@ -137,7 +152,20 @@ def prepared(name: str, folder: Path) -> dict[str, Path]:
             from hybridge.export.api import export_model
 
             export_model(checkpoint, out, ExportOptions(max_seq_len=1024, prefill_chunk=128, quantize=bits))  # type: ignore[arg-type]
-    return {EAGER: checkpoint, PLAIN: plain, ROUNDED: rounded}
+    return {EAGER: checkpoint, PLAIN: plain, ROUNDED: rounded} | _peers(checkpoint, folder)
+
+
+def _peers(checkpoint: Path, folder: Path) -> dict[str, Path]:
+    """Return the files of llama.cpp's encoders; none, which is said, without its environment."""
+    if not peers.installed(PEERS_FOLDER):
+        print(f"llama.cpp is {peers.how()}")
+        return {}
+    files = {engine: folder / f"mmproj-{bits}.gguf" for engine, (bits, _) in PEERS.items()}
+    for engine, file in files.items():
+        if not file.exists():
+            arguments = [str(checkpoint), str(file), PEERS[engine][0], str(folder / TEXT)]
+            subprocess.run([str(peers.python_of(PEERS_FOLDER)), "-m", "campaigns.bench.mmproj_file", *arguments], check=True)
+    return files
 
 
 def save(kind: str, sizes: Mapping[str, Any], folder: Path) -> None:
@@ -154,9 +182,16 @@ def save(kind: str, sizes: Mapping[str, Any], folder: Path) -> None:
 
 
 def _in_a_process(engine: str, folder: Path, rounds: int) -> Measured:
-    command = [sys.executable, "-m", "campaigns.picture_speed", "--measure", engine, str(folder), "--rounds", str(rounds)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+    if engine in PEERS:
+        arguments = [str(folder), str(folder.with_name(TEXT)), str(SIDE), str(rounds)]
+        command = [str(peers.python_of(PEERS_FOLDER)), "-m", "campaigns.bench.mtmd_engine", *arguments]
+    else:
+        measuring = ["--measure", engine, str(folder), "--rounds", str(rounds)]
+        command = [sys.executable, "-m", "campaigns.picture_speed", *measuring]
+    log = subprocess.DEVNULL if engine in PEERS else None  # llama.cpp says much
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+    return Measured(**{"read": math.nan} | json.loads(done.stdout.splitlines()[-1]))
 
 
 def measure(engine: str, folder: Path, rounds: int) -> Measured:

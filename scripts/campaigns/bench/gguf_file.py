@@ -106,7 +106,7 @@ def main(checkpoint: Path, output: Path, kind: str) -> None:
     unfinished = output.with_suffix(".unfinished")
     writer = gguf.GGUFWriter(unfinished, family.arch)
     names = gguf.get_tensor_name_map(_arch(family.arch), config["num_hidden_layers"])
-    tensors = [tensor for path in sorted(checkpoint.glob("*.safetensors")) for tensor in _tensors(path)]
+    tensors = [tensor for path in sorted(checkpoint.glob("*.safetensors")) for tensor in tensors_of(path)]
     common_keys(writer, config, feed_forward=_feed_forward(config, dict(tensors)))
     family.keys(writer, config)
     for name, numbers in tensors:
@@ -175,7 +175,7 @@ def _key_value_heads(config: Config) -> list[int]:
     return [config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in config["layer_types"]]
 
 
-def _tensors(path: Path) -> list[tuple[str, Numbers]]:
+def tensors_of(path: Path) -> list[tuple[str, Numbers]]:
     with safe_open(path, framework="numpy") as file:
         return [(name, file.get_tensor(name)) for name in file.keys()]  # noqa: SIM118
 
