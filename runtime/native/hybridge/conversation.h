@@ -229,9 +229,9 @@ class Conversation {
                 std::to_string(most) + ": shorten it, start anew, or export with a larger --max-seq-len");
       }
       keep(2 * log_.turns.size());
-      mark_ = known == 0 ? lasting : 0;
       auto special = spelled(rendered, rendered.text.size());
-      log_.turns.push_back({start, tokens.size(), std::move(rendered.text), {}, std::move(special), pictures_});
+      const size_t stays = known == 0 ? lasting : 0;
+      log_.turns.push_back({start, tokens.size(), stays, std::move(rendered.text), {}, std::move(special), pictures_});
       log_.messages = std::move(messages);
       log_.tokens = std::move(tokens);
       return Error::Ok;
@@ -317,10 +317,14 @@ class Conversation {
     const double began = seconds_now();
     const Generation& asked = generator.options();
     const Tokens prompt = Tokens(log_.tokens).first(count - 1);
-    done.cached_tokens = static_cast<size_t>(ET_UNWRAP(bring_to(session_, prompt, *cache_, asked.cancelled, asked.on_read, mark_)));
+    const size_t number = 2 * log_.turns.size() - 1, mark = log_.turns.back().lasting;
+    const auto keep_mark = [&] { keep_in_slot(number); };
+    done.cached_tokens =
+        static_cast<size_t>(ET_UNWRAP(bring_to(session_, prompt, *cache_, asked.cancelled, asked.on_read, mark, keep_mark)));
     done.prompt_tokens = count - done.cached_tokens;
     const double read = seconds_now() - began;
-    keep(2 * log_.turns.size() - 1);
+    if (mark > 0) keep_checkpoint(session_, *cache_);
+    else keep(number);
     const auto said = say(generator, on_piece, std::move(stops), *splitter);
     done.generated = generator.done();
     done.generated.prefill_seconds += read;
@@ -377,9 +381,14 @@ class Conversation {
     return parts;
   }
 
-  // Keeps the state as a checkpoint, and in the snapshot slot of this number: two of a turn in a ring, which a file keeps too.
+  // Keeps the state as a checkpoint and in a slot.
   void keep(size_t number) {
     keep_checkpoint(session_, *cache_);
+    keep_in_slot(number);
+  }
+
+  // Keeps the state in the snapshot slot of this number: two of a turn in a ring, which a file keeps too.
+  void keep_in_slot(size_t number) {
     const auto ring = static_cast<size_t>(session_.facts().snapshot_slots) / 2 * 2;
     if (ring > 0) (void)session_.snapshot(static_cast<int64_t>(number % ring));
   }
@@ -404,7 +413,6 @@ class Conversation {
   std::vector<std::string> special_;  // texts of special tokens, and what they begin with
   std::string first_bytes_;
   text::Pictures pictures_;  // of the next message
-  size_t mark_ = 0;          // tokens that stay when the conversation goes on, where a template may write the past in another way
   text::ChatLog log_;
   std::string failure_;
   bool has_answered_ = false;

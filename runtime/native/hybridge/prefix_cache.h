@@ -110,12 +110,16 @@ inline void keep_checkpoint(Session& session, PrefixCache& cache) {
 
 // Brings the session to `text`; returns the number of tokens that were not read, because the session or a checkpoint has them.
 // Checkpoints go into the cache at the end, at `mark`, a length at which other texts may branch off, and every CHECKPOINT_EVERY
-// tokens. on_read: called with the number of tokens that are read, at each of these and between two chunks. Fails as `prefill` does;
-// what was read stays.
+// tokens. on_read: called with the number of tokens that are read, at each of these and between two chunks. at_mark: called where
+// the session has just `mark` tokens. Fails as `prefill` does; what was read stays.
 inline Result<int64_t> bring_to(
     Session& session, Tokens text, PrefixCache& cache, const std::atomic<bool>* cancelled = nullptr, const OnRead& on_read = nullptr,
-    size_t mark = 0) {
+    size_t mark = 0, const std::function<void()>& at_mark = nullptr) {
+  const auto check_mark = [&] {
+    if (at_mark != nullptr && mark > 0 && static_cast<size_t>(session.length()) == mark) at_mark();
+  };
   const int64_t cached = ET_UNWRAP(resume_prefix(session, text, cache));
+  check_mark();
   for (auto at = static_cast<size_t>(cached); at < text.size(); at = static_cast<size_t>(session.length())) {
     const size_t stop = std::min({at + CHECKPOINT_EVERY, text.size(), mark > at ? mark : text.size()});
     const size_t end = behind_picture(text, stop), before = at - static_cast<size_t>(cached);
@@ -124,6 +128,7 @@ inline Result<int64_t> bring_to(
     };
     ET_UNWRAP(session.prefill(text.subspan(at, end - at), cancelled, tell));
     cache.add(session.checkpoint());
+    check_mark();
     tell(end - at);
   }
   return cached;

@@ -53,7 +53,10 @@ Message read_message(const Json& value) {
 }
 
 Turn read_turn(const Json& value) {
-  Turn read{value["start"].integer(MOST_TOKENS), value["answer"].integer(MOST_TOKENS), std::string(value["rendered"].string())};
+  Turn read{
+      .start = value["start"].integer(MOST_TOKENS), .answer = value["answer"].integer(MOST_TOKENS),
+      .rendered = std::string(value["rendered"].string())};
+  if (value["lasting"]) read.lasting = value["lasting"].integer(MOST_TOKENS);
   if (value["said"]) read.said = value["said"].string();
   if (const Json spelled = value["spelled"]) {
     spelled.each([&](const Json& each) { read.spelled.push_back({each.item(0).integer(MOST_TOKENS), each.item(1).integer(MOST_TOKENS)}); });
@@ -78,7 +81,8 @@ bool is_whole(ChatLog& log) {
     at += is_answered;
   }
   for (size_t i = log.turns.size(); i-- > 0; behind = log.turns[i].start > 0 ? log.turns[i].start : SIZE_MAX) {
-    if (log.turns[i].answer <= log.turns[i].start || log.turns[i].answer > behind) return false;
+    const Turn& turn = log.turns[i];
+    if (turn.answer <= turn.start || turn.answer > behind || turn.lasting > turn.answer) return false;
   }
   return at == log.messages.size() && (log.turns.empty() || log.turns[0].start == 0);
 }
@@ -109,6 +113,7 @@ std::string ChatLog::to_json() const {
     yyjson_mut_val* turn = yyjson_mut_arr_add_obj(writer.get(), taken);
     yyjson_mut_obj_add_uint(writer.get(), turn, "start", each.start);
     yyjson_mut_obj_add_uint(writer.get(), turn, "answer", each.answer);
+    if (each.lasting > 0) yyjson_mut_obj_add_uint(writer.get(), turn, "lasting", each.lasting);
     writer.add(turn, "rendered", each.rendered);
     if (each.said) writer.add(turn, "said", *each.said);
     yyjson_mut_val* spelled = writer.list(turn, "spelled");

@@ -83,6 +83,9 @@ def test_two_pictures_are_encoded_once(request: pytest.FixtureRequest, artifact:
     again = [Picture(model.session.model, pixels(20, 20)), Picture(model.session.model, pixels(50, 30, 1))]
     assert [each.ids for each in again] == [first.ids, second.ids]
     assert [each["content"][0] for each in chat.messages if not isinstance(each["content"], str)] == [{"type": "image"}] * 2
+    said(chat, "Go on.")  # a template that leaves the opened reasoning out writes the answer in another way now
+    assert sum(each.encodings for each in again) == 0
+    chat.undo()
     pieces = list[str]()
     chat.retry(lambda content, reasoning: pieces.append(reasoning + content), FIVE)
     assert "".join(pieces) == answers[1]
