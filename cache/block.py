@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 T = TypeVar("T")
 Seeing = Literal["windows", "everywhere"] | None
@@ -86,8 +87,8 @@ class Block:
         return self.shared("real", lambda: torch.arange(self.length) < self.count)
 
     def is_longer_than(self, tokens: int) -> bool:
-        """Return whether T is larger; true if T is a symbol, because what is done for a longer block is right for any."""
-        return not isinstance(self.length, int) or self.length > tokens
+        """Return whether T may be larger, if it is a symbol: what is done for a longer block is right for any."""
+        return not statically_known_true(self.length <= tokens)
 
     def shared(self, key: Hashable, compute: Callable[[], T], of: object = None) -> T:
         """Return what ``compute`` returned at the first call with this key and object ``of``: layers share masks this way.

@@ -60,6 +60,7 @@ class Turn:
     start: int
     answer: int
     rendered: str
+    lasting: int = 0
     said: str | None = None
     spelled: list[list[int]] = field(default_factory=list)
     pictures: list[str] = field(default_factory=list)

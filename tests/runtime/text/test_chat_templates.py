@@ -76,7 +76,7 @@ def artifact_of(folder: Path, out: Path) -> Artifact:
     """What an export makes of the tokenizer in ``folder``."""
     out.mkdir(exist_ok=True)
     read_tokenizer(folder).write(out)
-    manifest: Any = SimpleNamespace(files={path.name: file_entry(path) for path in out.iterdir()})
+    manifest: Any = SimpleNamespace(files={path.name: file_entry(path) for path in out.iterdir()}, pictures=None)
     return Artifact(folder=out, manifest=manifest)
 
 
