@@ -6,7 +6,7 @@ A model's own methods are replaced on the instance, so that no other model of th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any, Protocol, TypeVar
@@ -379,11 +379,16 @@ rotate = modeling_qwen4_exp.apply_rotary_pos_emb
 """Turns queries and keys [B, T, H, D] together, or one of them alone, by cos and sin [B, T, R], with ``unsqueeze_dim=2``."""
 
 
-def block_masks(config: Any, blocks: Tensor) -> dict[str, Tensor | None]:
-    """Return the masks by layer type of a Gemma text whose tokens see each other by ``blocks`` int64 [B, T], -1 for none.
+def block_masks(config: Any, ids: Tensor, counts: Sequence[int]) -> dict[str, Tensor | None]:
+    """Return the masks by layer type of a Gemma text in which the rows of a picture see each other.
 
-    config: of the text model of Gemma 3 or 4.
+    Args:
+        config: of the text model of Gemma 3 or 4.
+        ids: int64 [1, T], below 0 for rows of pictures.
+        counts: rows of each picture.
     """
+    blocks = torch.full(ids.shape, -1)
+    blocks[ids < 0] = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts, dtype=torch.long))
     modeling = modeling_gemma3 if config.model_type == "gemma3_text" else modeling_gemma4
     masks: dict[str, Tensor | None] = modeling.create_masks_for_vision_model(
         config=config, inputs_embeds=torch.zeros(*blocks.shape, 1), attention_mask=None, past_key_values=None,

@@ -20,7 +20,7 @@ TEXT, MULTIMODAL = "TextLLMRunner", "MultimodalRunner"
 
 
 def answers(model: Path, tokenizer: Path, scenarios: Mapping[str, Scenario], runner: str = TEXT) -> dict[str, list[Any]]:
-    """What a new runner for each scenario answers to its steps."""
+    """Return what a new runner for each scenario answers to its steps."""
     with TemporaryDirectory() as name:
         asked, answered = Path(name) / "asked.json", Path(name) / "answered.json"
         asked.write_text(json.dumps(scenarios))

@@ -64,6 +64,25 @@ def default_budgets(largest: int) -> tuple[int, ...]:
     return (*(tokens for tokens in SQUARES if tokens < largest), largest)
 
 
+def check_tower(config: Any, wanted: str) -> None:
+    """Raise UnsupportedModelError unless a model encodes pictures of three channels by the vision tower ``wanted``."""
+    vision = config.vision_config
+    if vision.model_type != wanted or vision.num_channels != 3:
+        raise UnsupportedModelError(
+            f"this {config.model_type!r} model encodes pictures by {vision.model_type!r}, and hybridge exports "
+            f"{wanted!r} of three channels only; export its text with --no-images."
+        )
+
+
+def check_channels(config: Any, channels: int) -> None:
+    """Raise UnsupportedModelError unless a model's pictures have three channels."""
+    if channels != 3:
+        raise UnsupportedModelError(
+            f"this {config.model_type!r} model encodes pictures of {channels} channels, and hybridge those of three; "
+            "export its text with --no-images."
+        )
+
+
 def check_filter(processor: Mapping[str, Any], wanted: int) -> None:
     """Raise UnsupportedModelError unless pictures are resized by the filter ``wanted``."""
     chosen = processor["resample"] if processor.get("do_resize", True) else None
@@ -136,6 +155,21 @@ def normalized_patches(picture: Tensor, patch_size: int, processor: Mapping[str,
     rows, columns = (side // patch_size for side in picture.shape[:2])
     normalized = picture.float() * torch.tensor(scale) + torch.tensor(shift)
     return normalized.reshape(rows, patch_size, columns, patch_size, 3).transpose(1, 2).reshape(rows * columns, -1)
+
+
+def pixel_embedding(by_pixel: Tensor, bias: Tensor | float, scale: Tensor, shift: Tensor) -> nn.Linear:
+    """Return the embedding of uint8 patches: the normalization of their pixels is in its weights.
+
+    Args:
+        by_pixel: weights of normalized values, float32 [hidden, pixels, channel].
+        bias: float32 [hidden], or 0.
+        scale: float32 [channel], which with ``shift`` makes normalized values of uint8.
+        shift: float32 [channel].
+    """
+    embedding = nn.Linear(by_pixel[0].numel(), len(by_pixel))
+    embedding.weight = nn.Parameter((by_pixel * scale).flatten(1))
+    embedding.bias = nn.Parameter(bias + (by_pixel * shift).flatten(1).sum(1))
+    return embedding
 
 
 def _channels(values: Any, name: str) -> list[float]:

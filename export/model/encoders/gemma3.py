@@ -20,7 +20,9 @@ from hybridge.export.model.encoders.encoder import (
     Patches,
     VisionFamily,
     check_filter,
+    check_tower,
     normalization,
+    pixel_embedding,
     refused,
 )
 from hybridge.export.pinned.transformers import block_masks, choose_attention
@@ -45,9 +47,7 @@ class SquareEncoder(nn.Module):
         scale, shift = (torch.tensor(each) for each in normalization(processor))
         convolution = tower.embeddings.patch_embedding
         by_pixel = convolution.weight.flatten(2).transpose(1, 2)  # [hidden, pixel, channel]
-        self.patch_embedding = nn.Linear(by_pixel[0].numel(), len(by_pixel))
-        self.patch_embedding.weight = nn.Parameter((by_pixel * scale).flatten(1))
-        self.patch_embedding.bias = nn.Parameter(convolution.bias + (by_pixel * shift).flatten(1).sum(1))
+        self.patch_embedding = pixel_embedding(by_pixel, convolution.bias, scale, shift)
         self.positions = nn.Parameter(tower.embeddings.position_embedding.weight.clone())
         self.projection = nn.Parameter(projector.mm_input_projection_weight.clone())
         self.requires_grad_(False)
@@ -85,20 +85,13 @@ def square_rows(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[str
     """
     if not inputs:
         return {}
-    ids = torch.tensor([text])
-    blocks = torch.full(ids.shape, -1)
-    pictures = torch.arange(len(inputs["pixel_values"]))
-    blocks[ids < 0] = pictures.repeat_interleave(whole.config.mm_tokens_per_image)
-    return {"attention_mask": block_masks(whole.config.get_text_config(), blocks)}
+    counts = [whole.config.mm_tokens_per_image] * len(inputs["pixel_values"])
+    return {"attention_mask": block_masks(whole.config.get_text_config(), torch.tensor([text]), counts)}
 
 
 def _gemma3(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
     vision, tokens = config.vision_config, config.mm_tokens_per_image
-    if vision.model_type != "siglip_vision_model" or vision.num_channels != 3:
-        raise UnsupportedModelError(
-            f"this {config.model_type!r} model encodes pictures by {vision.model_type!r}, and hybridge exports "
-            "'siglip_vision_model' of three channels only; export its text with --no-images."
-        )
+    check_tower(config, "siglip_vision_model")
     check_filter(processor, BILINEAR)
     if processor["do_pan_and_scan"]:
         raise UnsupportedModelError(

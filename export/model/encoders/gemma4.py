@@ -20,6 +20,7 @@ from hybridge.export.model.encoders.encoder import (
     check_filter,
     normalization,
     normalized_patches,
+    pixel_embedding,
     refused,
 )
 from hybridge.export.pinned.transformers import block_masks, choose_attention
@@ -45,12 +46,10 @@ class PoolingEncoder(nn.Module):
         for name, module in [*self.layers.named_modules()]:
             if getattr(module, "use_clipped_linears", False):
                 self.layers.set_submodule(name, ClippedLinear(module))
-        weight = tower.patch_embedder.input_proj.weight
-        scale, shift = (torch.tensor(each).repeat(weight.shape[1] // 3) for each in normalization(processor))
+        by_pixel = tower.patch_embedder.input_proj.weight.unflatten(1, (-1, 3))
+        scale, shift = (torch.tensor(each) for each in normalization(processor))
         # Its own pixels are 2 x - 1 of normalized ones.
-        self.patch_embedding = nn.Linear(*reversed(weight.shape))
-        self.patch_embedding.weight = nn.Parameter(weight * (2 * scale))
-        self.patch_embedding.bias = nn.Parameter(weight @ (2 * shift - 1))
+        self.patch_embedding = pixel_embedding(by_pixel, 0.0, 2 * scale, 2 * shift - 1)
         table = tower.patch_embedder.position_embedding_table[:, : description.position_side]
         self.by_column, self.by_row = (nn.Parameter(each.clone()) for each in table)
         standardized = tower.config.standardize
@@ -134,9 +133,7 @@ def pooling_rows(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[st
     if inputs and config.use_bidirectional_attention == "vision":
         patches = (inputs["image_position_ids"][..., 0] >= 0).sum(1)
         counts = (patches // whole.config.vision_config.pooling_kernel_size**2).tolist()
-        blocks = torch.full(ids.shape, -1)
-        blocks[ids < 0] = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-        others["attention_mask"] = block_masks(config, blocks)
+        others["attention_mask"] = block_masks(config, ids, counts)
     return others
 
 

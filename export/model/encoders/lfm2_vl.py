@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.model.encoders.encoder import (
     ATTEND_TO_PATCHES,
@@ -18,6 +17,7 @@ from hybridge.export.model.encoders.encoder import (
     Patches,
     VisionFamily,
     check_filter,
+    check_tower,
     default_budgets,
     normalization,
     normalized_patches,
@@ -92,11 +92,7 @@ def naflex_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[
 
 def _lfm2_vl(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
     vision = config.vision_config
-    if vision.model_type != "siglip2_vision_model" or vision.num_channels != 3:
-        raise UnsupportedModelError(
-            f"this {config.model_type!r} model encodes pictures by {vision.model_type!r}, and hybridge exports "
-            "'siglip2_vision_model' of three channels only; export its text with --no-images."
-        )
+    check_tower(config, "siglip2_vision_model")
     check_filter(processor, BILINEAR)
     split = bool(processor["do_image_splitting"])
     side = round(vision.num_patches**0.5)

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.model.encoders.encoder import (
     ATTEND_TO_PATCHES,
@@ -18,9 +17,11 @@ from hybridge.export.model.encoders.encoder import (
     IN_ONE_PART,
     Patches,
     VisionFamily,
+    check_channels,
     check_fewest,
     check_filter,
     normalization,
+    pixel_embedding,
 )
 from hybridge.export.pinned.transformers import choose_attention
 from hybridge.runtime.artifacts.options import MOST_IMAGE_TOKENS, PictureDescription
@@ -48,9 +49,7 @@ class RadioEncoder(nn.Module):
         embeddings = tower.embeddings
         scale, shift = (torch.tensor(each) for each in normalization(processor))
         by_pixel = embeddings.patch_projection.weight.unflatten(1, (3, -1)).transpose(1, 2)  # [hidden, pixel, channel]
-        self.patch_embedding = nn.Linear(by_pixel[0].numel(), len(by_pixel))
-        self.patch_embedding.weight = nn.Parameter((by_pixel * scale * STEP).flatten(1))
-        self.patch_embedding.bias = nn.Parameter((by_pixel * (scale * DARKEST + shift)).flatten(1).sum(1))
+        self.patch_embedding = pixel_embedding(by_pixel, 0.0, scale * STEP, scale * DARKEST + shift)
         self.positions = nn.Parameter(embeddings.position_embedding[0].clone())
         self.registers = nn.Parameter(embeddings.cls_register_token.clone())
         self.requires_grad_(False)
@@ -109,11 +108,7 @@ def radio_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[T
 
 def _nemotron_h_omni(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
     vision = config.vision_config
-    if vision.num_channels != 3:
-        raise UnsupportedModelError(
-            f"this model's pictures have {vision.num_channels} channels, and hybridge exports encoders of three; export its "
-            "text with --no-images."
-        )
+    check_channels(config, vision.num_channels)
     check_filter(processor, BICUBIC)
     merge = round(1 / config.downsample_ratio)
     if (vision.patch_size, merge) != (processor["patch_size"], round(1 / processor["downsample_ratio"])):

@@ -10,17 +10,18 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.export.model.encoders.encoder import (
     BICUBIC,
     IN_ONE_PART,
     Patches,
     VisionFamily,
+    check_channels,
     check_fewest,
     check_filter,
     default_budgets,
     normalization,
+    pixel_embedding,
 )
 from hybridge.export.operators.elementwise import rotate_half
 from hybridge.runtime.artifacts.options import MOST_IMAGE_TOKENS, PictureDescription
@@ -87,12 +88,8 @@ def patch_embedding(weight: Tensor, bias: Tensor | float, processor: Mapping[str
         bias: float32 [hidden], or 0.
         processor: options that a file of the checkpoint has.
     """
-    scale, shift = normalization(processor)
-    by_pixel = weight.sum(2).permute(0, 2, 3, 1)  # [hidden, row, column, channel]
-    embedding = nn.Linear(by_pixel[0].numel(), len(by_pixel))
-    embedding.weight = nn.Parameter((by_pixel * torch.tensor(scale)).flatten(1))
-    embedding.bias = nn.Parameter(bias + (by_pixel * torch.tensor(shift)).flatten(1).sum(1))
-    return embedding
+    scale, shift = (torch.tensor(each) for each in normalization(processor))
+    return pixel_embedding(weight.sum(2).flatten(2).transpose(1, 2), bias, scale, shift)
 
 
 def merging_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -147,11 +144,7 @@ def describe_merged(
 ) -> PictureDescription:
     """Return the description of pictures that ``Qwen2VLImageProcessor`` prepares. side: of the square of learned positions."""
     vision = config.vision_config
-    if vision.in_channels != 3:
-        raise UnsupportedModelError(
-            f"this {config.model_type!r} model encodes pictures of {vision.in_channels} channels, and hybridge those of three; "
-            "export its text with --no-images."
-        )
+    check_channels(config, vision.in_channels)
     check_filter(processor, BICUBIC)
     sizes = (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size)
     if sizes != tuple(processor[name] for name in ("patch_size", "merge_size", "temporal_patch_size")):

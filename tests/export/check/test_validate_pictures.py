@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -110,8 +111,9 @@ def test_other_kernels_in_blocks(block_checkpoint: Path, kernels: Literal["llm",
 
 
 @pytest.mark.slow
-def test_random_programs_with_square_pictures(square_artifact: Path, square_checkpoint: Path) -> None:
-    report = report_of(square_artifact, square_checkpoint)
+@pytest.mark.parametrize("form", ["square", "omni"])
+def test_random_programs_with_pictures_of_a_form(request: pytest.FixtureRequest, form: str) -> None:
+    report = report_of(request.getfixturevalue(f"{form}_artifact"), request.getfixturevalue(f"{form}_checkpoint"))
     report.check()
     assert report.operations["picture"] > 4
     assert report.worst_relative <= 2e-5
@@ -124,8 +126,8 @@ def test_rows_that_see_no_later_ones_are_found(
 ) -> None:
     """The whole model is made causal in some layers, as the artifact is in none."""
 
-    def causal(config: Any, blocks: torch.Tensor) -> dict[str, torch.Tensor | None]:
-        return block_masks(config, blocks) | {kind: block_masks(config, torch.full_like(blocks, -1))[kind]}
+    def causal(config: Any, ids: torch.Tensor, counts: Sequence[int]) -> dict[str, torch.Tensor | None]:
+        return block_masks(config, ids, counts) | {kind: block_masks(config, torch.zeros_like(ids), [])[kind]}
 
     monkeypatch.setattr(gemma3, "block_masks", causal)
     report = report_of(square_artifact, square_checkpoint)
@@ -156,14 +158,6 @@ def test_other_kernels_and_fewer_bits_with_square_pictures(square_checkpoint: Pa
 def test_square_pictures_beyond_a_window_and_within_one(tmp_path: Path, window: int) -> None:
     save_gemma3(tmp_path, sliding_window=window)
     report_of(exported(tmp_path, GEMMA3_OPTIONS), tmp_path).check()
-
-
-@pytest.mark.slow
-def test_random_programs_with_pictures_behind_registers(omni_artifact: Path, omni_checkpoint: Path) -> None:
-    report = report_of(omni_artifact, omni_checkpoint)
-    report.check()
-    assert report.operations["picture"] > 4
-    assert report.worst_relative <= 2e-5
 
 
 @pytest.mark.thorough

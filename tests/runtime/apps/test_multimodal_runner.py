@@ -57,7 +57,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def texts(folder: Path, files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """What the runner answered to each step; ids in the place of a text."""
+    """Return what the runner answered to each step; ids in the place of a text."""
     tokenizer = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     save_words(tokenizer, read_manifest(folder).vocab_size)
 

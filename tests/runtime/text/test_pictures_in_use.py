@@ -299,41 +299,36 @@ def test_run_with_pictures(cli: Run, pictures_artifact: Path, tmp_path: Path) ->
         assert reason in done.err
 
 
+def asked(cli: Run, artifact: Path, folder: Path, drafter: str) -> tuple[int, str, str]:
+    """Return how many tokens a second picture adds to a prompt, the answer about both, and that with a drafter."""
+    for name, data in (("a.png", SMALL), ("b.png", LARGE)):
+        (folder / name).write_bytes(data)
+    command = ("run", artifact, "--prompt", "Which one?", "--max-new-tokens", 12, "--json")
+    pictures = ("--image", folder / "a.png", "--image", folder / "b.png")
+    one, both = (json.loads(cli(*command, *shown).raw) for shown in (pictures[:2], pictures))
+    drafted = json.loads(cli(*command, *pictures, drafter).raw)
+    return both["prompt_tokens"] - one["prompt_tokens"], both["text"], drafted["text"]
+
+
 @pytest.mark.slow
 def test_run_with_square_pictures(cli: Run, square_artifact: Path, tmp_path: Path) -> None:
-    for name, data in (("a.png", SMALL), ("b.png", LARGE)):
-        (tmp_path / name).write_bytes(data)
-    command = ("run", square_artifact, "--prompt", "Which one?", "--max-new-tokens", 12, "--json")
-    pictures = ("--image", tmp_path / "a.png", "--image", tmp_path / "b.png")
-    one = json.loads(cli(*command, *pictures[:2]).raw)
-    both = json.loads(cli(*command, *pictures).raw)
-    assert both["prompt_tokens"] - one["prompt_tokens"] >= 2 + GEMMA3_ROWS
-    assert json.loads(cli(*command, *pictures, "--prompt-lookup").raw)["text"] == both["text"]
+    added, answer, drafted = asked(cli, square_artifact, tmp_path, "--prompt-lookup")
+    assert added >= 2 + GEMMA3_ROWS
+    assert drafted == answer
 
 
 @pytest.mark.slow
 def test_run_with_pictures_behind_registers(cli: Run, omni_artifact: Path, tmp_path: Path) -> None:
-    for name, data in (("a.png", SMALL), ("b.png", LARGE)):
-        (tmp_path / name).write_bytes(data)
-    command = ("run", omni_artifact, "--prompt", "Which one?", "--max-new-tokens", 12, "--json")
-    pictures = ("--image", tmp_path / "a.png", "--image", tmp_path / "b.png")
-    one = json.loads(cli(*command, *pictures[:2]).raw)
-    both = json.loads(cli(*command, *pictures).raw)
-    assert both["prompt_tokens"] - one["prompt_tokens"] == 2 + 18 + 1  # 6 x 3 rows, and the end of a line
-    assert json.loads(cli(*command, *pictures, "--prompt-lookup").raw)["text"] == both["text"]
+    added, answer, drafted = asked(cli, omni_artifact, tmp_path, "--prompt-lookup")
+    assert added == 2 + 18 + 1  # 6 x 3 rows, and the end of a line
+    assert drafted == answer
 
 
 @pytest.mark.slow
 def test_run_with_pictures_on_a_grid(cli: Run, grid_artifact: Path, tmp_path: Path) -> None:
-    for name, data in (("a.png", SMALL), ("b.png", LARGE)):
-        (tmp_path / name).write_bytes(data)
-    command = ("run", grid_artifact, "--prompt", "Which one?", "--max-new-tokens", 12, "--json")
-    pictures = ("--image", tmp_path / "a.png", "--image", tmp_path / "b.png")
-    one = json.loads(cli(*command, *pictures[:2]).raw)
-    both = json.loads(cli(*command, *pictures).raw)
-    assert both["prompt_tokens"] - one["prompt_tokens"] == 2 + 10  # 100 x 50 pixels become 5 x 2 rows, between two tokens
-    drafted = json.loads(cli(*command, *pictures, "--drafter").raw)
-    assert drafted["text"] == both["text"]
+    added, answer, drafted = asked(cli, grid_artifact, tmp_path, "--drafter")
+    assert added == 2 + 10  # 100 x 50 pixels become 5 x 2 rows, between two tokens
+    assert drafted == answer
 
 
 @pytest.mark.slow
