@@ -27,7 +27,7 @@ PINNED = (
 DOCUMENTED = frozenset(
     {
         *("torch", "torch.nn", "torch.nn.functional", "torch.export", "torch.export.graph_signature", "torch.onnx.ops"),
-        *("torch.fx", "torch.fx.node", "torch.fx.passes.infra.pass_base"),
+        *("torch.fx", "torch.fx.experimental.symbolic_shapes", "torch.fx.node", "torch.fx.passes.infra.pass_base"),
         *("transformers", "transformers.utils", "transformers.modeling_outputs"),
         *("executorch.exir", "safetensors", "safetensors.torch", "tokenizers", "sentencepiece"),
         *("onnx", "onnx_ir", "onnx_ir.passes.common", "onnxruntime", "onnxscript"),
