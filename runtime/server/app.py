@@ -24,11 +24,13 @@ from starlette.routing import Route
 
 from hybridge.cache.errors import HybridgeError
 from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.connections import Limits, check_host, check_key, read_body
-from hybridge.runtime.server.prompts import ChatRenderer, Prompt, Prompts, ignores_tools, picture_urls, with_tools_in_text
+from hybridge.runtime.server.prompts import ChatRenderer, Prompt, Prompts, ignores_tools, with_tools_in_text
 from hybridge.runtime.server.remote_pictures import RemotePictures
+from hybridge.runtime.server.request_pictures import RequestPictures
 from hybridge.runtime.server.requests import (
     ApiError,
     ChatRequest,
@@ -126,12 +128,12 @@ class Server:
             remote: fetches pictures from addresses; left out, these are refused.
         """
         self.tokenizer, self.settings, self.metrics = tokenizer, settings, Metrics()
-        self.remote = remote
         self.answers = self.calling = form
         if form is None or not form.has_calls or ignores_tools(render):
             self.calling, render = with_general_calls(form), with_tools_in_text(render)
         session = slots[0].session
-        self.prompts = Prompts(tokenizer, render, session.max_seq_len, session.manifest.eos_ids, pictures)
+        self.prompts = Prompts(tokenizer, render, session.max_seq_len, session.manifest.eos_ids)
+        self.pictures = RequestPictures(pictures, remote, self.prompts.check_length)
         self.worker = Worker(slots, cache, self.metrics, settings.queue)
         self.structures = Structures(tokenizer, session.manifest, self.calling)
         self.decoder = decoder_of(self.calling, tokenizer)
@@ -199,10 +201,8 @@ class Server:
         if asked.top_logprobs is not None and not asked.logprobs:
             raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
         self._check_tools(asked)
-        urls = picture_urls(asked.messages)
-        self.prompts.check_pictures(urls)
-        fetched = await self.remote.fetched(urls) if self.remote is not None else {}
-        prompt, answer, reasoning = await asyncio.to_thread(self._prompt, asked, fetched)
+        pictures = await self.pictures.opened(asked.messages)
+        prompt, answer, reasoning = await asyncio.to_thread(self._prompt, asked, pictures)
         question = Question(
             asked=asked, prompt=prompt, form=form, chat=True, most=asked.max_completion_tokens or asked.max_tokens,
             logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
@@ -210,10 +210,10 @@ class Server:
         )  # fmt: skip
         return await self.respond(request, question)
 
-    def _prompt(self, asked: ChatRequest, fetched: Mapping[str, bytes]) -> tuple[Prompt, Answer, str]:
+    def _prompt(self, asked: ChatRequest, pictures: Sequence[Picture]) -> tuple[Prompt, Answer, str]:
         """Return the prompt of a chat, its empty answer, and the text that ends the reasoning before the answer, or ""."""
         variables = {**(asked.chat_template_kwargs or {}), **({"tools": asked.offered} if asked.offered else {})}
-        prompt = self.prompts.of_chat(asked.messages, variables, fetched)
+        prompt = self.prompts.of_chat(asked.messages, variables, pictures)
         form, reasoning = self.calling if asked.offered else self.answers, ""
         if form is not None and (asked.required or asked.is_structured):
             reasoning = "" if asked.required else form.reasoning_end(prompt.text)

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from hybridge.cache.errors import HybridgeError, UsageError
 from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.tokenizer import Encoding, Tokenizer
-from hybridge.runtime.server.requests import MOST_PICTURES, ApiError, ChatMessage, invalid
+from hybridge.runtime.server.requests import ApiError, ChatMessage, invalid
 from hybridge.runtime.text.answers import Answer
 from hybridge.runtime.text.chat_template import Message
-from hybridge.runtime.text.pictures import PictureProcessor, data_of_url, expanded, with_pictures
+from hybridge.runtime.text.pictures import expanded, with_pictures
 from hybridge.runtime.text.spelled_tokens import Rendered, Spans, SpelledTokens
 
 ChatRenderer = Callable[[list[dict[str, Any]], Mapping[str, Any]], str]
@@ -65,35 +65,28 @@ class Prompts:
     from other threads than the loop's.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, render: ChatRenderer, longest: int, eos_ids: Sequence[int] = (),
-        pictures: PictureProcessor | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, tokenizer: Tokenizer, render: ChatRenderer, longest: int, eos_ids: Sequence[int] = ()) -> None:
         """Remember no answers yet.
 
-        longest: tokens of the context. eos_ids: tokens that end an answer, also in templates. pictures: of a model that takes
-        some.
+        longest: tokens of the context. eos_ids: tokens that end an answer, also in templates.
         """
-        self.pictures = pictures
         self.tokenizer, self.render, self.longest = tokenizer, render, longest
         self._special = SpelledTokens(tokenizer)
         self._longest_token = max(1, tokenizer.info.longest)
         self._lock = threading.Lock()
-        self._decoding = threading.Lock()  # a large picture takes hundreds of MB until it is resized
         self._answers: OrderedDict[Known, list[int]] = OrderedDict()
         self._reasons: OrderedDict[str, str] = OrderedDict()
         self._ends = [text for token in eos_ids if (text := tokenizer.id_to_token(token))]
 
     def of_chat(
-        self, messages: Sequence[ChatMessage], variables: Mapping[str, Any], fetched: Mapping[str, bytes] | None = None
+        self, messages: Sequence[ChatMessage], variables: Mapping[str, Any], pictures: Sequence[Picture] = ()
     ) -> Prompt:
         """Return the prompt of a conversation.
 
-        fetched: files of pictures by their addresses.
+        pictures: of the messages, in order.
 
-        Raises like the renderer, ApiError if it is too long, and PictureError for a picture that cannot be read.
+        Raises like the renderer, ApiError if it is too long, and PictureError if the template does not place the pictures.
         """
-        pictures = self._prepared(picture_urls(messages), fetched or {})
         shown = tuple(tuple(each.ids) for each in pictures)
         plain = [self._with_reasons(message.for_template()) for message in messages]
         rendered = self._rendered(plain, variables)
@@ -112,27 +105,6 @@ class Prompts:
         lengths = expanded(encoded.ids, new)
         marks = tuple(sorted({len(answered) + lengths[int((encoded.spans[:, 1] <= at).sum())] for at in branches} - {0}))
         return Prompt(rendered.text, tokens, marks, plain, variables, spelled=rendered.spelled, pictures=pictures)
-
-    def check_pictures(self, urls: Sequence[str]) -> None:
-        """Raise ApiError for the pictures of a request if they are too many, or the model takes none."""
-        if urls and self.pictures is None:
-            raise invalid("this model takes no pictures: its artifact has the text model alone.", "messages")
-        if len(urls) > MOST_PICTURES:
-            raise invalid(f"a request has at most {MOST_PICTURES} pictures, and this one has {len(urls)}.", "messages")
-
-    def _prepared(self, urls: Sequence[str], fetched: Mapping[str, bytes]) -> list[Picture]:
-        """Return the pictures of a request. Raises PictureError, and ApiError as ``check_pictures`` does."""
-        self.check_pictures(urls)
-        if not urls or self.pictures is None:
-            return []
-        prepared, tokens = list[Picture](), 0
-        for url in urls:
-            data = fetched[url] if url in fetched else data_of_url(url)
-            with self._decoding:
-                prepared.append(self.pictures.prepare(data))
-            tokens += len(prepared[-1].ids)
-            self.check_length(tokens, "messages")
-        return prepared
 
     def of_text(self, text: str) -> list[int]:
         """Return the tokens of a text to continue, with those that the tokenizer adds. Raises ApiError if it is too long."""
@@ -210,11 +182,6 @@ class Prompts:
             with suppress(HybridgeError):  # a template may want a conversation to be whole
                 other = self._rendered([*messages[:i], {"role": "user", "content": OTHER}], variables).text
                 yield next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), 0)
-
-
-def picture_urls(messages: Sequence[ChatMessage]) -> list[str]:
-    """Return the URLs of the pictures in messages, in order."""
-    return [url for message in messages for url in message.pictures]
 
 
 def _put(known: OrderedDict[Key, Any], key: Key, value: Any) -> None:

@@ -10,11 +10,12 @@ import binascii
 import io
 import warnings
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridge.cache.errors import PictureError
 from hybridge.runtime.core.model import Model
@@ -31,6 +32,8 @@ MOST_BYTES = 64 << 20
 """Bytes of a picture's file."""
 MOST_PIXELS = 1 << 26
 """Pixels of a picture, which are looked at before any is decoded: 8192 x 8192."""
+COPIED_PIXELS = 1 << 20
+"""Pixels that are converted at once, which takes some MB beside the picture."""
 DATA_URL = "data:"
 
 
@@ -47,7 +50,7 @@ class PictureProcessor:
 
         Raises PictureError if it cannot be decoded, has too many pixels, or is too long and narrow for the model.
         """
-        return Picture(self.model, np.asarray(decode(data), np.uint8))
+        return Picture(self.model, decode(data))
 
     def read(self, path: Path) -> Picture:
         """Prepare a picture of a file. Raises PictureError as ``prepare`` does, and if it cannot be read."""
@@ -101,10 +104,11 @@ def data_of_url(url: str) -> bytes:
         raise PictureError("a picture's data is not base64; encode its file anew.") from None
 
 
-def decode(data: bytes) -> Image:
-    """Return the first frame of a picture's file upright and in RGB, as transformers' ``load_image`` does.
+def decode(data: bytes) -> NDArray[np.uint8]:
+    """Return the first frame of a picture's file upright and in RGB [height, width, 3], as transformers' ``load_image`` does.
 
-    Alpha is dropped, and grey and CMYK are converted by Pillow. Raises PictureError.
+    Alpha is dropped, and grey and CMYK are converted by Pillow. It takes 7 bytes for each pixel, and 8 for one that lies on its
+    side. Raises PictureError.
     """
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
@@ -125,7 +129,8 @@ def decode(data: bytes) -> Image:
                         "smaller."
                     )
                 opened.load()
-                return ImageOps.exif_transpose(opened).convert("RGB")
+                ImageOps.exif_transpose(opened, in_place=True)
+                return _in_rgb(opened)
     except PictureError:
         raise
     except UnidentifiedImageError:
@@ -134,3 +139,15 @@ def decode(data: bytes) -> Image:
     except Exception as error:  # whatever a damaged file makes a decoder run into
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise PictureError(f"the picture is damaged or only a part of it is there ({reason}); get its file again.") from None
+
+
+def _in_rgb(image: Image) -> NDArray[np.uint8]:
+    """Return the pixels of an image, converted part by part: the whole of it would be there twice more."""
+    width, height = image.size
+    across = max(1, min(width, COPIED_PIXELS))
+    down = max(1, COPIED_PIXELS // across)
+    rgb = np.empty((height, width, 3), np.uint8)
+    for top, left in product(range(0, height, down), range(0, width, across)):
+        part = image.crop((left, top, min(left + across, width), min(top + down, height)))
+        rgb[top : top + down, left : left + across] = np.asarray(part.convert("RGB"))
+    return rgb

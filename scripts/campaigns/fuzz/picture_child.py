@@ -28,8 +28,8 @@ from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model, open_text_models
 
 PROMPT = [1, 2, 3, 4, 5]
-MOST_MEMORY = 1200 << 20
-"""Bytes that one picture may take beyond what the process had; a picture of 67 million pixels in RGBA is 268 MB."""
+MOST_MEMORY = 700 << 20
+"""Bytes that one picture may take beyond what the process had; one of 67 million pixels takes 8 bytes for each at most."""
 Run = Callable[[Path], None]
 
 
@@ -60,8 +60,10 @@ def of_picture(base: Path) -> Run:
 def of_rows(base: Path) -> Run:
     """Give a session tokens and rows of pictures; it takes whole open pictures alone, and is whole afterwards."""
     session = Session.load(base)
-    unit = session.model.picture_unit
-    shapes = ((1, 1), (3, 2), (2, 2), (2, 1))
+    unit, described = session.model.picture_unit, session.model.manifest.pictures
+    assert described is not None
+    across = described.tile_size // unit
+    shapes = ((across, across),) * 4 if described.form.is_square else ((1, 1), (3, 2), (2, 2), (2, 1))
     opened = [
         Picture(session.model, np.asarray(noise(i, w * unit, h * unit)), prepared=True) for i, (w, h) in enumerate(shapes)
     ]

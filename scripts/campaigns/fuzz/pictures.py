@@ -35,7 +35,7 @@ STRANGE = ((20_000, 1), (1, 20_000), (1, 300), (200, 1), (201, 1), (3000, 2000),
 
 @cache
 def artifact(kind: str) -> Path:
-    """Return an artifact of LFM2-VL's or Qwen3.5's form, with a good file for each target in it."""
+    """Return an artifact of a family's form, with a good file for each target in it."""
     import public_folders as public
 
     from hybridge.export.api import export_model
@@ -45,7 +45,11 @@ def artifact(kind: str) -> Path:
 
     save, options = {
         "lfm2_vl": (public.save_lfm2_vl, public.LFM2_VL_OPTIONS),
+        "lfm3_vl": (public.save_lfm3_vl, public.LFM3_VL_OPTIONS),
         "qwen3_5": (public.save_qwen3_5_pictures, public.QWEN_OPTIONS),
+        "gemma3": (public.save_gemma3, public.GEMMA3_OPTIONS),
+        "gemma4": (public.save_gemma4, public.GEMMA_OPTIONS),
+        "nemotron_h_omni": (public.save_nemotron_h_omni, public.OMNI_OPTIONS),
     }[kind]
     text_artifact("hybridge")  # a server of a model without pictures is beside the one of a model with some
     folder, checkpoint = work() / kind, work() / f"{kind}-checkpoint"
@@ -338,6 +342,8 @@ def _files(name: str, kind: str, file: str, change: Callable[[random.Random, byt
     return Files(name, action, lambda: artifact(kind), file, change)
 
 
+OTHERS = ("lfm3_vl", "gemma3", "gemma4", "nemotron_h_omni")
+"""Families beside those of LFM2-VL and Qwen3.5."""
 TARGETS = (
     _files("pictures", "lfm2_vl", PICTURE, changed_picture, "picture"),
     _files("pictures-on-a-grid", "qwen3_5", PICTURE, changed_picture, "picture"),
@@ -345,4 +351,6 @@ TARGETS = (
     _files("picture-rows-on-a-grid", "qwen3_5", ROWS, changed_rows, "picture-rows"),
     _files("picture-chats", "lfm2_vl", CHAT, changed_chat, "picture-chat"),
     _files("picture-requests", "lfm2_vl", REQUEST, changed_request, "picture-request"),
+    *(_files(f"pictures-{kind}", kind, PICTURE, changed_picture, "picture") for kind in OTHERS),
+    *(_files(f"picture-rows-{kind}", kind, ROWS, changed_rows, "picture-rows") for kind in OTHERS),
 )

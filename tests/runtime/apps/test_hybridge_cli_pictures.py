@@ -62,7 +62,7 @@ def decoder() -> Iterator[Decoder]:
 
 
 def same(decoder: Decoder, data: bytes, apart: int = 0) -> bool:
-    mine, wanted = decoder.pixels(data), np.asarray(decode(data))
+    mine, wanted = decoder.pixels(data), decode(data)
     return mine.shape == wanted.shape and int(np.abs(mine.astype(int) - wanted).max()) <= apart
 
 

@@ -243,7 +243,7 @@ def test_a_server_answers_about_a_fetched_picture_as_about_its_data(fetching_ser
     for url, reason in refused.items():
         with pytest.raises(openai.BadRequestError, match=reason):
             chat(fetching_server, asked(url))
-    fetching_server.server.remote = None
+    fetching_server.server.pictures.remote = None
     asked_before = Pages.asked
     with pytest.raises(openai.BadRequestError, match="--allow-remote-images"):
         chat(fetching_server, asked(f"{host}/cat.png"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -238,14 +239,43 @@ def test_files_are_decoded_as_transformers_does(tmp_path: Path, mode: str, turn:
     kind = "JPEG" if mode in ("CMYK", "YCbCr") else "PNG"
     (tmp_path / "picture").write_bytes(file_of(image, kind, exif=exif))
     want = np.asarray(load_image(str(tmp_path / "picture")))
-    np.testing.assert_array_equal(np.asarray(decode((tmp_path / "picture").read_bytes())), want)
+    np.testing.assert_array_equal(decode((tmp_path / "picture").read_bytes()), want)
     assert want.shape == ((13, 7, 3) if turn in (6, 8) else (7, 13, 3))
 
 
 def test_of_several_frames_the_first() -> None:
     frames = [noise(9, 9, seed=seed).quantize(16) for seed in range(300)]
     data = file_of(frames[0], "GIF", save_all=True, append_images=frames[1:])
-    assert decode(data).size == (9, 9)
+    assert decode(data).shape == (9, 9, 3)
+
+
+GROWN = """
+import resource, sys
+from hybridge.runtime.text.pictures import decode
+small, large = (open(path, "rb").read() for path in sys.argv[1:])
+decode(small)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+width = decode(large).shape[1]
+print(width, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_large_photo_is_in_memory_once_as_an_image_and_once_as_pixels(tmp_path: Path) -> None:
+    """It took 12 bytes for each pixel, as it was turned and converted as a whole, and copied as bytes."""
+    large = Image.new("RGB", (4000, 3000), (90, 120, 200))
+    files = {"small": file_of(noise(9, 9), "JPEG"), "large": file_of(large, "JPEG", progressive=True)}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    command = [sys.executable, "-c", GROWN, *(str(tmp_path / name) for name in files)]
+    width, grown = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert width == 4000
+    assert grown * (1 if sys.platform == "darwin" else 1024) < 9 * 4000 * 3000
+
+
+@pytest.mark.parametrize(("width", "height"), [(1 << 21, 2), (3, 700_000), (1025, 1025)])
+def test_pictures_are_converted_in_parts(width: int, height: int) -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width), dtype=np.uint8))
+    np.testing.assert_array_equal(decode(file_of(image)), np.asarray(image.convert("RGB")))
 
 
 def bomb() -> bytes:
@@ -278,7 +308,7 @@ def test_damage_anywhere_is_an_error_or_a_picture(place: int) -> None:
     data = bytearray(file_of(noise(20, 20)))
     data[place % len(data)] ^= 0x55
     try:
-        assert decode(bytes(data)).mode == "RGB"
+        assert decode(bytes(data)).shape[2] == 3
     except PictureError as error:
         assert "picture" in str(error)  # noqa: PT017  either is right
 
