@@ -57,7 +57,7 @@ class DraftLengthController {
     BlockPlan best{1, 1 / costs.of(1)};
     const double budget = this->budget(costs);
     if (costs.wants_decode() || budget < -OVERDRAFT * costs.of(1) || (drafting_.empty() && !confidence)) return best;
-    const double a = confidence.value_or(acceptance()), margin = budget <= 0 ? CLEARLY : confidence ? 1.0 : MARGIN;
+    const double a = confidence.value_or(acceptance()), margin = budget <= 0 ? CLEARLY : 1.0;
     const double sure = confidence || budget > 0 ? 0.0 : std::min(acceptance(), surely_accepted());
     for (const size_t each : costs.lengths()) {
       const size_t length = std::min(each, longest);
@@ -137,17 +137,16 @@ class DraftLengthController {
   static constexpr double SHARE = 0.01, FIRST = 0.1;
   // Decodes that may be lost beyond that by blocks that surely pay, or look faster than decoding by the factor CLEARLY: right
   // tokens come in runs, and one bad run is not to end this.
-  static constexpr double OVERDRAFT = 6.0, CLEARLY = 1.25;
+  static constexpr double OVERDRAFT = 6.0, CLEARLY = 1.15;
   // Most decodes that are won by earlier blocks and may be lost again, and that were lost in one text and are saved in the next.
   static constexpr double MOST_KEPT = 8.0, MOST_OWED = 2.0;
   // What is left with each text of the time that a proposal took when it was last measured.
   static constexpr double DOUBT = 0.95;
   // Draft tokens in a row that are compared; later ones would only be judged if these are right.
   static constexpr size_t SHADOW_LENGTH = 3;
-  // Weight of a judged draft token once one more was judged: the last twenty or so decide.
-  static constexpr double FORGET = 0.95, FORGET_LATE = 0.99;
-  // Factor by which a block must look faster than decoding by average acceptance: right tokens come in runs, so it yields less.
-  static constexpr double MARGIN = 1.1;
+  // Weight of a judged draft token once one more was judged: the last twenty-five or so decide. Of twenty, a few unlucky ones ended
+  // speculation that paid.
+  static constexpr double FORGET = 0.96, FORGET_LATE = 0.99;
 
   // A probability that draft tokens surely have to be accepted, by the last hundred or so.
   double surely_accepted() const {
