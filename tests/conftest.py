@@ -27,11 +27,13 @@ from command_line import Outcome, Run, exit_code, outcome
 from public_folders import (
     GEMMA3_OPTIONS,
     GEMMA_OPTIONS,
+    GLM_OPTIONS,
     LFM2_VL_OPTIONS,
     OMNI_OPTIONS,
     QWEN_OPTIONS,
     save_gemma3,
     save_gemma4,
+    save_glm5_next,
     save_lfm2_vl,
     save_nemotron_h_omni,
     save_qwen3_5_pictures,
@@ -183,6 +185,20 @@ def square_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def square_artifact(square_checkpoint: Path) -> Path:
     """The artifact of ``square_checkpoint``, which reads the 16 rows of a picture at once and tokens by 10."""
     return stored(square_checkpoint, GEMMA3_OPTIONS)
+
+
+@pytest.fixture(scope="session")
+def canvas_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GLM5-Next checkpoint in its public form, scaled down, whose pictures keep their shape on a canvas of whole tokens."""
+    folder = tmp_path_factory.mktemp("glm5_next")
+    save_glm5_next(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def canvas_artifact(canvas_checkpoint: Path) -> Path:
+    """The artifact of ``canvas_checkpoint``, whose encoder takes 20 tokens, and its pictures are of 1 to 16."""
+    return stored(canvas_checkpoint, GLM_OPTIONS)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.export.model.encoders.encoder import VisionFamily
 from hybridge.export.model.encoders.gemma3 import GEMMA3
 from hybridge.export.model.encoders.gemma4 import GEMMA4
+from hybridge.export.model.encoders.glm5_next import GLM5_NEXT
 from hybridge.export.model.encoders.lfm2_vl import LFM2_VL
 from hybridge.export.model.encoders.lfm3_vl import LFM3_VL
 from hybridge.export.model.encoders.nemotron_h_omni import NEMOTRON_H_OMNI
@@ -26,6 +27,7 @@ VISION: Mapping[str, VisionFamily] = {
     "qwen3_5_moe": QWEN3_5,
     "gemma3": GEMMA3,
     "gemma4": GEMMA4,
+    "glm5_next": GLM5_NEXT,
     "nemotron_h_omni": NEMOTRON_H_OMNI,
 }
 """For each ``model_type`` of a whole config, how its pictures are encoded."""

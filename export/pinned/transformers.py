@@ -173,6 +173,14 @@ def register_text_model(kind: type, configs: Collection[type], like: str, prefix
         AutoModelForCausalLM._model_mapping.register(config, kind, exist_ok=True)
 
 
+def choose_experts_like(kind: Any, decoder: Any) -> None:
+    """Let models of ``kind`` compute experts in all the ways in which its decoder's class can.
+
+    transformers looks for a call of experts in the source of a class, and would find none in ours.
+    """
+    kind._can_set_experts_implementation = decoder._can_set_experts_implementation
+
+
 def tie_head(kind: Any, tied: Mapping[str, str], ignored: Collection[str]) -> Any:
     """Tell a model class which weight the head shares, and patterns of names in a checkpoint that it does not want."""
     kind._tied_weights_keys = dict(tied)

@@ -132,8 +132,9 @@ class CheckpointSource:
         yield from ignored_parts(self.path)
         if self.text_config is not self.config and not pictures:
             yield f"{self.path} is a multimodal model: its text model is exported, pictures and sounds are left out."
-        if pictures and getattr(self.config, "audio_config", None) is not None:
-            yield f"{self.path} takes sounds and videos, too: text and pictures are exported, these are left out."
+        others = {"sounds": "audio_config", "videos": "video_token_id"} if pictures else {}
+        if left := " and ".join(kind for kind, field in others.items() if getattr(self.config, field, None) is not None):
+            yield f"{self.path} takes {left}, too: text and pictures are exported, these are left out."
         if self.is_untried:
             yield (
                 f"nobody has tried {self.config.model_type!r} models. This one is of attention alone: the artifact is "

@@ -27,6 +27,7 @@ from hybridge.export.pinned.transformers import (
     Glm5NextTextModel,
     TextWithHead,
     build_empty,
+    choose_experts_like,
     register_text_model,
     tie_head,
 )
@@ -224,6 +225,7 @@ class Glm5NextTextForCausalLM(Glm5NextPreTrainedModel, GenerationMixin):  # type
 def _register_glm5_next() -> None:
     """Let ``AutoModelForCausalLM`` load the class, from a checkpoint of the whole model too."""
     tie_head(Glm5NextTextForCausalLM, {"lm_head.weight": "model.embed_tokens.weight"}, ignored=[r"^model\.visual\."])
+    choose_experts_like(Glm5NextTextForCausalLM, Glm5NextTextModel)
     configs = (Glm5NextConfig, Glm5NextTextConfig)
     register_text_model(Glm5NextTextForCausalLM, configs, like="glm5_next", prefix="language_model")
 

@@ -380,6 +380,7 @@ FORMS = {
     "qwen3_5": PictureForm(axes=3, has_corners=True, has_rope=True),
     "gemma3": PictureForm(has_rope=True, has_table=True, in_all_layers=True, is_square=True, place="<start_of_image>"),
     "gemma4": PictureForm(has_rope=True, has_table=True),
+    "glm5_next": PictureForm(has_rope=True),
     "nemotron_h_omni": PictureForm(has_rope=True, has_table=True),
 }
 """For each model type of ``PictureDescription``, the positions of its pictures."""
@@ -406,7 +407,7 @@ class PictureDescription:
         bidirectional: the rows of a picture see each other in attention layers, of some models in those with a window alone.
     """
 
-    model_type: Literal["lfm2_vl", "lfm3_vl", "qwen3_5", "gemma3", "gemma4", "nemotron_h_omni"]
+    model_type: Literal["lfm2_vl", "lfm3_vl", "qwen3_5", "gemma3", "gemma4", "glm5_next", "nemotron_h_omni"]
     placeholder: int
     patch_size: int
     merge: int

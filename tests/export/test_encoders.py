@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from picture_reference import rgb
-from public_folders import LFM3_VL_OPTIONS, OMNI_OPTIONS, save_lfm3_vl, save_nemotron_h_omni
+from public_folders import LFM3_VL_OPTIONS, OMNI_OPTIONS, save_glm5_next, save_lfm3_vl, save_nemotron_h_omni
 from torch import Tensor
 
 from hybridge.cache.operations.kernels import CoreKernels
@@ -18,10 +18,11 @@ from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, reso
 PATCH, MERGE = 4, 2
 
 
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    folder = tmp_path_factory.mktemp("lfm3_vl")
-    save_lfm3_vl(folder)
+@pytest.fixture(scope="module", params=["lfm3_vl", "glm5_next"])
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """A model without learned positions of patches."""
+    folder = tmp_path_factory.mktemp(request.param)
+    {"lfm3_vl": save_lfm3_vl, "glm5_next": save_glm5_next}[request.param](folder)
     return load_checkpoint(resolve_checkpoint(folder), pictures=True)
 
 
@@ -34,10 +35,10 @@ def by_squares(values: Tensor, patch: int, merge: int = MERGE) -> Tensor:
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (5, 1), (2, 3), (3, 2), (4, 4)])
 @torch.no_grad()
-def test_lfm3_vl(loaded: LoadedModel, size: tuple[int, int]) -> None:
+def test_encoders_without_learned_positions(loaded: LoadedModel, size: tuple[int, int]) -> None:
     whole, folder = loaded.whole, loaded.source.folder
     assert whole is not None
-    family = VISION["lfm3_vl"]
+    family = VISION[whole.config.model_type]
     processor = read_processor(folder, family)
     picture = torch.from_numpy(rgb(*size))
     want = torch.cat(list(whole.get_image_features(**family.inputs(whole.config, processor, [picture])).pooler_output))
@@ -55,9 +56,12 @@ def test_lfm3_vl(loaded: LoadedModel, size: tuple[int, int]) -> None:
 
 
 def test_its_pictures_are_described(loaded: LoadedModel) -> None:
-    found = describe_pictures(loaded.source.config, loaded.source.folder, LFM3_VL_OPTIONS)
+    found, kind = (
+        describe_pictures(loaded.source.config, loaded.source.folder, LFM3_VL_OPTIONS),
+        loaded.source.config.model_type,
+    )
     assert found is not None
-    assert (found.model_type, found.unit, found.position_side, found.budgets) == ("lfm3_vl", 8, 1, (6, 20))
+    assert (found.model_type, found.unit, found.position_side, found.budgets) == (kind, 8, 1, (6, 20))
     assert found.constants["hybridge_vision_form"] == [1, 0, 1]
 
 

@@ -460,6 +460,99 @@ def save_gemma4(folder: Path, seed: int = 0, *, large: bool = True, **text_chang
     (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "gemma4.jinja").read_text())
 
 
+# GLM5-Next
+
+GLM_SPECIAL = [
+    *("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
+    *("<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>"),
+    *("<think>", "</think>", "<|image|>", "<|video|>"),
+]
+GLM_NAMES = {
+    "image_token_id": "<|image|>",
+    "video_token_id": "<|video|>",
+    "image_start_token_id": "<|begin_of_image|>",
+    "image_end_token_id": "<|end_of_image|>",
+    "video_start_token_id": "<|begin_of_video|>",
+    "video_end_token_id": "<|end_of_video|>",
+}
+GLM_TOKENS = 340
+GLM_VISION: dict[str, Any] = {
+    "model_type": "glm5_next_vision",
+    "attention_bias": True,
+    "depth": 2,
+    "hidden_act": "silu",
+    "hidden_size": 32,
+    "in_channels": 3,
+    "intermediate_size": 40,
+    "num_heads": 2,
+    "patch_size": 4,
+    "projection_intermediate_size": 56,
+    "spatial_merge_size": 2,
+    "swiglu_limit": 0.5,
+    "temporal_patch_size": 2,
+}
+GLM_PICTURES: dict[str, Any] = {
+    "do_rescale": True,
+    "image_mean": [0.5, 0.4, 0.6],
+    "image_processor_type": "Glm5NextImageProcessor",
+    "image_std": [0.5, 0.3, 0.7],
+    "max_image_tokens": 16,
+    "merge_size": 2,
+    "min_image_tokens": 4,
+    "patch_expand_factor": 1,
+    "patch_size": 4,
+    "temporal_patch_size": 2,
+}
+GLM_FILMS = {**GLM_PICTURES, "video_processor_type": "Glm5NextVideoProcessor", "max_image_tokens": 48, "fps": 2}
+GLM_OPTIONS = replace(QWEN_OPTIONS, mtp=False)
+GLM_SIZES = {"linear_head_dim": 16, "q_lora_rank": 32, "kv_lora_rank": 24, "v_head_dim": 16, "num_hidden_layers": 2}
+"""Sizes that groups of 8 divide."""
+GLM_LAYERS = 45
+"""Layers of GLM-5.3-Flash: the weights of the layer behind them are those of its multi-token prediction."""
+
+
+def save_glm5_next(folder: Path, seed: int = 0, **text_changes: Any) -> None:
+    """Write a GLM5-Next folder with the fields, names and files of GLM-5.3-Flash, scaled down."""
+    sizes, layers = VARIANTS["glm5_next_text"][0], ("layer_types", "indexer_types", "mlp_layer_types")
+    text = {
+        **sizes,
+        **{name: sizes[name][:2] for name in layers},
+        **GLM_SIZES,
+        "vocab_size": GLM_TOKENS,
+        "eos_token_id": [GLM_SPECIAL.index("<|endoftext|>")],
+        **text_changes,
+    }
+    config = AutoConfig.for_model(
+        "glm5_next",
+        text_config={"model_type": "glm5_next_text", **text},
+        vision_config={**GLM_VISION, "out_hidden_size": sizes["hidden_size"]},
+        **{name: GLM_SPECIAL.index(token) for name, token in GLM_NAMES.items()},
+    )
+    lively(random_whole(config, seed), seed).save_pretrained(folder)
+    path = folder / "model.safetensors"
+    prediction = {f"model.language_model.layers.{GLM_LAYERS}.{name}.weight": torch.ones(3) for name in ("enorm", "hnorm")}
+    save_file(load_file(path) | prediction, path, metadata={"format": "pt"})
+    content = json.loads((folder / "config.json").read_text())
+    linear = {
+        "head_dim": content["text_config"].pop("linear_head_dim"),
+        "num_heads": content["text_config"].pop("linear_num_heads"),
+        "short_conv_kernel_size": content["text_config"].pop("linear_conv_kernel_dim"),
+        "gate_lower_bound": content["text_config"].pop("linear_lower_bound"),
+    }
+    older = {"indexed_attention": "deepseek_sparse_attention"}
+    kinds = [older.get(kind, kind) for kind in content["text_config"]["layer_types"]]
+    content["text_config"] |= {"layer_types": kinds, "linear_attn_config": linear, "num_nextn_predict_layers": 1}
+    write_json(folder / "config.json", content)
+    ends = [GLM_SPECIAL.index(token) for token in ("<|endoftext|>", "<|user|>", "<|observation|>")]
+    write_json(folder / "generation_config.json", {"eos_token_id": ends, "pad_token_id": ends[0]})
+    processors = {"image_processor": GLM_PICTURES, "video_processor": GLM_FILMS}
+    write_json(folder / "processor_config.json", {"processor_class": "Glm5NextProcessor", **processors})
+    save_byte_tokenizer(folder, GLM_SPECIAL, GLM_TOKENS)
+    ends_and_pads = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **ends_and_pads})
+    (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "glm5_next.jinja").read_text())
+
+
 # Nemotron-H Omni
 
 OMNI_SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<image>", "<img>", "</img>", "<so_embedding>", "<video>"]

@@ -114,7 +114,7 @@ def _lfm3_vl(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) 
             f"this model's convolutions over patches have a kernel of {config.vision_config.conv_kernel_size}, and hybridge "
             "exports odd ones; export its text with --no-images."
         )
-    return describe_merged("lfm3_vl", config, processor, budgets, side=1)
+    return describe_merged("lfm3_vl", config, processor, budgets)
 
 
 LFM3_VL = VisionFamily(

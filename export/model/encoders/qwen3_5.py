@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -65,17 +65,31 @@ class MergingEncoder(nn.Module):
         cos, sin = (each[None, :, None] for each in self.rotary(hidden, places))
         seen = Patches.of(self.kernels[0], count, length)
         for block in self.blocks:
-            attention = block.attn
-            heads = attention.qkv(block.norm1(hidden)).unflatten(-1, (3, attention.num_heads, -1))
-            query, key, value = (heads[:, :, i].contiguous() for i in range(3))
-            query, key = (each * cos + rotate_half(each) * sin for each in (query, key))
-            mixed = seen.kernels.attend(query, key, value, seen.block, Scoring(scale=attention.scaling), seen.visible)
-            hidden = hidden + attention.proj(mixed.flatten(2))
+            hidden = hidden + attend(block.attn, block.norm1(hidden), cos, sin, seen)
             hidden = hidden + block.mlp(block.norm2(hidden))
         merger = self.merger
         squares = merger.norm(hidden).reshape(1, length // self.square, -1)
         embedded: Tensor = merger.linear_fc2(merger.act_fn(merger.linear_fc1(squares)))
         return embedded
+
+
+def attend(attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor, seen: Patches) -> Tensor:
+    """Return float32 [1, N, hidden] of attention among patches, whose query, key and value come from one matrix.
+
+    Args:
+        attention: transformers' own module; if it has norms for query and key, they come before rope.
+        hidden: float32 [1, N, hidden].
+        cos, sin: float32 [1, N, 1, head_dim].
+        seen: which patches are a picture's.
+    """
+    heads = attention.qkv(hidden).unflatten(-1, (3, attention.num_heads, -1))
+    query, key, value = (heads[:, :, i].contiguous() for i in range(3))
+    if hasattr(attention, "q_norm"):
+        query, key = attention.q_norm(query), attention.k_norm(key)
+    query, key = (each * cos + rotate_half(each) * sin for each in (query, key))
+    mixed = seen.kernels.attend(query, key, value, seen.block, Scoring(scale=attention.scaling), seen.visible)
+    attended: Tensor = attention.proj(mixed.flatten(2))
+    return attended
 
 
 def patch_embedding(weight: Tensor, bias: Tensor | float, processor: Mapping[str, Any]) -> nn.Linear:
@@ -139,20 +153,41 @@ def _qwen3_5(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) 
     return describe_merged("qwen3_5", config, processor, budgets, side=side)
 
 
+def tokens_of_pixels(config: Any, processor: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the fewest and the most tokens of a picture that ``Qwen2VLImageProcessor`` prepares."""
+    pixels = (config.vision_config.patch_size * config.vision_config.spatial_merge_size) ** 2
+    limits = {"shortest_edge": QWEN_PIXELS[0], "longest_edge": QWEN_PIXELS[1]} | (processor.get("size") or {})
+    fewest = -(-int(processor.get("min_pixels") or limits["shortest_edge"]) // pixels)
+    return fewest, int(processor.get("max_pixels") or limits["longest_edge"]) // pixels
+
+
 def describe_merged(
-    model_type: Literal["qwen3_5", "lfm3_vl"], config: Any, processor: Mapping[str, Any], budgets: Sequence[int], *, side: int
+    model_type: Literal["qwen3_5", "lfm3_vl", "glm5_next"],
+    config: Any,
+    processor: Mapping[str, Any],
+    budgets: Sequence[int],
+    tokens: Callable[[Any, Mapping[str, Any]], tuple[int, int]] = tokens_of_pixels,
+    *,
+    side: int = 1,
 ) -> PictureDescription:
-    """Return the description of pictures that ``Qwen2VLImageProcessor`` prepares. side: of the square of learned positions."""
+    """Return the description of pictures as films of one frame, whose squares of patches are merged.
+
+    Args:
+        model_type: of the description.
+        config: of the whole model.
+        processor: options of the checkpoint's processor.
+        budgets: that the export asks for.
+        tokens: returns the fewest and the most tokens of a picture.
+        side: of the square of learned positions; 1 if there are none.
+    """
     vision = config.vision_config
     check_channels(config, vision.in_channels)
     check_filter(processor, BICUBIC)
     sizes = (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size)
     if sizes != tuple(processor[name] for name in ("patch_size", "merge_size", "temporal_patch_size")):
         raise ValueError("the processor's patches are not the model's")
-    pixels = (vision.patch_size * vision.spatial_merge_size) ** 2
-    limits = {"shortest_edge": QWEN_PIXELS[0], "longest_edge": QWEN_PIXELS[1]} | (processor.get("size") or {})
-    fewest = -(-int(processor.get("min_pixels") or limits["shortest_edge"]) // pixels)
-    most = min(int(processor.get("max_pixels") or limits["longest_edge"]) // pixels, MOST_IMAGE_TOKENS)
+    fewest, most = tokens(config, processor)
+    most = min(most, MOST_IMAGE_TOKENS)
     chosen = tuple(budgets) or default_budgets(min(most, max(QWEN_BUDGET, fewest)))
     check_fewest(chosen, fewest)
     return PictureDescription(

@@ -31,6 +31,9 @@ double real(size_t count) { return static_cast<double>(count); }
 // The multiple of the encoder's unit that is nearest to a side, the even one of two.
 size_t nearest(size_t side, size_t unit) { return static_cast<size_t>(std::nearbyint(real(side) / real(unit))) * unit; }
 
+// A side in as few units as hold it.
+size_t whole_units(size_t side, size_t unit) { return (side + unit - 1) / unit * unit; }
+
 // The size of a picture in one part. least: of a side that is not resized to fewer or more pixels; 0 makes such a picture larger.
 Size whole_size(const PictureDescription& of, Size size, size_t least) {
   const size_t unit = of.unit(), fewest = of.min_tokens * unit * unit, most = of.max_tokens * unit * unit;
@@ -132,6 +135,47 @@ PictureLayout gemma4(const PictureDescription& of, std::span<const uint8_t> rgb,
   return {{resized_to<Bicubic>(rgb, size, {found.width * unit, found.height * unit})}};
 }
 
+// The largest canvas of whole tokens, at most `most` pixels, around the picture in one of its own shapes; one token of a picture that
+// is too narrow for any.
+Size canvas_within(Size size, size_t unit, size_t most) {
+  Size best{unit, unit};
+  size_t low = 1, high = size.height;
+  while (low <= high) {
+    const size_t height = (low + high) / 2;
+    const Size tried{whole_units(std::max<size_t>(1, size.width * height / size.height), unit), whole_units(height, unit)};
+    if (tried.area() <= most) {
+      best = tried, low = height + 1;
+    } else {
+      high = height - 1;
+    }
+  }
+  return best;
+}
+
+// GLM5-Next (transformers' Glm5NextImageProcessorPil): one part in the picture's own size or, if that has too few or too many tokens, in
+// its own shape; black fills whole tokens up on the right and below.
+PictureLayout glm5_next(const PictureDescription& of, std::span<const uint8_t> rgb, Size size) {
+  const size_t unit = of.unit(), fewest = of.min_tokens * unit * unit, most = of.max_tokens * unit * unit;
+  Size canvas{whole_units(size.width, unit), whole_units(size.height, unit)};
+  if (canvas.area() < fewest) {
+    const double grow = std::sqrt(real(fewest) / real(size.area()));
+    const auto grown = [&](size_t side) { return whole_units(static_cast<size_t>(std::ceil(real(side) * grow)), unit); };
+    canvas = {grown(size.width), grown(size.height)};
+  }
+  if (canvas.area() > most) canvas = canvas_within(size, unit, most);
+  double scale = std::min(real(canvas.height) / real(size.height), real(canvas.width) / real(size.width));
+  if (size.area() >= fewest) scale = std::min(1.0, scale);
+  const auto content = [&](size_t side, size_t whole) {
+    return std::clamp<size_t>(static_cast<size_t>(std::floor(real(side) * scale)), 1, whole);
+  };
+  const PicturePart picture = resized_to<Bicubic>(rgb, size, {content(size.width, canvas.width), content(size.height, canvas.height)});
+  PicturePart part{std::vector<uint8_t>(canvas.area() * 3), canvas.width, canvas.height};
+  for (size_t row = 0; row < picture.height; ++row) {
+    std::ranges::copy(std::span(picture.rgb).subspan(row * picture.width * 3, picture.width * 3), part.rgb.data() + row * part.width * 3);
+  }
+  return {{std::move(part)}};
+}
+
 // Nemotron-H Omni (transformers' NemotronH_Omni_Reasoning_V3ImageProcessor): one part, whose sides are rounded up as long as it
 // fits.
 PictureLayout nemotron_h_omni(const PictureDescription& of, std::span<const uint8_t> rgb, Size size) {
@@ -166,12 +210,13 @@ struct Preparation {
   size_t most_side = 256;
 };
 
-constexpr std::array<Preparation, 6> PREPARATIONS = {{
+constexpr std::array<Preparation, 7> PREPARATIONS = {{
     {"lfm2_vl", lfm2_vl, "<|image_start|>", "<|image_end|>"},
     {"lfm3_vl", merged},
     {"qwen3_5", merged},
     {"gemma3", gemma3, "<start_of_image>", "<end_of_image>", 4096 * 8},
     {"gemma4", gemma4, "<|image>", "<image|>", 4096 * 8},
+    {"glm5_next", glm5_next},
     {"nemotron_h_omni", nemotron_h_omni, "<img>", "</img>", 4096 * 8},
 }};
 

@@ -49,6 +49,7 @@ def artifact(kind: str) -> Path:
         "qwen3_5": (public.save_qwen3_5_pictures, public.QWEN_OPTIONS),
         "gemma3": (public.save_gemma3, public.GEMMA3_OPTIONS),
         "gemma4": (public.save_gemma4, public.GEMMA_OPTIONS),
+        "glm5_next": (public.save_glm5_next, public.GLM_OPTIONS),
         "nemotron_h_omni": (public.save_nemotron_h_omni, public.OMNI_OPTIONS),
     }[kind]
     text_artifact("hybridge")  # a server of a model without pictures is beside the one of a model with some
@@ -342,7 +343,7 @@ def _files(name: str, kind: str, file: str, change: Callable[[random.Random, byt
     return Files(name, action, lambda: artifact(kind), file, change)
 
 
-OTHERS = ("lfm3_vl", "gemma3", "gemma4", "nemotron_h_omni")
+OTHERS = ("lfm3_vl", "gemma3", "gemma4", "glm5_next", "nemotron_h_omni")
 """Families beside those of LFM2-VL and Qwen3.5."""
 TARGETS = (
     _files("pictures", "lfm2_vl", PICTURE, changed_picture, "picture"),

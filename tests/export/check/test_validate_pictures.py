@@ -18,6 +18,7 @@ from picture_reference import rgb
 from public_folders import (
     GEMMA3_OPTIONS,
     GEMMA_OPTIONS,
+    GLM_OPTIONS,
     LFM2_VL_OPTIONS,
     LFM3_VL_OPTIONS,
     OMNI_OPTIONS,
@@ -111,7 +112,7 @@ def test_other_kernels_in_blocks(block_checkpoint: Path, kernels: Literal["llm",
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["square", "omni"])
+@pytest.mark.parametrize("form", ["canvas", "square", "omni"])
 def test_random_programs_with_pictures_of_a_form(request: pytest.FixtureRequest, form: str) -> None:
     report = report_of(request.getfixturevalue(f"{form}_artifact"), request.getfixturevalue(f"{form}_checkpoint"))
     report.check()
@@ -174,6 +175,22 @@ def test_square_pictures_beyond_a_window_and_within_one(tmp_path: Path, window: 
 def test_other_kernels_and_fewer_bits_behind_registers(omni_checkpoint: Path, changes: dict[str, object]) -> None:
     artifact = exported(omni_checkpoint, replace(OMNI_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
     report_of(artifact, omni_checkpoint).check()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kernels": "llm"},
+        {"kernels": "aten"},
+        {"quantize": "8da4w", "group_size": 8},
+        {"quantize": "4w", "group_size": 8, "rounding": "blocks"},
+        {"images": False, "image_tokens": ()},
+    ],
+)
+def test_other_kernels_and_fewer_bits_on_a_canvas(canvas_checkpoint: Path, changes: dict[str, object]) -> None:
+    artifact = exported(canvas_checkpoint, replace(GLM_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
+    report_of(artifact, canvas_checkpoint).check()
 
 
 @pytest.mark.thorough

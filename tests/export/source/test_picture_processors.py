@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from public_folders import GEMMA3_SPECIAL, OMNI_SPECIAL
+from public_folders import GEMMA3_SPECIAL, GLM_SPECIAL, OMNI_SPECIAL
 from transformers import AutoConfig
 
 from hybridge.cache.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
@@ -253,6 +253,54 @@ def test_tokens_that_are_no_square_of_patches(square_folder: Path) -> None:
     rewrite(square_folder / "config.json", lambda content: content.update(mm_tokens_per_image=20))
     with pytest.raises(CheckpointError, match="no square"):
         described(square_folder)
+
+
+# GLM5-Next
+
+
+@pytest.fixture
+def canvas_folder(canvas_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(canvas_checkpoint, tmp_path / "glm5_next"))
+
+
+def test_sizes_of_glm5_next_are_its_processors(canvas_folder: Path) -> None:
+    found = described(canvas_folder)
+    assert found is not None
+    assert (found.model_type, found.budgets, found.min_tokens, found.max_tokens) == ("glm5_next", (16,), 4, 16)
+    assert (found.placeholder, found.unit, found.position_side, found.marks) == (GLM_SPECIAL.index("<|image|>"), 8, 1, False)
+    change_pictures(canvas_folder, max_image_tokens=8000)
+    assert described(canvas_folder).budgets == (64, 144, 196, 256)  # type: ignore[union-attr]
+    found = described(canvas_folder, image_tokens=(6, 2000))
+    assert found is not None
+    assert (found.budgets, found.max_tokens) == ((6, 2000), 2000)
+    with pytest.raises(UsageError, match="4 or more"):
+        described(canvas_folder, image_tokens=(3,))
+    (canvas_folder / "processor_config.json").unlink()
+    assert described(canvas_folder) is None
+
+
+def test_glm5_next_takes_videos_that_are_left_out(canvas_folder: Path) -> None:
+    source = resolve_checkpoint(canvas_folder)
+    assert (source.config.model_type, source.text_config.model_type) == ("glm5_next", "glm5_next_text")
+    assert [each.partition(" takes ")[2].partition(":")[0] for each in source.warnings(pictures=True)] == ["videos, too"]
+
+
+GLM_PROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
+    "another filter": ({"resample": 2}, UnsupportedModelError, "bicubic"),
+    "no resizing": ({"do_resize": False}, UnsupportedModelError, "bicubic"),
+    "other squares": ({"merge_size": 1}, CheckpointError, "patches are not the model's"),
+    "other films": ({"temporal_patch_size": 1}, CheckpointError, "patches are not the model's"),
+    "words for numbers": ({"min_image_tokens": "many"}, CheckpointError, "no such model takes"),
+    "no tokens": ({"max_image_tokens": 0}, HybridgeError, "4 or more|no such model takes"),
+}
+
+
+@pytest.mark.parametrize("name", GLM_PROCESSOR)
+def test_options_that_no_glm5_next_has(canvas_folder: Path, name: str) -> None:
+    changes, error, reason = GLM_PROCESSOR[name]
+    change_pictures(canvas_folder, **changes)
+    with pytest.raises(error, match=reason):
+        described(canvas_folder)
 
 
 # Nemotron-H Omni

@@ -55,6 +55,7 @@ def formats() -> dict[str, ChatFormatEntry]:
 
 PLACES = {
     "gemma4": "<|image|>",
+    "glm5_next": "<|begin_of_image|><|image|><|end_of_image|>",
     "lfm2_vl": "<image>",
     "nemotron_h_omni": "<image>\n",
     "qwen3_5": "<|vision_start|><|image_pad|><|vision_end|>",

@@ -19,7 +19,10 @@ from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model
 
 FIVE = GenerationStruct(max_new_tokens=5)
-ARTIFACTS = pytest.mark.parametrize("artifact", ["pictures_artifact", "grid_artifact", "square_artifact", "omni_artifact"])
+SLOW = pytest.param("canvas_artifact", marks=pytest.mark.slow)
+ARTIFACTS = pytest.mark.parametrize(
+    "artifact", ["pictures_artifact", "grid_artifact", "square_artifact", "omni_artifact", SLOW]
+)
 
 
 def pixels(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:

@@ -51,7 +51,14 @@ def encoded_pictures(server: Served) -> float:
 
 @pytest.mark.parametrize(
     ("seeing_server", "parts"),
-    [("pictures_artifact", 1 + 3), ("grid_artifact", 2), ("block_artifact", 2), ("omni_artifact", 2), ("square_artifact", 2)],
+    [
+        ("pictures_artifact", 1 + 3),
+        ("grid_artifact", 2),
+        ("block_artifact", 2),
+        ("omni_artifact", 2),
+        ("square_artifact", 2),
+        pytest.param("canvas_artifact", 2, marks=pytest.mark.slow),
+    ],
     indirect=["seeing_server"],
 )
 def test_the_second_turn_encodes_nothing(seeing_server: Served, parts: int) -> None:

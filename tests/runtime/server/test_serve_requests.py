@@ -37,6 +37,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
         400,
         "takes no pictures",
     ),
+    "a video": ({"messages": [{"role": "user", "content": [{"type": "video_url"}]}]}, 400, "'video_url'"),
     "another model": ({"model": "gpt-9", "messages": user("a")}, 404, "there is no model"),
     "two answers": ({"messages": user("a"), "n": 2}, 400, "n is not supported"),
     "a penalty": ({"messages": user("a"), "presence_penalty": 1}, 400, "presence_penalty is not supported"),

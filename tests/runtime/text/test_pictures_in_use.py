@@ -12,7 +12,16 @@ import pytest
 from babbling import tokens_of, turns_of
 from command_line import Run
 from picture_files import file_of, noise
-from public_folders import GEMMA3_ROWS, GEMMA3_SPECIAL, GEMMA_SPECIAL, LFM2_VL_SPECIAL, OMNI_SPECIAL, PICTURE, QWEN_SPECIAL
+from public_folders import (
+    GEMMA3_ROWS,
+    GEMMA3_SPECIAL,
+    GEMMA_SPECIAL,
+    GLM_SPECIAL,
+    LFM2_VL_SPECIAL,
+    OMNI_SPECIAL,
+    PICTURE,
+    QWEN_SPECIAL,
+)
 from state_files import forge_state
 
 from hybridge.cache.errors import CapacityError, HybridgeError, PictureError
@@ -120,7 +129,14 @@ def test_a_template_that_drops_reasoning_has_no_picture_read_again(begin: Begin,
     assert known >= tokens.index(picture.ids[-1]) + 1 + len(model.tokenizer.encode(words.strip()).ids)
 
 
-@pytest.mark.parametrize("begin", ["grid_artifact", "block_artifact", "omni_artifact", "square_artifact"], indirect=True)
+@pytest.mark.parametrize(
+    "begin",
+    [
+        *("grid_artifact", "block_artifact", "omni_artifact", "square_artifact"),
+        pytest.param("canvas_artifact", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
 def test_a_conversation_with_two_pictures_in_one_part_each(begin: Begin, tmp_path: Path) -> None:
     conversation, model = begin()
     first, second = model.pictures.prepare(SMALL), model.pictures.prepare(LARGE)
@@ -140,13 +156,26 @@ def test_a_conversation_with_two_pictures_in_one_part_each(begin: Begin, tmp_pat
     assert sum(each.encodings for each in again) == 0
 
 
-@pytest.mark.parametrize("begin", ["grid_artifact"], indirect=True)
-def test_a_picture_is_between_the_tokens_that_qwens_template_writes(begin: Begin) -> None:
+QWEN_PLACE = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
+GLM_PLACE = "<|begin_of_image|>", "<|image|>", "<|end_of_image|>"
+
+
+@pytest.mark.parametrize(
+    ("begin", "special", "place"),
+    [
+        ("grid_artifact", QWEN_SPECIAL, QWEN_PLACE),
+        pytest.param("canvas_artifact", GLM_SPECIAL, GLM_PLACE, marks=pytest.mark.slow),
+    ],
+    indirect=["begin"],
+)
+def test_a_picture_is_between_the_tokens_that_the_template_writes(
+    begin: Begin, special: list[str], place: tuple[str, ...]
+) -> None:
     conversation, model = begin()
     picture = model.pictures.prepare(SMALL)
     assert all(row < 0 for row in picture.ids)
-    said(conversation, "Say <|image_pad|> in words", picture)
-    start, end, row = (QWEN_SPECIAL.index(name) for name in ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"))
+    said(conversation, f"Say {place[1]} in words", picture)
+    start, row, end = (special.index(name) for name in place)
     at = tokens_of(conversation).index(start) + 1
     assert tokens_of(conversation)[at : at + len(picture.ids) + 1] == [*picture.ids, end]
     assert row not in tokens_of(conversation)[: at + len(picture.ids) + 20], "what people spell stays text"
@@ -321,6 +350,13 @@ def test_run_with_square_pictures(cli: Run, square_artifact: Path, tmp_path: Pat
 def test_run_with_pictures_behind_registers(cli: Run, omni_artifact: Path, tmp_path: Path) -> None:
     added, answer, drafted = asked(cli, omni_artifact, tmp_path, "--prompt-lookup")
     assert added == 2 + 18 + 1  # 6 x 3 rows, and the end of a line
+    assert drafted == answer
+
+
+@pytest.mark.slow
+def test_run_with_pictures_on_a_canvas(cli: Run, canvas_artifact: Path, tmp_path: Path) -> None:
+    added, answer, drafted = asked(cli, canvas_artifact, tmp_path, "--prompt-lookup")
+    assert added == 2 + 15  # 100 x 50 pixels become 40 x 20, on 5 x 3 rows
     assert drafted == answer
 
 

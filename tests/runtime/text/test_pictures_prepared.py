@@ -22,6 +22,7 @@ from transformers import Gemma3Processor, PreTrainedTokenizerFast
 from transformers.image_utils import load_image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.glm5_next.image_processing_pil_glm5_next import Glm5NextImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from hybridge.cache.errors import PictureError
@@ -48,7 +49,9 @@ GEMMA3 = replace(
     tile_size=896, bidirectional=True,
 )  # fmt: skip
 """The pictures of Gemma 3, as an export of a published checkpoint describes them."""
-DESCRIPTIONS = [picture_reference.PUBLISHED, QWEN, GEMMA3, GEMMA, picture_reference.OMNI]
+GLM = replace(QWEN, model_type="glm5_next", patch_size=14, position_side=1, min_tokens=16, tile_size=28)
+"""The pictures of GLM-5.3-Flash, as an export with at most 256 tokens describes them."""
+DESCRIPTIONS = [picture_reference.PUBLISHED, QWEN, GEMMA3, GEMMA, GLM, picture_reference.OMNI]
 
 
 @pytest.mark.slow
@@ -138,6 +141,26 @@ def test_parts_of_gemma3_are_those_of_transformers_processor(monkeypatch: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("most", [40, 256])
+def test_parts_of_glm5_next_are_those_of_transformers_processor(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(Image.Image, "resize", across_first)
+    processor, compared, filled = Glm5NextImageProcessorPil(max_image_tokens=most, do_rescale=False, do_normalize=False), 0, 0
+    with Layouts(replace(GLM, max_tokens=most)) as layouts:
+        for picture in [*picture_reference.pictures(), *(np.full((1, n, 3), 9, np.uint8) for n in (300, 7000, 7200, 20_000))]:
+            (part,) = layouts.of(picture).parts
+            wanted = processor([Image.fromarray(picture)], return_tensors="np")
+            rows, columns = wanted["image_grid_thw"][0, 1:]
+            assert part.shape == (rows * 14, columns * 14, 3)
+            squares = (rows // 2, columns // 2, 2, 2, 3, 2, 14, 14)
+            frames = wanted["pixel_values"].reshape(squares).transpose(5, 0, 2, 6, 1, 3, 7, 4).reshape(2, *part.shape)
+            np.testing.assert_array_equal(part, frames[0])
+            filled += not part[-1].any() or not part[:, -1].any()
+            compared += 1
+    assert compared == picture_reference.COUNT + 4
+    assert filled > 100
+
+
+@pytest.mark.slow
 def test_parts_of_nemotron_h_omni_are_those_of_transformers_processor() -> None:
     """Its processor keeps what bicubic interpolation makes beyond 0 and 255, so a pixel stands for a wider range."""
     want, beyond = np.load(picture_reference.OMNI_FILE), 0
@@ -156,6 +179,7 @@ SIZES: dict[str, list[tuple[int, int]]] = {
     "qwen3_5": [(201, 1), (1, 20_000)],
     "gemma3": [],
     "gemma4": [],
+    "glm5_next": [],
     "nemotron_h_omni": [(40_000, 1)],
 }
 """Sizes of pictures that are too long and narrow."""
@@ -169,6 +193,13 @@ TAKEN = {
         (1, 300): (48, 280 * 48),
         (281, 1): (280 * 48, 48),
         (1920, 1080): (22 * 48, 12 * 48),
+    },
+    "glm5_next": {
+        (1, 1): (112, 112),
+        (20_000, 1): (28, 28),
+        (7000, 1): (7000, 28),
+        (30, 200): (56, 224),
+        (1920, 1080): (588, 336),
     },
     "nemotron_h_omni": {(1, 1): (512, 512), (3000, 15): (7040, 64), (640, 480): (640, 480), (1920, 1080): (960, 544)},
 }

@@ -1,0 +1,81 @@
+"""Encode pictures for GLM5-Next: a vision transformer with rope by row and column alone, which joins squares of patches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hybridge.cache.operations.kernels import Kernels
+from hybridge.export.model.encoders.encoder import Patches, VisionFamily
+from hybridge.export.model.encoders.qwen3_5 import QWEN_PROCESSOR, attend, describe_merged, merging_inputs, patch_embedding
+from hybridge.runtime.artifacts.options import PictureDescription
+
+
+class JoiningEncoder(nn.Module):
+    """The vision tower of a GLM5-Next model over padded patches.
+
+    Source: transformers 5.23 ``Glm5NextVisionModel``, whose modules it calls.
+    """
+
+    def __init__(
+        self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
+    ) -> None:
+        super().__init__()
+        tower = whole.model.visual
+        self.blocks, self.norm, self.merger, self.rotary = (
+            tower.blocks,
+            tower.post_layernorm,
+            tower.merger,
+            tower.rotary_pos_emb,
+        )
+        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
+        self.patch_embedding = patch_embedding(tower.patch_embed.proj.weight, tower.patch_embed.proj.bias, processor)
+        # A convolution whose steps are as long as its kernel, over patches that follow each other square by square.
+        joined = tower.downsample.weight.permute(0, 2, 3, 1).flatten(1)
+        self.join = nn.Linear(joined.shape[1], joined.shape[0])
+        self.join.weight, self.join.bias = nn.Parameter(joined.contiguous()), tower.downsample.bias
+        self.requires_grad_(False)
+
+    def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, places: Tensor, count: Tensor) -> Tensor:
+        """Return embeddings float32 [1, N / merge², H] of a picture's patches.
+
+        Args:
+            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
+            rows: float32 [N, 1], of learned positions, which this model has not.
+            columns: float32 [N, 1], likewise.
+            places: float32 [N, 2], row and column of each patch.
+            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
+        """
+        hidden = self.patch_embedding(pixels.float()[None])
+        cos, sin = (each[None, :, None] for each in self.rotary(hidden, places))
+        seen = Patches.of(self.kernels[0], count, pixels.shape[0])
+        for block in self.blocks:
+            hidden = hidden + attend(block.attn, block.norm1(hidden), cos, sin, seen)
+            hidden = hidden + block.mlp(block.norm2(hidden))
+        squares = self.norm(hidden).reshape(1, -1, self.join.in_features)
+        embedded: Tensor = self.merger(self.join(squares))
+        return embedded
+
+
+def _tokens(config: Any, processor: Mapping[str, Any]) -> tuple[int, int]:
+    return int(processor["min_image_tokens"]), int(processor["max_image_tokens"])
+
+
+def _glm5_next(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
+    return describe_merged("glm5_next", config, processor, budgets, _tokens)
+
+
+_GLM: Mapping[str, Any] = {**QWEN_PROCESSOR, "min_image_tokens": 16, "max_image_tokens": 8000}
+"""Options of transformers' ``Glm5NextImageProcessor`` that a file may leave out."""
+
+GLM5_NEXT = VisionFamily(
+    describe=_glm5_next,
+    encoder=JoiningEncoder,
+    inputs=merging_inputs,
+    parts=("model.visual.blocks", "model.visual.merger"),
+    often_text=True,
+    defaults=_GLM,
+)
