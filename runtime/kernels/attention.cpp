@@ -99,12 +99,15 @@ bool narrow(const Attention& a, const Unit& u, int64_t& begin, int64_t& end) {
     const int64_t count = std::min(ROWS, u.end - begin);
     uint8_t some[ROWS] = {}, every[ROWS];
     std::fill_n(every, ROWS, 1);
-    for (int64_t token = first; token <= last; ++token)
-      for (int64_t row = 0; row < count; ++row) {
-        const uint8_t seen = a.mask[token * a.R + begin + row] != 0;
-        some[row] |= seen;
-        every[row] &= seen;
-      }
+    const auto look = [&](auto rows) {
+      for (int64_t token = first; token <= last; ++token)
+        for (int64_t row = 0; row < rows; ++row) {
+          const uint8_t seen = a.mask[token * a.R + begin + row] != 0;
+          some[row] |= seen;
+          every[row] &= seen;
+        }
+    };
+    count == ROWS ? look(std::integral_constant<int64_t, ROWS>()) : look(count);  // of a number that is known in a few instructions
     const uint8_t* from = std::find<const uint8_t*>(some, some + count, 1);
     if (from == some + count) continue;
     const uint8_t* to = std::find<const uint8_t*>(from, some + count, 0);

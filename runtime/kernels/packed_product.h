@@ -2,6 +2,8 @@
 // it is.
 #pragma once
 
+#include <bit>
+
 #include "kernel.h"
 #include "panels.h"
 #include "products.h"
@@ -55,25 +57,29 @@ inline Tile tile_of(int64_t token, int64_t T) {
 
 // Rounds one group of x: quanta = round(x / step), step = max |x| / 127, or NaN; they are those of token t in a tile of T, see at().
 // Returns the sum of the quanta.
-inline int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t t, int64_t T, float* step) {
+INLINE int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t t, int64_t T, float* step) {
   const auto part = [&](int64_t k) { return load_up_to(x + k, count - k); };
-  f32x16 tops = {}, nothing = {};
-  for (int64_t k = 0; k < count; k += LANES) {
-    tops = larger(tops, magnitude(part(k)));
-    nothing += part(k) * 0.0f;  // NaN for NaN, which must not become a number
-  }
-  const float top = largest(tops), inverse = top > 0.0f ? 127.0f / top : 0.0f;
+  i32x16 tops = {};  // magnitudes' bits: NaN is above all numbers, and must not become one
+  for (int64_t k = 0; k < count; k += LANES) tops = larger(tops, (i32x16)magnitude(part(k)));
+  const float top = std::bit_cast<float>(largest(tops)), inverse = top > 0.0f ? 127.0f / top : 0.0f;
   i32x16 total = {};
   for (int64_t k = 0; k < count; k += LANES) {
     const i32x16 whole = rounded(part(k) * inverse);
     int8_t bytes[LANES];
     store_bytes(bytes, whole);
-    for (int64_t j = 0; j < std::min<int64_t>(LANES, count - k); j += 4) std::memcpy(quanta + at(k + j, t, T, count), bytes + j, 4);
+    const auto put = [&](int64_t j) { std::memcpy(quanta + at(k + j, t, T, count), bytes + j, 4); };
+    if (count - k >= LANES) {
+      put(0), put(4), put(8), put(12);  // a loop becomes a scatter, which takes longer than all the rest
+    } else {
+      for (int64_t j = 0; j < count - k; j += 4) put(j);
+    }
     total += whole;
   }
-  *step = top * (1.0f / 127.0f) + sum(nothing);
+  *step = top * (1.0f / 127.0f) + top * 0.0f;  // NaN for infinity
   return sum(total);
 }
+
+constexpr int64_t USUAL = 32;  // columns of a group, which the compiler knows then
 
 inline void quantize_tokens(const Product& p, int64_t begin, int64_t end) {
   const int64_t K = p.weight.K, group = p.weight.group, groups = p.weight.groups();
@@ -82,7 +88,9 @@ inline void quantize_tokens(const Product& p, int64_t begin, int64_t end) {
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t to = first * groups + g * count + token - first;
       int8_t* quanta = p.quanta + first * K + g * group * count;
-      const int32_t sum = quantize(p.x + token * K + g * group, group, quanta, token - first, count, p.steps + to);
+      const float* x = p.x + token * K + g * group;
+      const int32_t sum = group == USUAL ? quantize(x, USUAL, quanta, token - first, count, p.steps + to)
+                                         : quantize(x, group, quanta, token - first, count, p.steps + to);
       p.offsets[to] = -offset(p.weight) * sum;
       if (p.sums) p.sums[to] = p.steps[to] * sum;
     }

@@ -43,9 +43,11 @@ INLINE auto together_by(const F& f, V v) {
   }
 }
 
-INLINE float largest(f32x16 v) {
+template <typename V>
+INLINE auto largest(V v) {
 #if defined(__AVX512F__)
-  return _mm512_reduce_max_ps((__m512)v);
+  if constexpr (std::is_same_v<V, f32x16>) return _mm512_reduce_max_ps((__m512)v);
+  else return _mm512_reduce_max_epi32((__m512i)v);
 #else
   const auto larger_of = [](auto a, auto b) {
     if constexpr (std::is_arithmetic_v<decltype(a)>) return a > b ? a : b;

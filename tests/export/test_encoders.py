@@ -12,8 +12,11 @@ from public_folders import LFM3_VL_OPTIONS, OMNI_OPTIONS, save_glm5_next, save_l
 from torch import Tensor
 
 from hybridge.cache.operations.kernels import CoreKernels
+from hybridge.export.layers import PackedLinear
 from hybridge.export.model.vision import VISION, describe_pictures, read_processor
+from hybridge.export.quantize.quantize import quantize_encoder
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, resolve_checkpoint
+from hybridge.runtime.artifacts.options import ExportOptions
 
 PATCH, MERGE = 4, 2
 
@@ -120,3 +123,21 @@ def test_together_they_are_encoded_as_apart(omni_checkpoint: Path) -> None:
         for each, picture in zip(both, pictures, strict=True):
             alone = whole.get_image_features(**family.inputs(whole.config, read_processor(omni_checkpoint, family), [picture]))
             torch.testing.assert_close(each, alone.pooler_output[0])
+
+
+@torch.no_grad()
+def test_groups_divide_the_columns_of_every_layer(square_checkpoint: Path) -> None:
+    """The 4304 columns of SigLIP so400m stayed float32, because groups of 32 do not divide them."""
+    whole = load_checkpoint(resolve_checkpoint(square_checkpoint), pictures=True).whole
+    assert whole is not None
+    (part,) = VISION["gemma3"].parts
+    layer, said = whole.get_submodule(part).layers[0].mlp, list[str]()
+    inputs = torch.randn(5, layer.config.hidden_size)
+    want = layer(inputs)
+    quantize_encoder(whole, (part,), ExportOptions(quantize="8da4w"), said.append)
+    assert said == []
+    assert isinstance(layer.fc1, PackedLinear)
+    assert isinstance(layer.fc2, PackedLinear)
+    assert (layer.fc1.integer, layer.fc2.integer) == (True, True)
+    assert (layer.fc1.scales.shape[1], layer.fc2.scales.shape[1]) == (32 // 32, 40 // 8)
+    torch.testing.assert_close(layer(inputs), want, rtol=0, atol=0.02 * want.abs().max().item())
