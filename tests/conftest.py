@@ -33,6 +33,7 @@ from public_folders import (
     QWEN_OPTIONS,
     save_gemma3,
     save_gemma4,
+    save_gemma4_unified,
     save_glm5_next,
     save_lfm2_vl,
     save_nemotron_h_omni,
@@ -185,6 +186,20 @@ def square_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def square_artifact(square_checkpoint: Path) -> Path:
     """The artifact of ``square_checkpoint``, which reads the 16 rows of a picture at once and tokens by 10."""
     return stored(square_checkpoint, GEMMA3_OPTIONS)
+
+
+@pytest.fixture(scope="session")
+def row_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint in the public form of Gemma 4 12B, scaled down, each of whose patches is a row."""
+    folder = tmp_path_factory.mktemp("gemma4_unified")
+    save_gemma4_unified(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def row_artifact(row_checkpoint: Path) -> Path:
+    """The artifact of ``row_checkpoint``, which reads the rows of a picture at once."""
+    return stored(row_checkpoint, GEMMA_OPTIONS)
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, option: str
 def gemma4_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
     """Return a layer with its own heads; the last layers attend over keys and values of the last one of their type before."""
     types, first_shared = config.layer_types, first_sharing(config)
-    if index >= first_shared and not config.hidden_size_per_layer_input:
+    if index >= first_shared and getattr(config, "hidden_size_per_layer_input", None) == 0:
         raise UnsupportedModelError(
             f"config.json says num_kv_shared_layers = {config.num_kv_shared_layers} and hidden_size_per_layer_input = 0, which "
             "transformers itself cannot run; take the config.json that came with the checkpoint."
@@ -124,6 +124,7 @@ def planned_by_window(config: Config) -> Sequence[str]:
 LAYERS: Mapping[str, LayerBuilder] = {"full_attention": full_attention, "sliding_attention": sliding_attention}
 ATTENTION = Family(layers=LAYERS)
 WINDOWED = Family(layers=LAYERS, plan=all_sliding)
+GEMMA4 = Family(layers=dict.fromkeys(LAYERS, gemma4_attention))
 UNTRIED = Family(layers=LAYERS, plan=planned_by_window)
 """The family of configs that were found to be of attention alone; see ``family_of``."""
 
@@ -132,7 +133,8 @@ FAMILIES: Mapping[str, Family] = {
     "exaone4": ATTENTION,
     "gemma2": ATTENTION,
     "gemma3_text": ATTENTION,
-    "gemma4_text": Family(layers=dict.fromkeys(LAYERS, gemma4_attention)),
+    "gemma4_text": GEMMA4,
+    "gemma4_unified_text": GEMMA4,
     "gpt_oss": ATTENTION,
     "llama": Family(layers=LAYERS, plan=all_full),
     "llama4_text": Family(layers={"full_attention": full_attention, "chunked_attention": chunked_attention}),

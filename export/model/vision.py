@@ -9,7 +9,7 @@ from typing import Any
 from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.export.model.encoders.encoder import VisionFamily
 from hybridge.export.model.encoders.gemma3 import GEMMA3
-from hybridge.export.model.encoders.gemma4 import GEMMA4
+from hybridge.export.model.encoders.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from hybridge.export.model.encoders.glm5_next import GLM5_NEXT
 from hybridge.export.model.encoders.lfm2_vl import LFM2_VL
 from hybridge.export.model.encoders.lfm3_vl import LFM3_VL
@@ -27,6 +27,7 @@ VISION: Mapping[str, VisionFamily] = {
     "qwen3_5_moe": QWEN3_5,
     "gemma3": GEMMA3,
     "gemma4": GEMMA4,
+    "gemma4_unified": GEMMA4_UNIFIED,
     "glm5_next": GLM5_NEXT,
     "nemotron_h_omni": NEMOTRON_H_OMNI,
 }

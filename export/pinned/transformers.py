@@ -37,6 +37,7 @@ from transformers.models.auto.auto_factory import _get_model_class
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.gemma4 import modeling_gemma4
+from transformers.models.gemma4_unified import modeling_gemma4_unified
 from transformers.models.glm5_next import configuration_glm5_next, modeling_glm5_next
 from transformers.models.qwen3 import configuration_qwen3, modeling_qwen3
 from transformers.models.qwen4_exp import modeling_qwen4_exp
@@ -387,6 +388,9 @@ rotate = modeling_qwen4_exp.apply_rotary_pos_emb
 """Turns queries and keys [B, T, H, D] together, or one of them alone, by cos and sin [B, T, R], with ``unsqueeze_dim=2``."""
 
 
+MASKING = {"gemma3_text": modeling_gemma3, "gemma4_text": modeling_gemma4, "gemma4_unified_text": modeling_gemma4_unified}
+
+
 def block_masks(config: Any, ids: Tensor, counts: Sequence[int]) -> dict[str, Tensor | None]:
     """Return the masks by layer type of a Gemma text in which the rows of a picture see each other.
 
@@ -397,8 +401,7 @@ def block_masks(config: Any, ids: Tensor, counts: Sequence[int]) -> dict[str, Te
     """
     blocks = torch.full(ids.shape, -1)
     blocks[ids < 0] = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts, dtype=torch.long))
-    modeling = modeling_gemma3 if config.model_type == "gemma3_text" else modeling_gemma4
-    masks: dict[str, Tensor | None] = modeling.create_masks_for_vision_model(
+    masks: dict[str, Tensor | None] = MASKING[config.model_type].create_masks_for_vision_model(
         config=config, inputs_embeds=torch.zeros(*blocks.shape, 1), attention_mask=None, past_key_values=None,
         position_ids=None, block_sequence_ids=blocks,
     )  # fmt: skip

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import torch
 from picture_reference import rgb
-from public_folders import LFM3_VL_OPTIONS, OMNI_OPTIONS, save_glm5_next, save_lfm3_vl, save_nemotron_h_omni
+from public_folders import (
+    LFM3_VL_OPTIONS,
+    OMNI_OPTIONS,
+    save_gemma4_unified,
+    save_glm5_next,
+    save_lfm3_vl,
+    save_nemotron_h_omni,
+)
 from torch import Tensor
 
 from hybridge.cache.operations.kernels import CoreKernels
@@ -66,6 +73,23 @@ def test_its_pictures_are_described(loaded: LoadedModel) -> None:
     assert found is not None
     assert (found.model_type, found.unit, found.position_side, found.budgets) == (kind, 8, 1, (6, 20))
     assert found.constants["hybridge_vision_form"] == [1, 0, 1]
+
+
+@torch.no_grad()
+def test_gemma4_unified(tmp_path: Path) -> None:
+    """Patches do not see each other, and each is a row of the text."""
+    save_gemma4_unified(tmp_path)
+    whole = load_checkpoint(resolve_checkpoint(tmp_path), pictures=True).whole
+    assert whole is not None
+    family = VISION["gemma4_unified"]
+    processor = read_processor(tmp_path, family)
+    encoder = family.encoder(whole, processor, family.describe(whole.config, processor, ()), CoreKernels())
+    for size in ((1, 1), (1, 20), (20, 1), (4, 5)):
+        picture = torch.from_numpy(rgb(*size, unit=12))
+        want = whole.get_image_features(**family.inputs(whole.config, processor, [picture])).pooler_output[0]
+        grid = torch.stack(torch.meshgrid(*map(torch.arange, size), indexing="ij"), -1).float().reshape(-1, 2)
+        got = encoder(by_squares(picture, 12, 1).flatten(1), grid, torch.tensor([len(grid)]))[0]
+        torch.testing.assert_close(got, want, rtol=0, atol=2e-6 * want.abs().max().item())
 
 
 @torch.no_grad()

@@ -442,8 +442,13 @@ def save_gemma4(folder: Path, seed: int = 0, *, large: bool = True, **text_chang
         elif own in ("std_bias", "std_scale"):
             buffer.copy_(torch.randn(buffer.shape, generator=generator) + (own == "std_scale"))
     lively(model, seed).save_pretrained(folder)
+    save_gemma4_files(folder, {"processor_class": "Gemma4Processor", "image_processor": GEMMA_PICTURES})
+
+
+def save_gemma4_files(folder: Path, processor: dict[str, Any]) -> None:
+    """Write a Gemma 4 model's processor, tokenizer and chat template."""
     (folder / "generation_config.json").unlink(missing_ok=True)
-    write_json(folder / "processor_config.json", {"processor_class": "Gemma4Processor", "image_processor": GEMMA_PICTURES})
+    write_json(folder / "processor_config.json", processor)
     save_byte_tokenizer(folder, GEMMA_SPECIAL, GEMMA_TOKENS)
     write_json(
         folder / "tokenizer_config.json",
@@ -458,6 +463,43 @@ def save_gemma4(folder: Path, seed: int = 0, *, large: bool = True, **text_chang
         },
     )
     (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "gemma4.jinja").read_text())
+
+
+# Gemma 4 12B
+
+UNIFIED_VISION: dict[str, Any] = {
+    "model_type": "gemma4_unified_vision",
+    "mm_embed_dim": 40,
+    "mm_posemb_size": 90,
+    "model_patch_size": 12,
+    "num_soft_tokens": 20,
+    "output_proj_dims": 40,
+    "patch_size": 4,
+    "pooling_kernel_size": 3,
+    "rms_norm_eps": 1e-6,
+}
+UNIFIED_AUDIO = {"model_type": "gemma4_unified_audio", "audio_embed_dim": 16}
+
+
+def save_gemma4_unified(folder: Path, seed: int = 0, **text_changes: Any) -> None:
+    """Write a folder in the form of Gemma 4 12B, whose pictures and sounds have no encoder, only a projection."""
+    text = {
+        **VARIANTS["gemma4_unified_text"][0],
+        "vocab_size": GEMMA_TOKENS,
+        "eos_token_id": GEMMA_SPECIAL.index("<turn|>"),
+        "use_bidirectional_attention": "vision",
+        **text_changes,
+    }
+    config = AutoConfig.for_model(
+        "gemma4_unified",
+        text_config={"model_type": "gemma4_unified_text", **text},
+        vision_config=UNIFIED_VISION,
+        audio_config=UNIFIED_AUDIO,
+        **{name: GEMMA_SPECIAL.index(token) for name, token in GEMMA_NAMES.items()},
+    )
+    lively(random_whole(config, seed), seed).save_pretrained(folder)
+    processor = {**GEMMA_PICTURES, "image_processor_type": "Gemma4UnifiedImageProcessor"}
+    save_gemma4_files(folder, {"processor_class": "Gemma4UnifiedProcessor", "image_processor": processor})
 
 
 # GLM5-Next

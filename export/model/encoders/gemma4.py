@@ -1,4 +1,7 @@
-"""Encode pictures for Gemma 4: a vision transformer with positions by row and column, whose patches are averaged by squares."""
+"""Encode pictures for Gemma 4: a vision transformer with positions by row and column, whose patches are averaged by squares.
+
+Gemma 4 12B has no such transformer: its patches are as large as these squares, and each becomes a row of the text by itself.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +86,44 @@ class PoolingEncoder(nn.Module):
         return embedded
 
 
+class ProjectingEncoder(nn.Module):
+    """The projection of a Gemma 4 12B model, whose patches do not see each other before the text model.
+
+    Source: transformers 5.23 ``Gemma4UnifiedVisionEmbedder``, whose modules it calls.
+    """
+
+    def __init__(
+        self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
+    ) -> None:
+        super().__init__()
+        self.embedder = whole.model.embed_vision
+        scale, shift = (torch.tensor(each).repeat(description.patch_size**2) for each in normalization(processor))
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
+        table = self.embedder.pos_embedding[: description.position_side]
+        self.by_column, self.by_row = (nn.Parameter(each.clone()) for each in table.unbind(1))
+        self.requires_grad_(False)
+
+    scale: Tensor
+    shift: Tensor
+
+    def forward(self, pixels: Tensor, places: Tensor, count: Tensor) -> Tensor:
+        """Return embeddings float32 [1, N, H] of a picture's patches.
+
+        Args:
+            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
+            places: float32 [N, 2], row and column of each patch.
+            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
+        """
+        embedder = self.embedder
+        row, column = (places[:, i].long() for i in range(2))
+        patches = embedder.patch_ln1(pixels.float() * self.scale + self.shift)
+        hidden = embedder.patch_ln2(embedder.patch_dense(patches))
+        hidden = hidden + F.embedding(column, self.by_column) + F.embedding(row, self.by_row)
+        embedded: Tensor = embedder.multimodal_embedder(embedder.pos_norm(hidden))[None]
+        return embedded
+
+
 class ClippedLinear(nn.Module):
     """``Gemma4ClippableLinear`` with its limits as numbers, which runtimes clamp by, and without those that are infinite."""
 
@@ -107,9 +148,17 @@ def _clipped(x: Tensor, limits: tuple[float | None, float | None]) -> Tensor:
 
 def pooling_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
     """Return ``pixel_values`` and ``image_position_ids`` as transformers' processor has them."""
+    return _placed(config.vision_config.patch_size, processor, pictures)
+
+
+def projecting_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return the same of the larger patches of Gemma 4 12B."""
+    return _placed(config.vision_config.model_patch_size, processor, pictures)
+
+
+def _placed(patch: int, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
     if not pictures:
         return {}
-    patch = config.vision_config.patch_size
     longest = max(each.shape[0] * each.shape[1] for each in pictures) // patch**2
     values, places = torch.zeros(len(pictures), longest, 3 * patch**2), torch.full((len(pictures), longest, 2), -1)
     for i, picture in enumerate(pictures):
@@ -126,22 +175,41 @@ def pooling_rows(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[st
     transformers takes neighbouring rows for one picture, so the masks are made of pictures that are told apart here.
     """
     config, ids = whole.config.get_text_config(), torch.tensor([text])
-    others: dict[str, Any] = {}
-    if config.hidden_size_per_layer_input:
-        tokens = torch.where(ids < 0, config.pad_token_id, ids)
-        others["per_layer_inputs"] = whole.model.language_model.get_per_layer_inputs(tokens)
-    if inputs and config.use_bidirectional_attention == "vision":
-        patches = (inputs["image_position_ids"][..., 0] >= 0).sum(1)
-        counts = (patches // whole.config.vision_config.pooling_kernel_size**2).tolist()
-        others["attention_mask"] = block_masks(config, ids, counts)
-    return others
+    masks = _masks(config, ids, inputs, whole.config.vision_config.pooling_kernel_size**2)
+    if not config.hidden_size_per_layer_input:
+        return masks
+    tokens = torch.where(ids < 0, config.pad_token_id, ids)
+    return {**masks, "per_layer_inputs": whole.model.language_model.get_per_layer_inputs(tokens)}
+
+
+def projecting_rows(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the masks alone, of Gemma 4 12B, where each patch is a row."""
+    return _masks(whole.config.get_text_config(), torch.tensor([text]), inputs, 1)
+
+
+def _masks(config: Any, ids: Tensor, inputs: Mapping[str, Tensor], patches: int) -> dict[str, Any]:
+    if not inputs or config.use_bidirectional_attention != "vision":
+        return {}
+    counts = ((inputs["image_position_ids"][..., 0] >= 0).sum(1) // patches).tolist()
+    return {"attention_mask": block_masks(config, ids, counts)}
 
 
 def _gemma4(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
+    vision = config.vision_config
+    return _described(config, processor, budgets, vision.patch_size, vision.pooling_kernel_size, vision.position_embedding_size)
+
+
+def _gemma4_unified(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
+    vision = config.vision_config
+    return _described(config, processor, budgets, vision.model_patch_size, 1, vision.mm_posemb_size)
+
+
+def _described(
+    config: Any, processor: Mapping[str, Any], budgets: Sequence[int], patch_size: int, merge: int, most_positions: int
+) -> PictureDescription:
     vision, text = config.vision_config, config.get_text_config()
     check_filter(processor, BICUBIC)
-    merge = vision.pooling_kernel_size
-    if (vision.patch_size, merge) != (processor["patch_size"], processor["pooling_kernel_size"]):
+    if (vision.patch_size, vision.pooling_kernel_size) != (processor["patch_size"], processor["pooling_kernel_size"]):
         raise ValueError("the processor's patches are not the model's")
     own = int(processor["max_soft_tokens"])
     chosen = tuple(budgets) or (own,)
@@ -150,18 +218,18 @@ def _gemma4(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -
         why = f"this model was trained with pictures of up to {sizes} tokens, so the last number must be one of these."
         raise refused(chosen, why)
     positions = chosen[-1] * merge
-    if positions > vision.position_embedding_size:
+    if positions > most_positions:
         raise ValueError(f"a picture of {chosen[-1]} tokens in a line needs {positions} positions of a side")
     return PictureDescription(
         model_type="gemma4",
         placeholder=config.image_token_id,
-        patch_size=vision.patch_size,
+        patch_size=patch_size,
         merge=merge,
         position_side=positions,
         budgets=chosen,
         min_tokens=1,
         max_tokens=chosen[-1],
-        tile_size=vision.patch_size * merge,
+        tile_size=patch_size * merge,
         marks=True,
         bidirectional=text.use_bidirectional_attention == "vision" and "sliding_attention" in text.layer_types,
         **IN_ONE_PART,
@@ -186,6 +254,15 @@ GEMMA4 = VisionFamily(
     inputs=pooling_inputs,
     parts=("model.vision_tower.encoder", "model.embed_vision"),
     rows=pooling_rows,
+    often_text=True,
+    defaults=_GEMMA,
+)
+GEMMA4_UNIFIED = VisionFamily(
+    describe=_gemma4_unified,
+    encoder=ProjectingEncoder,
+    inputs=projecting_inputs,
+    parts=("model.embed_vision",),
+    rows=projecting_rows,
     often_text=True,
     defaults=_GEMMA,
 )

@@ -16,8 +16,8 @@ from hybridge.export.model.families.family import Adaptation, StatefulMixer
 from hybridge.export.source.text_model import decoder_of
 
 PLAIN = (
-    "cohere2", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "gpt_oss", "llama", "ministral", "mistral", "olmo3", "phi3",
-    "qwen2", "qwen3", "qwen3_moe", "smollm3",
+    "cohere2", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "gpt_oss", "llama", "ministral",
+    "mistral", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3",
 )  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def test_other_kernels_in_blocks(block_checkpoint: Path, kernels: Literal["llm",
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["canvas", "square", "omni"])
+@pytest.mark.parametrize("form", ["canvas", "row", "square", "omni"])
 def test_random_programs_with_pictures_of_a_form(request: pytest.FixtureRequest, form: str) -> None:
     report = report_of(request.getfixturevalue(f"{form}_artifact"), request.getfixturevalue(f"{form}_checkpoint"))
     report.check()
@@ -191,6 +191,16 @@ def test_other_kernels_and_fewer_bits_behind_registers(omni_checkpoint: Path, ch
 def test_other_kernels_and_fewer_bits_on_a_canvas(canvas_checkpoint: Path, changes: dict[str, object]) -> None:
     artifact = exported(canvas_checkpoint, replace(GLM_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
     report_of(artifact, canvas_checkpoint).check()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "changes",
+    [{"kernels": "llm"}, {"quantize": "8da4w", "group_size": 8}, {"quantize": "4w", "group_size": 8, "rounding": "blocks"}],
+)
+def test_other_kernels_and_fewer_bits_in_rows(row_checkpoint: Path, changes: dict[str, object]) -> None:
+    artifact = exported(row_checkpoint, replace(GEMMA_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
+    report_of(artifact, row_checkpoint).check()
 
 
 @pytest.mark.thorough

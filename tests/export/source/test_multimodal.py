@@ -32,6 +32,7 @@ SECTIONS = {"head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_th
 WHOLES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", VARIANTS["gemma3_text"][0]),
     "gemma4": ("gemma4_text", VARIANTS["gemma4_text"][0]),
+    "gemma4_unified": ("gemma4_unified_text", VARIANTS["gemma4_unified_text"][0]),
     "glm5_next": ("glm5_next_text", VARIANTS["glm5_next_text"][0]),
     "lfm2_vl": ("lfm2", VARIANTS["lfm2"][0]),
     "lfm3_vl": ("lfm3", VARIANTS["lfm3"][0]),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from public_folders import GEMMA3_SPECIAL, GLM_SPECIAL, OMNI_SPECIAL
+from public_folders import GEMMA3_SPECIAL, GLM_SPECIAL, OMNI_SPECIAL, save_gemma4_unified
 from transformers import AutoConfig
 
 from hybridge.cache.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
@@ -253,6 +253,21 @@ def test_tokens_that_are_no_square_of_patches(square_folder: Path) -> None:
     rewrite(square_folder / "config.json", lambda content: content.update(mm_tokens_per_image=20))
     with pytest.raises(CheckpointError, match="no square"):
         described(square_folder)
+
+
+def test_patches_of_gemma4_unified_are_rows(tmp_path: Path) -> None:
+    save_gemma4_unified(tmp_path)
+    found = described(tmp_path)
+    assert found is not None
+    assert (found.model_type, found.budgets, found.unit, found.merge, found.position_side) == ("gemma4", (20,), 12, 1, 20)
+    assert (found.marks, found.bidirectional, found.seeing) == (True, True, "windows")
+    with pytest.raises(UsageError, match="20, 70, 140, 280, 560, 1120 tokens"):
+        described(tmp_path, image_tokens=(64, 256))
+    with pytest.raises(CheckpointError, match="needs 140 positions"):
+        described(tmp_path, image_tokens=(140,))
+    change_pictures(tmp_path, pooling_kernel_size=2)
+    with pytest.raises(CheckpointError, match="patches are not the model's"):
+        described(tmp_path)
 
 
 # GLM5-Next

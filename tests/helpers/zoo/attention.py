@@ -51,6 +51,27 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
             "final_logit_softcapping": 3.0,
         },
     ),
+    "gemma4_unified_text": (
+        {
+            **SIZES,
+            **WIDE,
+            "num_key_value_heads": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "global_head_dim": 24,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "final_logit_softcapping": 3.0,
+        },
+        {
+            **SIZES,
+            **NARROW,
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "global_head_dim": 24,
+        },
+    ),
     "gpt_oss": (
         {**MIXED[0], "num_local_experts": 5, "num_experts_per_tok": 2},
         {**MIXED[1], "num_local_experts": 7, "num_experts_per_tok": 3, "tie_word_embeddings": False},

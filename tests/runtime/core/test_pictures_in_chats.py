@@ -19,9 +19,9 @@ from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model
 
 FIVE = GenerationStruct(max_new_tokens=5)
-SLOW = pytest.param("canvas_artifact", marks=pytest.mark.slow)
+SLOW = [pytest.param(f"{form}_artifact", marks=pytest.mark.slow) for form in ("canvas", "row")]
 ARTIFACTS = pytest.mark.parametrize(
-    "artifact", ["pictures_artifact", "grid_artifact", "square_artifact", "omni_artifact", SLOW]
+    "artifact", ["pictures_artifact", "grid_artifact", "square_artifact", "omni_artifact", *SLOW]
 )
 
 

@@ -58,6 +58,7 @@ def encoded_pictures(server: Served) -> float:
         ("omni_artifact", 2),
         ("square_artifact", 2),
         pytest.param("canvas_artifact", 2, marks=pytest.mark.slow),
+        pytest.param("row_artifact", 2, marks=pytest.mark.slow),
     ],
     indirect=["seeing_server"],
 )

@@ -134,6 +134,7 @@ def test_a_template_that_drops_reasoning_has_no_picture_read_again(begin: Begin,
     [
         *("grid_artifact", "block_artifact", "omni_artifact", "square_artifact"),
         pytest.param("canvas_artifact", marks=pytest.mark.slow),
+        pytest.param("row_artifact", marks=pytest.mark.slow),
     ],
     indirect=True,
 )
@@ -350,6 +351,13 @@ def test_run_with_square_pictures(cli: Run, square_artifact: Path, tmp_path: Pat
 def test_run_with_pictures_behind_registers(cli: Run, omni_artifact: Path, tmp_path: Path) -> None:
     added, answer, drafted = asked(cli, omni_artifact, tmp_path, "--prompt-lookup")
     assert added == 2 + 18 + 1  # 6 x 3 rows, and the end of a line
+    assert drafted == answer
+
+
+@pytest.mark.slow
+def test_run_with_pictures_in_rows(cli: Run, row_artifact: Path, tmp_path: Path) -> None:
+    added, answer, drafted = asked(cli, row_artifact, tmp_path, "--prompt-lookup")
+    assert added == 2 + 18  # 100 x 50 pixels become 6 x 3 rows, between two tokens
     assert drafted == answer
 
 

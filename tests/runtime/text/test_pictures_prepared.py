@@ -108,11 +108,12 @@ def test_parts_of_qwen3_5_are_those_of_transformers_processor(monkeypatch: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tokens", [70, 280])
-def test_parts_of_gemma4_are_those_of_transformers_processor(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "merge"), [(70, 3), (280, 3), (280, 1)])
+def test_parts_of_gemma4_are_those_of_transformers_processor(monkeypatch: pytest.MonkeyPatch, tokens: int, merge: int) -> None:
+    """Gemma 4 12B has patches of 48 pixels (merge 1), which its processor makes of those of the others."""
     monkeypatch.setattr(Image.Image, "resize", across_first)
     processor, compared = Gemma4ImageProcessorPil(max_soft_tokens=tokens, do_rescale=False), 0
-    with Layouts(replace(GEMMA, max_tokens=tokens)) as layouts:
+    with Layouts(replace(GEMMA, max_tokens=tokens, merge=merge, patch_size=48 // merge)) as layouts:
         for picture in picture_reference.pictures():
             (part,) = layouts.of(picture).parts
             wanted = processor([Image.fromarray(picture)], return_tensors="np")
