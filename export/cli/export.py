@@ -26,7 +26,7 @@ EXAMPLES = (
     "hybridge export LiquidAI/LFM2-350M -o lfm2 --format onnx",
     "hybridge export model-Q4_K_M.gguf -o model --verify-len 4,16",
 )
-TEXTS = {"verify_len": "8", "calibrate": None, "bits": "", "image_tokens": "", "tap_layers": "", "draft_blocks": ""}
+TEXTS = {"verify_len": "4,8", "calibrate": None, "bits": "", "image_tokens": "", "tap_layers": "", "draft_blocks": ""}
 """Options that are texts on the command line, with their default values."""
 LEFT_OUT = {"max_seq_len": None, "backend": None, "kernels": None, "rounding": None, "quantize": "auto", "mtp": None}
 """Other default values than those of ``ExportOptions``; None where other options decide."""

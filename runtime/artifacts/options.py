@@ -35,7 +35,7 @@ class ExportOptions:
     """Every choice of an export; goes into the manifest unchanged. Raises UsageError for a value of the wrong kind.
 
     On the command line, verify_len with shorter_verify_lens, bits, image_tokens, tap_layers and draft_blocks are lists with
-    commas, and quantize and mtp are auto by default, which no manifest has.
+    commas, verify_len is 4,8 by default, and quantize and mtp are auto, which no manifest has.
     """
 
     max_seq_len: int = option(2048, f"Tokens that the state can hold; {DEFAULT_MAX_SEQ_LEN} if left out.", least=1)
@@ -101,7 +101,7 @@ class ExportOptions:
         "that it has, unless they add more than 12 % of the weights' bytes.",
         flag="--mtp/--no-mtp",
     )
-    draft_len: int = option(4, "Tokens that this drafter proposes at once.", least=1)
+    draft_len: int = option(3, "Tokens that this drafter proposes at once; a verify of one more is cheapest.", least=1)
     draft_blocks: tuple[int, ...] = option(
         (),
         "Tokens of its blocks, the text's last one included; 4,8 gives shorter ones methods of their own. Left out, the "

@@ -55,14 +55,12 @@ class DraftLengthController {
   // proposal is there already; what was measured without one.
   BlockPlan plan(const RoundCosts& costs, size_t longest, std::optional<double> confidence = std::nullopt) const {
     BlockPlan best{1, 1 / costs.of(1)};
-    const double budget = this->budget(costs);
-    if (costs.wants_decode() || budget < -OVERDRAFT * costs.of(1) || (drafting_.empty() && !confidence)) return best;
-    const double a = confidence.value_or(acceptance()), margin = budget <= 0 ? CLEARLY : 1.0;
-    const double sure = confidence || budget > 0 ? 0.0 : std::min(acceptance(), surely_accepted());
+    if (costs.wants_decode() || budget(costs) < -OVERDRAFT * costs.of(1) || (drafting_.empty() && !confidence)) return best;
+    const double a = confidence.value_or(acceptance());
     for (const size_t each : costs.lengths()) {
       const size_t length = std::min(each, longest);
       const double proposal = confidence ? 0.0 : drafting(length);
-      const double speed = std::max(expected(length, a) / margin, expected(length, sure)) / (costs.of(length) + proposal);
+      const double speed = expected(length, a) / (costs.of(length) + proposal);
       if (length > 1 && speed > best.speed) best = {length, speed};
     }
     return best;
@@ -80,7 +78,8 @@ class DraftLengthController {
   void round_done(
       const RoundCosts& costs, size_t planned, size_t proposed, size_t accepted, double seconds, double drafting = 0) {
     learn_drafting(planned, drafting);
-    seconds = std::min(seconds, 2 * (costs.of(1 + proposed) + this->drafting(planned)));  // the process may have been interrupted
+    // What is beyond the estimate is no fault of the block: the first one of a length is slow, and a process is interrupted.
+    seconds = std::min(seconds, costs.of(1 + proposed) + this->drafting(planned));
     spend(costs, seconds - static_cast<double>(accepted + 1) * costs.of(1));
     judge(proposed, accepted);
   }
@@ -135,9 +134,8 @@ class DraftLengthController {
  private:
   // Share of the time that may be lost, and the decodes besides that a text begins with.
   static constexpr double SHARE = 0.01, FIRST = 0.1;
-  // Decodes that may be lost beyond that by blocks that surely pay, or look faster than decoding by the factor CLEARLY: right
-  // tokens come in runs, and one bad run is not to end this.
-  static constexpr double OVERDRAFT = 6.0, CLEARLY = 1.15;
+  // Decodes that may be lost beyond that by blocks that look faster: right tokens come in runs, and one bad run is not to end this.
+  static constexpr double OVERDRAFT = 2.0;
   // Most decodes that are won by earlier blocks and may be lost again, and that were lost in one text and are saved in the next.
   static constexpr double MOST_KEPT = 8.0, MOST_OWED = 2.0;
   // What is left with each text of the time that a proposal took when it was last measured.
@@ -146,13 +144,7 @@ class DraftLengthController {
   static constexpr size_t SHADOW_LENGTH = 3;
   // Weight of a judged draft token once one more was judged: the last twenty-five or so decide. Of twenty, a few unlucky ones ended
   // speculation that paid.
-  static constexpr double FORGET = 0.96, FORGET_LATE = 0.99;
-
-  // A probability that draft tokens surely have to be accepted, by the last hundred or so.
-  double surely_accepted() const {
-    const double a = long_right_ / long_judged_;
-    return std::max(0.0, a - std::sqrt(a * (1 - a) / long_judged_));
-  }
+  static constexpr double FORGET = 0.96;
 
   double budget(const RoundCosts& costs) const { return budget_ + (is_new_ ? FIRST * costs.of(1) : 0.0); }
 
@@ -166,13 +158,10 @@ class DraftLengthController {
     for (size_t i = 0; i < accepted + (accepted < proposed); ++i) {
       right_ = FORGET * right_ + (i < accepted);
       judged_ = FORGET * judged_ + 1;
-      long_right_ = FORGET_LATE * long_right_ + (i < accepted);
-      long_judged_ = FORGET_LATE * long_judged_ + 1;
     }
   }
 
   double right_ = 1.4, judged_ = 2.0;  // a first estimate: 70 %, worth two tries
-  double long_right_ = 1.4, long_judged_ = 2.0;
   double budget_ = 0;                  // seconds that may be lost
   bool is_new_ = true;                 // nothing was risked in this text
   std::map<size_t, double> drafting_;  // seconds of a proposal by block length

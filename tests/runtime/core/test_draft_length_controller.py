@@ -338,9 +338,9 @@ def test_a_text_may_lose_little_and_what_others_won_but_not_all_of_it(controller
             controller.round_done(length, length - 1, 0, 2.4 if length > 1 else 1.0)
         return blocks
 
-    assert 0 < 1.4 * lost() <= 8 + 6 + 0.01 * 1000 + 3
+    assert 0 < 1.4 * lost() <= 8 + 2 + 0.01 * 1000 + 4
     controller.begin()
-    assert 0 < 1.4 * lost() <= 6 + 0.01 * 1000 + 3, "nothing was won"
+    assert 0 < 1.4 * lost() <= 2 + 0.01 * 1000 + 4, "nothing was won"
 
 
 def test_what_is_surely_right_is_verified_unless_that_is_slower_and_then_tried_again(controller_of: MakeController) -> None:
@@ -367,6 +367,7 @@ DRAFTERS = {
     "mtp": {"decode": 1.0, "verify_4": 1.2, "draft_4": 1.2, "commit": 0.07},
     "dflash": {**VERIFY, "draft_4": 0.24, "draft_8": 0.31, "draft_16": 0.51},
     "dspark": {"decode": 1.0, "verify_8": 2.4, "draft_8": 0.6, "commit": 0.2},
+    "mtp of few": {"decode": 1.0, "verify_4": 1.35, "draft_4": 0.23, "commit": 0.07},
 }
 
 
@@ -388,6 +389,13 @@ def test_a_text_that_is_guessed_half_the_time_costs_little(drafter: str, share: 
 @pytest.mark.parametrize(("drafter", "share", "wanted"), [("mtp", 0.9, 1.1), ("dflash", 0.7, 1.25), ("dspark", 0.9, 1.2)])
 def test_one_slow_first_round_with_a_block_does_not_end_speculation(drafter: str, share: float, wanted: float) -> None:
     assert min(times_plain(machine(drafter, slow=1.0), share, sure=False, texts=3)[1:]) >= wanted
+
+
+@pytest.mark.parametrize(("share", "floor"), [(0.5, 1.02), (0.7, 1.42), (0.8, 1.65)])
+def test_neither_slow_first_blocks_nor_unlucky_ones_end_speculation_in_a_first_text(share: float, floor: float) -> None:
+    """At 0.7 one text in ten went back to decoding for good: 1.33 times plain decoding, where 1.54 is to be had."""
+    [first] = times_plain(machine("mtp of few", slow=1.0), share, sure=False, texts=1, length=256, seeds=16)
+    assert first >= floor
 
 
 @pytest.mark.parametrize(
