@@ -81,6 +81,14 @@ void weigh_rows(const T* rows, const T* next, int64_t count, int64_t stride, con
   constexpr int N = AT_ONCE<Q>;
   for (; v + N * REGISTER_LANES <= V; v += N * REGISTER_LANES) weigh_tile<Q, N, Place>(rows + v, after(v), count, stride, weights, sums + v, width);
   for (; v + REGISTER_LANES <= V; v += REGISTER_LANES) weigh_tile<Q, 1, Place>(rows + v, after(v), count, stride, weights, sums + v, width);
+  if (v < V && V >= REGISTER_LANES) {  // the last columns, in a register with some before them, whose sums stay as they are
+    const int64_t first = V - REGISTER_LANES;
+    float last[Q * REGISTER_LANES];
+    for (int i = 0; i < Q; ++i) store(last + i * REGISTER_LANES, load<f32xr>(sums + i * width + first));
+    weigh_tile<Q, 1, Place>(rows + first, after(first), count, stride, weights, last, REGISTER_LANES);
+    for (int i = 0; i < Q; ++i) std::copy_n(last + i * REGISTER_LANES + (v - first), V - v, sums + i * width + v);
+    return;
+  }
   for (; v < V; ++v)
     for (int i = 0; i < Q; ++i)
       for (int64_t row = 0; row < count; ++row) sums[i * width + v] += float(rows[row * stride + v]) * weights[Place::of(i, row)];
