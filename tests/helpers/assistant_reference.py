@@ -9,7 +9,15 @@ from unittest import mock
 import torch
 from tiny import lively
 from torch import Tensor
-from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM, Gemma4TextConfig, GenerationConfig
+from transformers import (
+    Gemma4AssistantConfig,
+    Gemma4AssistantForCausalLM,
+    Gemma4TextConfig,
+    Gemma4UnifiedAssistantConfig,
+    Gemma4UnifiedAssistantForCausalLM,
+    Gemma4UnifiedTextConfig,
+    GenerationConfig,
+)
 from transformers.generation.candidate_generator import SinglePositionMultiTokenCandidateGenerator
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -17,8 +25,15 @@ CLUSTERS = {"use_ordered_embeddings": True, "centroid_intermediate_top_k": 3}
 """Three clusters of the tokens have scores, as in the smaller of the published assistants."""
 
 
-def assistant_config(target: Any, **changes: Any) -> Gemma4AssistantConfig:
-    """An assistant of ``target``, a Gemma4TextConfig, with odd sizes of its own. changes: fields of the assistant's config."""
+CLASSES = {
+    "gemma4_text": (Gemma4TextConfig, Gemma4AssistantConfig, Gemma4AssistantForCausalLM),
+    "gemma4_unified_text": (Gemma4UnifiedTextConfig, Gemma4UnifiedAssistantConfig, Gemma4UnifiedAssistantForCausalLM),
+}
+"""The classes of an assistant's text, config and model, by the model type of its target's text."""
+
+
+def assistant_config(target: Any, **changes: Any) -> Any:
+    """An assistant of ``target``, a text's config, with odd sizes of its own. changes: fields of the assistant's config."""
     text = {
         **{name: getattr(target, name) for name in SHARED},
         **shape_of(target, SLIDING),
@@ -27,14 +42,14 @@ def assistant_config(target: Any, **changes: Any) -> Gemma4AssistantConfig:
         "layer_types": [SLIDING, SLIDING, FULL],
         "num_hidden_layers": 3,
         "num_kv_shared_layers": 3,
-        "hidden_size_per_layer_input": 0,
-        "vocab_size_per_layer_input": 0,
+        **({"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0} if target.model_type == "gemma4_text" else {}),
         "per_layer_config": {2: shape_of(target, FULL)},
     }
     if changes.get("use_ordered_embeddings"):
         changes.setdefault("num_centroids", next(n for n in range(7, 200) if target.vocab_size % n == 0))
     text |= changes.pop("text_config", {})
-    return Gemma4AssistantConfig(text_config=Gemma4TextConfig(**text), backbone_hidden_size=target.hidden_size, **changes)
+    text_class, config_class, _ = CLASSES[target.model_type]
+    return config_class(text_config=text_class(**text), backbone_hidden_size=target.hidden_size, **changes)
 
 
 SHARED = ("vocab_size", "num_attention_heads", "attention_k_eq_v", "sliding_window", "rope_parameters")
@@ -46,7 +61,7 @@ def shape_of(target: Any, kind: str) -> dict[str, int]:
     return {"head_dim": sizes.head_dim, "num_key_value_heads": sizes.num_key_value_heads}
 
 
-def sharing_modes(config: Gemma4TextConfig) -> list[str]:
+def sharing_modes(config: Any) -> list[str]:
     """The mode of each layer, all of which share: transformers 5.23 takes a config of such layers alone for a mistake."""
     return ["reuse"] * config.num_hidden_layers
 
@@ -54,11 +69,12 @@ def sharing_modes(config: Gemma4TextConfig) -> list[str]:
 class AssistantReference:
     """An assistant with random weights."""
 
-    def __init__(self, config: Gemma4AssistantConfig, seed: int = 1) -> None:
-        with mock.patch.object(Gemma4TextConfig, "kv_sharing_modes", property(sharing_modes)):
+    def __init__(self, config: Any, seed: int = 1) -> None:
+        text_class, _, model_class = CLASSES[config.text_config.model_type]
+        with mock.patch.object(text_class, "kv_sharing_modes", property(sharing_modes)):
             config._attn_implementation = config.text_config._attn_implementation = "eager"
             torch.manual_seed(seed)
-            self.assistant = lively(Gemma4AssistantForCausalLM(config).eval(), seed)
+            self.assistant = lively(model_class(config).eval(), seed)
         generator = torch.Generator().manual_seed(seed)
         for name, each in self.assistant.named_buffers():
             if name.endswith("layer_scalar"):

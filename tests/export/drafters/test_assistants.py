@@ -27,10 +27,11 @@ from hybridge.runtime.core.session import DraftNoise
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(2, 4, 6))
 VOCAB = {"vocab_size": 132, "vocab_size_per_layer_input": 132}
-FORMS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
-    "target shares": (0, {}, {}),
-    "clusters": (0, VOCAB, CLUSTERS),
-    "target shares nothing": (1, {}, {}),
+FORMS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
+    "target shares": ("gemma4_text", 0, {}, {}),
+    "clusters": ("gemma4_text", 0, VOCAB, CLUSTERS),
+    "target shares nothing": ("gemma4_text", 1, {}, {}),
+    "12B": ("gemma4_unified_text", 0, {}, {}),
 }
 """Which config the target has, what is other in it, and in the assistant's."""
 
@@ -45,8 +46,8 @@ def open_session(folder: Path, target: Any, options: ExportOptions = OPTIONS) ->
 
 @pytest.mark.parametrize("form", FORMS)
 def test_proposals_are_those_of_transformers(tmp_path: Path, form: str) -> None:
-    variant, own, changes = FORMS[form]
-    target = tiny_config("gemma4_text", variant, **own)
+    family, variant, own, changes = FORMS[form]
+    target = tiny_config(family, variant, **own)
     reference = AssistantReference(assistant_config(target, **changes))
     session, model = open_session(reference.save(tmp_path), target)
     definition = reference.definition(model)
