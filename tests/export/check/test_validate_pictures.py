@@ -161,46 +161,22 @@ def test_square_pictures_beyond_a_window_and_within_one(tmp_path: Path, window: 
     report_of(exported(tmp_path, GEMMA3_OPTIONS), tmp_path).check()
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"kernels": "llm"},
-        {"kernels": "aten"},
-        {"quantize": "8da4w", "group_size": 8},
-        {"quantize": "4w", "group_size": 8, "rounding": "blocks"},
-        {"images": False, "image_tokens": ()},
-    ],
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"kernels": "llm"},
+    {"quantize": "8da4w", "group_size": 8},
+    {"quantize": "4w", "group_size": 8, "rounding": "blocks"},
+    {"kernels": "aten"},
+    {"images": False, "image_tokens": ()},
 )
-def test_other_kernels_and_fewer_bits_behind_registers(omni_checkpoint: Path, changes: dict[str, object]) -> None:
-    artifact = exported(omni_checkpoint, replace(OMNI_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
-    report_of(artifact, omni_checkpoint).check()
+FORMS = {"omni": (OMNI_OPTIONS, CHANGES), "canvas": (GLM_OPTIONS, CHANGES), "row": (GEMMA_OPTIONS, CHANGES[:3])}
+"""The options of a form's artifact, and what is changed in them."""
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"kernels": "llm"},
-        {"kernels": "aten"},
-        {"quantize": "8da4w", "group_size": 8},
-        {"quantize": "4w", "group_size": 8, "rounding": "blocks"},
-        {"images": False, "image_tokens": ()},
-    ],
-)
-def test_other_kernels_and_fewer_bits_on_a_canvas(canvas_checkpoint: Path, changes: dict[str, object]) -> None:
-    artifact = exported(canvas_checkpoint, replace(GLM_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
-    report_of(artifact, canvas_checkpoint).check()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "changes",
-    [{"kernels": "llm"}, {"quantize": "8da4w", "group_size": 8}, {"quantize": "4w", "group_size": 8, "rounding": "blocks"}],
-)
-def test_other_kernels_and_fewer_bits_in_rows(row_checkpoint: Path, changes: dict[str, object]) -> None:
-    artifact = exported(row_checkpoint, replace(GEMMA_OPTIONS, **changes))  # type: ignore[arg-type]  # a test's options
-    report_of(artifact, row_checkpoint).check()
+@pytest.mark.parametrize(("form", "changes"), [(form, each) for form, (_, changes) in FORMS.items() for each in changes])
+def test_other_kernels_and_fewer_bits_of_a_form(request: pytest.FixtureRequest, form: str, changes: dict[str, Any]) -> None:
+    checkpoint = request.getfixturevalue(f"{form}_checkpoint")
+    report_of(exported(checkpoint, replace(FORMS[form][0], **changes)), checkpoint).check()
 
 
 @pytest.mark.thorough

@@ -33,7 +33,7 @@ FORMS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "target shares nothing": ("gemma4_text", 1, {}, {}),
     "12B": ("gemma4_unified_text", 0, {}, {}),
 }
-"""Which config the target has, what is other in it, and in the assistant's."""
+"""The target's family, which of its configs it has, what is other in that, and in the assistant's."""
 
 
 def open_session(folder: Path, target: Any, options: ExportOptions = OPTIONS) -> tuple[Session, Any]:

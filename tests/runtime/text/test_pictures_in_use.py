@@ -348,30 +348,20 @@ def test_run_with_square_pictures(cli: Run, square_artifact: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_run_with_pictures_behind_registers(cli: Run, omni_artifact: Path, tmp_path: Path) -> None:
-    added, answer, drafted = asked(cli, omni_artifact, tmp_path, "--prompt-lookup")
-    assert added == 2 + 18 + 1  # 6 x 3 rows, and the end of a line
-    assert drafted == answer
-
-
-@pytest.mark.slow
-def test_run_with_pictures_in_rows(cli: Run, row_artifact: Path, tmp_path: Path) -> None:
-    added, answer, drafted = asked(cli, row_artifact, tmp_path, "--prompt-lookup")
-    assert added == 2 + 18  # 100 x 50 pixels become 6 x 3 rows, between two tokens
-    assert drafted == answer
-
-
-@pytest.mark.slow
-def test_run_with_pictures_on_a_canvas(cli: Run, canvas_artifact: Path, tmp_path: Path) -> None:
-    added, answer, drafted = asked(cli, canvas_artifact, tmp_path, "--prompt-lookup")
-    assert added == 2 + 15  # 100 x 50 pixels become 40 x 20, on 5 x 3 rows
-    assert drafted == answer
-
-
-@pytest.mark.slow
-def test_run_with_pictures_on_a_grid(cli: Run, grid_artifact: Path, tmp_path: Path) -> None:
-    added, answer, drafted = asked(cli, grid_artifact, tmp_path, "--drafter")
-    assert added == 2 + 10  # 100 x 50 pixels become 5 x 2 rows, between two tokens
+@pytest.mark.parametrize(
+    ("artifact", "drafter", "wanted"),
+    [
+        ("omni_artifact", "--prompt-lookup", 2 + 18 + 1),  # 6 x 3 rows, and the end of a line
+        ("row_artifact", "--prompt-lookup", 2 + 18),  # 100 x 50 pixels become 6 x 3 rows, between two tokens
+        ("canvas_artifact", "--prompt-lookup", 2 + 15),  # 100 x 50 pixels become 40 x 20, on 5 x 3 rows
+        ("grid_artifact", "--drafter", 2 + 10),  # 100 x 50 pixels become 5 x 2 rows, between two tokens
+    ],
+)
+def test_run_with_pictures_in_one_part_each(
+    request: pytest.FixtureRequest, cli: Run, artifact: str, drafter: str, wanted: int, tmp_path: Path
+) -> None:
+    added, answer, drafted = asked(cli, request.getfixturevalue(artifact), tmp_path, drafter)
+    assert added == wanted
     assert drafted == answer
 
 
