@@ -6,6 +6,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <span>
 
 namespace hybridge {
@@ -25,19 +27,79 @@ class Logits {
   size_t tokens_, vocabulary_;
 };
 
-// Returns whether all are finite. It looks at their bits, which no flag for fast arithmetic optimizes away: NaN and infinity have
-// the largest exponent, so the largest value decides.
-inline bool are_finite(std::span<const float> logits) {
-  constexpr uint32_t MAGNITUDE = 0x7fffffff, INFINITE = 0x7f800000;
-  uint32_t largest = 0;
-  for (const float value : logits) largest = std::max(largest, std::bit_cast<uint32_t>(value) & MAGNITUDE);
-  return largest < INFINITE;
+// Four numbers at a time. Compilers leave a loop over a vocabulary scalar at -O2: to find the best of 248,320 logits took 0.9 ms, a
+// tenth of a verify of four tokens; it takes 0.03.
+using FourFloats = float __attribute__((vector_size(16)));
+using FourInts = int32_t __attribute__((vector_size(16)));
+
+// Numbers that are looked at before the next decision.
+constexpr size_t LOGITS_IN_A_BLOCK = 64;
+
+template <typename Four>
+Four four(const float* from) {
+  Four numbers;
+  std::memcpy(&numbers, from, sizeof numbers);
+  return numbers;
 }
 
-// The likeliest token, the first of them in a tie.
-inline int64_t best(std::span<const float> logits) {
-  return std::max_element(logits.begin(), logits.end()) - logits.begin();
+// Returns the largest of a block, of which NaN is none.
+inline float largest_of_block(const float* logits) {
+  FourFloats top[4];
+  for (size_t i = 0; i < 4; ++i) top[i] = four<FourFloats>(logits + 4 * i);
+  for (size_t at = 16; at < LOGITS_IN_A_BLOCK; at += 16) {
+    for (size_t i = 0; i < 4; ++i) {
+      const auto other = four<FourFloats>(logits + at + 4 * i);
+      top[i] = other > top[i] ? other : top[i];
+    }
+  }
+  const FourFloats left = top[0] > top[1] ? top[0] : top[1], right = top[2] > top[3] ? top[2] : top[3];
+  const FourFloats all = left > right ? left : right;
+  return std::max(std::max(all[0], all[1]), std::max(all[2], all[3]));
 }
+
+// Calls f(token, logit) for those of at least `least()`, which f may raise, in the order of the vocabulary.
+template <typename Least, typename F>
+void for_logits_from(std::span<const float> logits, const Least& least, const F& f) {
+  size_t token = 0;
+  const auto look = [&](size_t end) {
+    for (; token < end; ++token) {
+      if (logits[token] >= least()) f(token, logits[token]);
+    }
+  };
+  while (token + LOGITS_IN_A_BLOCK <= logits.size()) {
+    if (largest_of_block(&logits[token]) >= least()) look(token + LOGITS_IN_A_BLOCK);
+    else token += LOGITS_IN_A_BLOCK;
+  }
+  look(logits.size());
+}
+
+// The likeliest token, the first of them in a tie; of at least one logit, and none of them NaN.
+inline int64_t best(std::span<const float> logits) {
+  size_t found = 0;
+  float above = -std::numeric_limits<float>::infinity();
+  const auto take = [&](size_t token, float logit) {
+    if (logit > above) above = logit, found = token;
+  };
+  for_logits_from(logits, [&] { return above; }, take);
+  return static_cast<int64_t>(found);
+}
+
+// Returns whether all are numbers, and below infinity. It looks at their bits, which no flag for fast arithmetic optimizes away.
+// least: whether minus infinity counts as one.
+inline bool are_numbers(std::span<const float> logits, bool is_least_one) {
+  constexpr int32_t MAGNITUDE = 0x7fffffff, INFINITE = 0x7f800000;
+  const int32_t most = is_least_one ? INFINITE : INFINITE - 1;
+  const auto is_none = [&](auto bits) { return ((bits & MAGNITUDE) > most) | (bits == INFINITE); };
+  FourInts none = {};
+  size_t at = 0;
+  for (; at + 4 <= logits.size(); at += 4) none |= is_none(four<FourInts>(&logits[at]));
+  bool found = (none[0] | none[1] | none[2] | none[3]) != 0;
+  for (; at < logits.size(); ++at) found = found || is_none(std::bit_cast<int32_t>(logits[at]));
+  return !found;
+}
+
+// Returns whether all are finite.
+inline bool are_finite(std::span<const float> logits) { return are_numbers(logits, false); }
 
 }  // namespace hybridge
 

@@ -13,8 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <iterator>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -123,6 +123,9 @@ class Sampler {
   }
 
  private:
+  // A weight that no sum of doubles notices beside the best token's, nor those of a vocabulary of such tokens.
+  static constexpr double NOTHING = 1e-22;
+
   // Logits as the mask leaves them; empty where that is none. Without a mask all of them are finite, as a session's are.
   std::span<const float> allowed(std::span<const float> logits, std::span<const int64_t> text) {
     if (mask_ == nullptr) return are_finite(logits) ? logits : std::span<const float>();
@@ -132,98 +135,113 @@ class Sampler {
   }
 
   static bool leaves_some(std::span<const float> logits) {
-    constexpr float INFINITE = std::numeric_limits<float>::infinity();
-    const auto is_number = [](float logit) { return logit < INFINITE; };
-    return std::all_of(logits.begin(), logits.end(), is_number) && *std::max_element(logits.begin(), logits.end()) > -INFINITE;
+    return are_numbers(logits, true) && logits[static_cast<size_t>(best(logits))] > -std::numeric_limits<float>::infinity();
   }
 
   int64_t drawn(std::span<const float> logits, std::span<const int64_t> text) {
-    if (is_greedy() && sampling_.repetition_penalty == 1) return best(logits);
-    if (is_greedy()) return penalize(logits, text), std::max_element(scores_.begin(), scores_.end()) - scores_.begin();
+    if (is_greedy()) return best(penalized(logits, text));
     weigh(logits, text);
     return pick(candidates_, noise(text.size(), Stream::draw));
   }
 
-  // The candidates of these logits.
+  // The candidates of these logits, weighted by their probabilities times a factor; the best one weighs 1.
+  //
+  // Top-p needs the sum of all weights, but of most of them only that it is small: light tokens are weighed where they could
+  // change which ones are kept.
   void weigh(std::span<const float> logits, std::span<const int64_t> text) {
-    penalize(logits, text);
-    weigh_top_k();
-    keep_top_p();
-    keep_min_p();
+    const auto scores = penalized(logits, text);
+    const bool has_top_k = 0 < sampling_.top_k && sampling_.top_k < scores.size(), has_top_p = sampling_.top_p < 1;
+    const double top = scores[static_cast<size_t>(best(scores))];
+    if (has_top_k || !has_top_p) {
+      const double least = score_of(has_top_p ? NOTHING : std::max(NOTHING, sampling_.min_p / 2), top);
+      weigh_from(scores, top, has_top_k ? std::max<double>(least, kth_largest(scores, sampling_.top_k)) : least);
+      if (has_top_p) keep_top_p(0);
+    } else {
+      for (double lightest = 1e-3;; lightest *= 1e-3) {
+        weigh_from(scores, top, score_of(lightest, top));
+        if (keep_top_p(lightest < NOTHING ? 0 : static_cast<double>(scores.size() - candidates_.size()) * lightest)) break;
+      }
+    }
+    // Nguyen et al., arXiv:2407.01082, relative to the best token's weight.
+    if (sampling_.min_p > 0) std::erase_if(candidates_, [this](const Candidate& each) { return each.weight < sampling_.min_p; });
   }
 
+  // The score that has this weight.
+  double score_of(double weight, double top) const { return top + sampling_.temperature * std::log(weight); }
+
   // Keskar et al., arXiv:1909.05858, as transformers does it, in float32: tokens of the text lose, whatever their sign.
-  void penalize(std::span<const float> logits, std::span<const int64_t> text) {
+  std::span<const float> penalized(std::span<const float> logits, std::span<const int64_t> text) {
     constexpr float LARGEST = std::numeric_limits<float>::max();
     const auto penalty = static_cast<float>(sampling_.repetition_penalty);
+    if (penalty == 1) return logits;
     scores_.assign(logits.begin(), logits.end());
-    if (penalty == 1) return;
     seen_.assign(scores_.size(), false);
     for (const int64_t token : text) {
       if (token < 0) continue;  // a row of a picture
       const auto at = static_cast<size_t>(token);
       if (seen_[at]) continue;
       seen_[at] = true;
-      const auto score = static_cast<float>(scores_[at]);
+      const float score = scores_[at];
       scores_[at] = std::clamp(score < 0 ? score * penalty : score / penalty, -LARGEST, LARGEST);
     }
+    return scores_;
   }
 
-  // The tokens of top-k, all of them without one, weighted by their probabilities times a factor; the best one weighs 1.
-  void weigh_top_k() {
-    double least = *std::min_element(scores_.begin(), scores_.end());
-    if (0 < sampling_.top_k && sampling_.top_k < scores_.size()) {
-      sorted_ = scores_;
-      const auto kth = sorted_.begin() + static_cast<ptrdiff_t>(sampling_.top_k) - 1;
-      std::nth_element(sorted_.begin(), kth, sorted_.end(), std::greater<>());
-      least = *kth;
-    }
-    const double largest = *std::max_element(scores_.begin(), scores_.end());
+  // The k-th largest score, of more than k.
+  float kth_largest(std::span<const float> scores, size_t k) {
+    float least = -std::numeric_limits<float>::infinity();
+    largest_.clear();
+    const auto cut = [&] {
+      if (largest_.size() < k) return;  // of logits that are no numbers
+      std::nth_element(largest_.begin(), largest_.begin() + static_cast<ptrdiff_t>(k) - 1, largest_.end(), std::greater<>());
+      largest_.resize(k);
+      least = largest_.back();
+    };
+    for_logits_from(scores, [&] { return least; }, [&](size_t, float score) {
+      largest_.push_back(score);
+      if (largest_.size() == 2 * k + 64) cut();
+    });
+    cut();
+    return least;
+  }
+
+  // The tokens whose scores are at least that.
+  void weigh_from(std::span<const float> scores, double top, double least) {
     candidates_.clear();
-    for (size_t token = 0; token < scores_.size(); ++token) {
-      if (scores_[token] < least) continue;
-      candidates_.push_back({static_cast<int64_t>(token), std::exp((scores_[token] - largest) / sampling_.temperature)});
-    }
+    for_logits_from(scores, [&] { return least; }, [&](size_t token, float score) {
+      candidates_.push_back({static_cast<int64_t>(token), std::exp((score - top) / sampling_.temperature)});
+    });
   }
 
-  // The fewest best tokens that together reach top_p, in the order of the vocabulary again.
-  void keep_top_p() {
-    if (sampling_.top_p == 1) return;
-    const double wanted = sampling_.top_p * total(candidates_);
-    keep_heavy(wanted);
-    const auto heavier = [](const Candidate& one, const Candidate& other) {
+  // Keeps the fewest best tokens that together reach top_p. left_out: the most that tokens weigh together which are no candidates.
+  // Returns false where it depends on them which ones that are, and keeps all.
+  bool keep_top_p(double left_out) {
+    const auto is_heavier = [](const Candidate& one, const Candidate& other) {
       return one.weight != other.weight ? one.weight > other.weight : one.token < other.token;
     };
-    std::sort(candidates_.begin(), candidates_.end(), heavier);
-    size_t kept = 0;
-    for (double reached = 0; kept < candidates_.size() && reached < wanted; ++kept) reached += candidates_[kept].weight;
-    candidates_.resize(std::max<size_t>(kept, 1));
-    std::sort(candidates_.begin(), candidates_.end(), comes_before);
-  }
-
-  // Leaves out light tokens, as long as the others weigh more than `wanted` together: to sort a vocabulary of 250,000 tokens takes
-  // longer than a decode. The best token weighs 1.
-  void keep_heavy(double wanted) {
-    for (double least = 1e-3; least > 1e-15; least *= 1e-3) {
-      heavy_.clear();
-      std::ranges::copy_if(candidates_, std::back_inserter(heavy_), [&](const Candidate& each) { return each.weight >= least; });
-      if (total(heavy_) > (1 + 1e-9) * wanted) return candidates_.swap(heavy_);
+    const double all = total(candidates_), wanted = sampling_.top_p * all;
+    // Halves the places where the last one that is kept may lie: those before `first` do not reach what is wanted.
+    sorted_ = candidates_;
+    auto first = sorted_.begin(), end = sorted_.end();
+    double reached = 0;
+    while (end - first > 1) {
+      const auto middle = first + (end - first) / 2;
+      std::nth_element(first, middle, end, is_heavier);
+      const double more = std::accumulate(first, middle, 0.0, [](double sum, const Candidate& each) { return sum + each.weight; });
+      if (reached + more >= wanted) end = middle;
+      else reached += more, first = middle;
     }
-  }
-
-  // Without tokens less probable than min_p of the best one (Nguyen et al., arXiv:2407.01082), whose weight is 1.
-  void keep_min_p() {
-    if (sampling_.min_p == 0) return;
-    std::erase_if(candidates_, [this](const Candidate& each) { return each.weight < sampling_.min_p; });
+    if (left_out > 0 && reached + first->weight < sampling_.top_p * (all + left_out)) return false;
+    std::erase_if(candidates_, [&](const Candidate& each) { return is_heavier(*first, each); });
+    return true;
   }
 
   Sampling sampling_;
   Mask mask_;
   uint64_t seed_;
-  std::vector<float> masked_;
-  std::vector<double> scores_, sorted_;
+  std::vector<float> masked_, scores_, largest_;
   std::vector<bool> seen_;
-  Distribution candidates_, heavy_;
+  Distribution candidates_, sorted_;
 };
 
 }  // namespace hybridge

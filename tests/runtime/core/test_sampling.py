@@ -141,11 +141,73 @@ def test_noise_is_the_positions_own() -> None:
 NO_NUMBERS = [float("nan"), float("inf"), float("-inf")]
 
 
+def compiled(name: str, folder: Path) -> Path:
+    """A program of tests/native over the headers."""
+    program = folder / name
+    flags = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-Wconversion", f"-I{SOURCES}")
+    subprocess.run([compiling.compiler() or "g++", *flags, CHECKOUT / f"tests/native/{name}.cpp", "-o", program], check=True)
+    return program
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled("distribution", tmp_path_factory.mktemp("distribution"))
+
+
+def in_cpp(program: Path, logits: np.ndarray[Any, Any], text: Sequence[int], sampling: Sampling) -> list[str]:
+    """What it prints."""
+    file = program.with_name("logits")
+    file.write_bytes(logits.astype(np.float32).tobytes())
+    options = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty)
+    command = [program, file, *map(str, options), *map(str, text)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+SAMPLING = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.3, 1.0, 2.5]),
+    top_k=st.sampled_from([0, 1, 7, 500]),
+    top_p=st.sampled_from([1.0, 0.99, 0.5, 0.01]),
+    min_p=st.sampled_from([0.0, 0.05, 1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+)
+
+
+@pytest.mark.slow
+@given(
+    size=st.sampled_from([1, 3, 63, 64, 65, 1000, 4999]),
+    seed=st.integers(0, 999),
+    spread=st.sampled_from([0.01, 1.0, 4.0, 30.0]),
+    sampling=SAMPLING,
+)
+def test_the_distribution_over_many_tokens_is_that_of_the_definitions(
+    program: Path, size: int, seed: int, spread: float, sampling: Sampling
+) -> None:
+    """It looks at most of them in blocks, and weighs light ones only where they could matter. Half of the logits come twice."""
+    generator = np.random.default_rng(seed)
+    logits = (spread * generator.standard_normal(size)).astype(np.float32)
+    logits[generator.permutation(size)[: size // 2]] = logits[generator.permutation(size)[: size // 2]]
+    text = generator.integers(0, size, 5).tolist()
+    first, *lines = in_cpp(program, logits, text, sampling)
+    assert first == f"{logits.argmax()} 1"
+    found = np.zeros(size)
+    for token, weight in map(str.split, lines):
+        found[int(token)] = float(weight)
+    np.testing.assert_allclose(found, distribution(logits, text, sampling), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 64, 67, 200])
+@pytest.mark.parametrize("value", [math.nan, -math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_found_wherever_it_is(program: Path, size: int, value: float) -> None:
+    for at in range(0, size, 1 if size < 10 else 13):
+        logits = np.full(size, 3.4e38 * (-1) ** at, np.float32)
+        assert in_cpp(program, logits, [], Sampling(temperature=1.0))[0] == "0 1"
+        logits[at] = np.copysign(np.float32(value), value)
+        assert in_cpp(program, logits, [], Sampling(temperature=1.0))[0].endswith(" 0")
+
+
 def test_cpp_draws_no_token_from_what_is_no_number(tmp_path: Path) -> None:
-    program = tmp_path / "sampling"
-    flags = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wconversion", f"-I{SOURCES}")
-    source = CHECKOUT / "tests/native/sampling.cpp"
-    subprocess.run([compiling.compiler() or "g++", *flags, source, "-o", program], check=True)
+    program = compiled("sampling", tmp_path)
     for value in NO_NUMBERS:
         lines = subprocess.run([program, str(value)], capture_output=True, text=True, check=True).stdout.splitlines()
         assert len(lines) == 8
