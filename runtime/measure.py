@@ -34,10 +34,14 @@ Notify = Callable[[], None]
 
 @dataclass(kw_only=True)
 class Outcome:
-    """One way of generating, over all prompts. speeds: tokens/s of each; differing and ties: tokens other than plain's."""
+    """One way of generating, over all prompts. speeds: tokens/s of each; differing and ties: tokens other than plain's.
+
+    beside: tokens/s of plain decoding by an artifact of its own, which may take longer: it also answers with hidden states.
+    """
 
     total: GenerationStats = field(default_factory=GenerationStats)
     speeds: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
     differing: int = 0
     ties: int = 0
 
@@ -47,8 +51,11 @@ class Outcome:
         return self.total.new_tokens / self.total.new_seconds if self.total.new_seconds else 0.0
 
     def times(self, plain: Outcome) -> float:
-        """Return how many times faster than ``plain`` it was: the median over the prompts, which ran in all ways in a row."""
-        return median(own / other for own, other in zip(self.speeds, plain.speeds, strict=True) if other)
+        """Return how many times faster than ``plain`` it was: the median over the prompts, which ran in all ways in a row.
+
+        A way with an artifact of its own is compared with plain decoding by that one.
+        """
+        return median(own / other for own, other in zip(self.speeds, self.beside or plain.speeds, strict=True) if other)
 
     def add(self, stats: GenerationStats) -> None:
         self.speeds.append(stats.tokens_per_second)
@@ -80,6 +87,8 @@ def contest(
             own = (sessions or {}).get(name, session)
             tokens, stats = _generate(own, prompt, drafter, new_tokens, sampling, block_length)
             outcomes[name].add(stats)
+            if own is not session:
+                outcomes[name].beside.append(_generate(own, prompt, None, new_tokens, sampling, None)[1].tokens_per_second)
             plain = plain or tokens
             if sampling.temperature == 0:
                 _compare(session, prompt, plain, tokens, outcomes[name])

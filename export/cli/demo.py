@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # PyTorch and numpy take long to start: they are imported whe
     from hybridge.runtime.core.tokenizer import Tokenizer
 
 EXAMPLES = ("hybridge demo", "hybridge demo -o somewhere/else")
-NEW_TOKENS, CODE_PROMPTS, ROUNDS = 400, 5, 3
+NEW_TOKENS, CODE_PROMPTS, ROUNDS = 400, 5, 6
 PROMPT = '''class Point:
     """A point in the plane."""
 

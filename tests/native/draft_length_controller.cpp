@@ -2,6 +2,7 @@
 //
 //   controller LENGTH ...                       a new one, with costs for verify methods of these lengths
 //   text                                        begin another text
+//   unread TOKENS                               that the next proposal would read first
 //   plan ROOM [CONFIDENCE]     worth SPENT CONFIDENCE ...     certain COUNT
 //   done LENGTH PROPOSED ACCEPTED SECONDS DRAFTING
 //   shadow SECONDS TOKEN ...     compare TOKEN     wants LONGEST     shadowing     acceptance
@@ -42,6 +43,7 @@ class Player {
       controller_ = {};
     }
     if (name == "text") controller_.begin(*costs_, false);
+    if (name == "unread") controller_.set_unread(next<size_t>(in));
     if (name == "plan") {
       const auto room = next<size_t>(in);
       const auto confidence = rest<double>(in);

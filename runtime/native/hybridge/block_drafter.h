@@ -53,6 +53,8 @@ class BlockDrafter final : public Drafter {
 
   size_t longest() const override { return static_cast<size_t>(session_.facts().draft_blocks.back()) - 1; }
 
+  size_t unread(Tokens) const override { return session_.hidden().count(); }
+
   // Without a seed, a drafter that samples draws tokens at the model's temperature and gives their distributions. Otherwise it
   // proposes its best tokens, each with a calibrated confidence. A failure proposes nothing: the text does not need it.
   Proposal propose(Tokens text, size_t limit, Sampler& sampler) override {

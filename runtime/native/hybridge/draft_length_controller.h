@@ -46,10 +46,14 @@ class DraftLengthController {
   void begin(const RoundCosts& costs, bool is_cheap) {
     if (is_cheap) drafting_[0] = 0;
     for (auto& [length, seconds] : drafting_) seconds *= DOUBT;
+    if (reading_) *reading_ *= DOUBT;
     budget_ = std::clamp(budget_, -MOST_OWED * costs.of(1), MOST_KEPT * costs.of(1));
     is_new_ = true;
     shadow_.clear();
   }
+
+  // Says how many tokens the next proposal would read first: a drafter that was not asked for long has to catch up.
+  void set_unread(size_t tokens) { unread_ = tokens < FEW ? 0 : static_cast<double>(tokens); }
 
   // Returns the best block length up to `longest`. confidence: the drafter's own probability that a draft token is right, whose
   // proposal is there already; what was measured without one.
@@ -59,19 +63,15 @@ class DraftLengthController {
     const double a = confidence.value_or(acceptance());
     for (const size_t each : costs.lengths()) {
       const size_t length = std::min(each, longest);
-      const double proposal = confidence ? 0.0 : drafting(length);
+      const double proposal = confidence ? 0.0 : proposing(length) + catching_up() / ROUNDS;
       const double speed = expected(length, a) / (costs.of(length) + proposal);
       if (length > 1 && speed > best.speed) best = {length, speed};
     }
     return best;
   }
 
-  // Seconds of a proposal for a block of `length` tokens, once some were measured: of this length, the next shorter one, or the
-  // shortest.
-  double drafting(size_t length) const {
-    const auto longer = drafting_.upper_bound(length);
-    return longer == drafting_.begin() ? longer->second : std::prev(longer)->second;
-  }
+  // Seconds of a proposal for a block of `length` tokens, once some were measured, and of what it reads first.
+  double drafting(size_t length) const { return proposing(length) + catching_up(); }
 
   // Accounts for a round of `seconds`, in which this drafter proposed for a block of `planned` tokens, which took it `drafting` of
   // these seconds; of `proposed` draft tokens that were verified, `accepted` were right.
@@ -146,11 +146,33 @@ class DraftLengthController {
   // speculation that paid.
   static constexpr double FORGET = 0.96;
 
+  // Tokens that are read in no time, as each round has some; rounds that what is read once is expected to serve.
+  static constexpr size_t FEW = 9;
+  static constexpr double ROUNDS = 4.0;
+
+  // Seconds of a proposal alone: of this length, the next shorter one, or the shortest.
+  double proposing(size_t length) const {
+    const auto longer = drafting_.upper_bound(length);
+    return longer == drafting_.begin() ? longer->second : std::prev(longer)->second;
+  }
+
+  double catching_up() const { return reading_.value_or(0) * unread_; }
+
   double budget(const RoundCosts& costs) const { return budget_ + (is_new_ ? FIRST * costs.of(1) : 0.0); }
 
   void learn_drafting(size_t length, double seconds) {
+    if (unread_ > 0 && !drafting_.empty()) {
+      const double each = std::max(0.0, seconds - proposing(length)) / unread_;
+      if (reading_) learn(*reading_, each);
+      else reading_ = each;
+      return;
+    }
     const auto [known, is_first] = drafting_.try_emplace(length, seconds);
-    if (!is_first) known->second += (seconds < known->second ? 0.5 : 0.1) * (std::min(seconds, 2 * known->second) - known->second);
+    if (!is_first) learn(known->second, seconds);
+  }
+
+  static void learn(double& known, double seconds) {
+    known += (seconds < known ? 0.5 : 0.1) * (std::min(seconds, 2 * known) - known);
   }
 
   // Judges draft tokens up to the first wrong one; those that follow it were not verified.
@@ -165,6 +187,8 @@ class DraftLengthController {
   double budget_ = 0;                  // seconds that may be lost
   bool is_new_ = true;                 // nothing was risked in this text
   std::map<size_t, double> drafting_;  // seconds of a proposal by block length
+  std::optional<double> reading_;      // seconds of a token that it reads first
+  double unread_ = 0;                  // such tokens
   std::vector<int64_t> shadow_;
 };
 

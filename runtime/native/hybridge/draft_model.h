@@ -51,6 +51,11 @@ class DraftModel final : public Drafter {
     return DraftModel(std::move(*session), target.encoder ? target.encoder->placeholder : 0);
   }
 
+  size_t unread(Tokens text) const override {
+    const size_t missing = text.size() - std::min(text.size(), start_ + kept_);
+    return kept_ > 0 ? std::min(missing, reach_) : missing;
+  }
+
   // `limit` tokens, fewer only if the draft's whole context is smaller, or where it fails: the text does not need them.
   Proposal propose(Tokens text, size_t limit, Sampler& sampler) override {
     const Numbers tokens = as_tokens(text, placeholder_);  // it reads no pictures

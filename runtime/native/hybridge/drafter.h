@@ -51,6 +51,9 @@ class Drafter {
   // Most tokens that it ever proposes at once.
   virtual size_t longest() const { return std::numeric_limits<size_t>::max() - 1; }
 
+  // Tokens of the text that a proposal would read first.
+  virtual size_t unread(std::span<const int64_t>) const { return 0; }
+
   // The controller for the model at the address `model`.
   DraftLengthController& controller(const void* model) {
     if (std::exchange(model_, model) != model) controller_ = {};

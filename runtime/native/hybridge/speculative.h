@@ -197,10 +197,13 @@ class Generator {
       DraftLengthController& controller = controller_of(*each);
       if (each != round.drafter) controller.round_passed(seconds);
       else controller.round_done(costs_, round.planned, proposed, accepted, target + round.drafting, round.drafting);
-      // Whatever a decode takes longer behind a proposal, because the caches hold other things, is a part of its price.
-      if (each == round.compared && proposed == 0) controller.spend(costs_, std::max(0.0, std::min(target, 2 * costs_.of(1)) - costs_.of(1)));
+      // Whatever a decode takes longer behind a proposal or a block, because the caches hold other things, is a part of its price.
+      if (proposed == 0 && (each == round.compared || each == before_)) {
+        controller.spend(costs_, std::max(0.0, std::min(target, 2 * costs_.of(1)) - costs_.of(1)));
+      }
       for (const int64_t token : came) controller.compare(token);
     }
+    before_ = proposed > 0 ? round.drafter : nullptr;
   }
 
   // Tokens that a grammar leaves no choice for, as many as are verified sooner than decoded.
@@ -225,6 +228,7 @@ class Generator {
   Proposal paying_proposal() {
     const size_t limit = std::min(most(), longest_) - 1;
     if (limit == 0) return {};
+    for (Drafter* each : drafters_) controller_of(*each).set_unread(each->unread(text_));
     Choice free, best;
     for (Drafter* each : drafters_) {
       if (each->is_cheap()) choose(free, *each, propose(*each, limit));
@@ -372,6 +376,7 @@ class Generator {
   Session& session_;
   const Generation options_;
   std::vector<Drafter*> drafters_;
+  const Drafter* before_ = nullptr;  // whose block the last round was
   Sampler sampler_;
   const size_t longest_;
   RoundCosts& costs_;

@@ -82,6 +82,9 @@ class DraftLengthController:
     def begin(self) -> None:
         self._player.tell("text")
 
+    def set_unread(self, tokens: int) -> None:
+        self._player.tell("unread", tokens)
+
     def compare(self, token: int) -> None:
         self._player.tell("compare", token)
 
@@ -341,6 +344,22 @@ def test_a_text_may_lose_little_and_what_others_won_but_not_all_of_it(controller
     assert 0 < 1.4 * lost() <= 8 + 2 + 0.01 * 1000 + 4
     controller.begin()
     assert 0 < 1.4 * lost() <= 2 + 0.01 * 1000 + 4, "nothing was won"
+
+
+def test_what_a_drafter_reads_to_catch_up_is_no_part_of_what_its_next_proposals_take(controller_of: MakeController) -> None:
+    """Where prompt lookup had gone on alone, a proposal of 0.3 decodes took 4, and each text risked another one."""
+    controller = measured(controller_of)
+    assert controller.choose(100) == 8
+    controller.set_unread(400)
+    assert controller.choose(100) == 8, "nothing was read yet"
+    controller.round_done(8, 7, 7, 2.1 + 60.3, drafting=60.3)
+    controller.begin()
+    assert controller.choose(100) == 1, "it would be 60 decodes again, for four rounds or so"
+    assert not controller.wants_shadow()
+    controller.set_unread(40)
+    assert controller.choose(100) == 8, "a tenth of them"
+    controller.set_unread(3)
+    assert controller.choose(100) == 8
 
 
 def test_what_is_surely_right_is_verified_unless_that_is_slower_and_then_tried_again(controller_of: MakeController) -> None:
