@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,19 @@ class Agreeing:
         rng: decides.
         vocab: the number of tokens, if another token has to come in the place of a wrong one; otherwise the model chooses.
         decided: tokens by their places in the text.
+        otherwise: tokens by the places where they come if no draft token does.
     """
 
     def __init__(
-        self, chance: float, rng: random.Random, vocab: int | None = None, decided: dict[int, int] | None = None
+        self,
+        chance: float,
+        rng: random.Random,
+        vocab: int | None = None,
+        decided: dict[int, int] | None = None,
+        otherwise: Mapping[int, int] | None = None,
     ) -> None:
-        self.chance, self.rng, self.vocab = chance, rng, vocab
-        self.decided = {} if decided is None else decided
+        self.chance, self.rng, self.vocab, self.otherwise = chance, rng, vocab, otherwise or {}
+        self.decided = dict(self.otherwise) if decided is None else decided
         self.place = 0
 
     def mask(self, logits: NDArray[np.float32]) -> None:
@@ -47,6 +53,8 @@ class Agreeing:
             self.decided.pop(place, None)
             if self.rng.random() < self.chance:
                 self.decided[place] = token
+            elif place in self.otherwise:
+                self.decided[place] = self.otherwise[place]
             elif self.vocab is not None:
                 self.decided[place] = (token + 1) % self.vocab
         return len(tokens)

@@ -24,8 +24,8 @@ inline double total(const Distribution& of) {
 }
 
 inline void normalize(Distribution& weights) {
-  const double sum = total(weights);
-  for (Candidate& each : weights) each.weight /= sum;
+  const double share = 1 / total(weights);
+  for (Candidate& each : weights) each.weight *= share;
 }
 
 inline double weight_of(const Distribution& weights, int64_t token) {
@@ -48,21 +48,29 @@ inline int64_t pick(const Distribution& weights, double place) {
   return last;
 }
 
-inline Distribution scaled(Distribution weights, double factor) {
-  for (Candidate& each : weights) each.weight *= factor;
-  return weights;
-}
-
-// max(0, p - q), of the tokens that it leaves.
-inline Distribution excess(const Distribution& p, const Distribution& q) {
-  Distribution left;
+// Calls f(token, factor p - q) for the tokens of p where that is above 0.
+template <typename F>
+void for_excess(const Distribution& p, double factor, const Distribution& q, const F& f) {
   auto other = q.begin();
   for (const auto& [token, weight] : p) {
     while (other != q.end() && other->token < token) ++other;
-    const double more = weight - (other != q.end() && other->token == token ? other->weight : 0.0);
-    if (more > 0) left.push_back({token, more});
+    const double more = factor * weight - (other != q.end() && other->token == token ? other->weight : 0.0);
+    if (more > 0) f(token, more);
   }
+}
+
+// max(0, factor p - q), of the tokens that it leaves.
+inline Distribution excess(const Distribution& p, double factor, const Distribution& q) {
+  Distribution left;
+  for_excess(p, factor, q, [&](int64_t token, double weight) { left.push_back({token, weight}); });
   return left;
+}
+
+// What the excess sums to.
+inline double total_excess(const Distribution& p, double factor, const Distribution& q) {
+  double sum = 0;
+  for_excess(p, factor, q, [&](int64_t, double weight) { sum += weight; });
+  return sum;
 }
 
 }  // namespace hybridge

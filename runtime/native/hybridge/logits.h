@@ -57,6 +57,25 @@ inline float largest_of_block(const float* logits) {
   return std::max(std::max(all[0], all[1]), std::max(all[2], all[3]));
 }
 
+// exp((logit - top) / temperature) of a block, in float32, where logits are at most `top`; 0 below 1e-30. After Cephes' expf.
+inline void exponentials(const float* logits, float top, float temperature, float* to) {
+  constexpr float LEAST = -69.0f, LOG2_E = 1.44269504f, LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
+  for (size_t at = 0; at < LOGITS_IN_A_BLOCK; at += 4) {
+    const FourFloats x = (four<FourFloats>(logits + at) - top) / temperature;
+    const FourFloats safe = x > LEAST ? x : FourFloats{} + LEAST;
+    const FourInts power = __builtin_convertvector(safe * LOG2_E - 0.5f, FourInts);  // rounds, since it is not positive
+    const FourFloats whole = __builtin_convertvector(power, FourFloats), r = safe - whole * LN2_HIGH - whole * LN2_LOW;
+    FourFloats y = 1.9875691500e-4f * r + 1.3981999507e-3f;
+    for (const float next : {8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 0.5f}) y = y * r + next;
+    y = y * r * r + r + 1.0f;
+    const FourInts scaled = (power + 127) << 23;
+    FourFloats result;
+    std::memcpy(&result, &scaled, sizeof result);
+    result = x > LEAST ? y * result : FourFloats{};
+    std::memcpy(to + at, &result, sizeof result);
+  }
+}
+
 // Calls f(token, logit) for those of at least `least()`, which f may raise, in the order of the vocabulary.
 template <typename Least, typename F>
 void for_logits_from(std::span<const float> logits, const Least& least, const F& f) {
@@ -85,7 +104,7 @@ inline int64_t best(std::span<const float> logits) {
 }
 
 // Returns whether all are numbers, and below infinity. It looks at their bits, which no flag for fast arithmetic optimizes away.
-// least: whether minus infinity counts as one.
+// is_least_one: whether minus infinity counts as one.
 inline bool are_numbers(std::span<const float> logits, bool is_least_one) {
   constexpr int32_t MAGNITUDE = 0x7fffffff, INFINITE = 0x7f800000;
   const int32_t most = is_least_one ? INFINITE : INFINITE - 1;

@@ -73,9 +73,9 @@ class Sampler {
     const auto left = allowed(logits, text);
     if (left.empty()) return -1;
     if (is_greedy()) return drawn(left, text);
-    const Distribution p = distribution(left, text);
+    const Distribution& p = normalized(left, text);
     if (noise(text.size(), Stream::accept) * weight_of(q, token) < weight_of(p, token)) return token;
-    const Distribution rest = excess(p, q);
+    const Distribution rest = excess(p, 1, q);
     return pick(rest.empty() ? p : rest, noise(text.size(), Stream::draw));  // empty: p is q, but for rounding
   }
 
@@ -94,37 +94,37 @@ class Sampler {
     std::vector<int64_t> seen(text.begin(), text.end());
     const size_t count = drafted.size();
     if (!are_finite(logits[0])) return {0, -1};
-    Distribution p = distribution(logits[0], seen), kept = p, rest = excess(p, q[0]);
-    double reached = 1;  // how likely the drafted text is by the model, relative to its drafter
-    size_t accepted = 0;
-    for (size_t i = 0; i < count && reached > 0; ++i) {
-      const double likely = reached * weight_of(p, drafted[i]), drawn = weight_of(q[i], drafted[i]);
+    const Distribution& p = normalized(logits[0], seen);  // of the row that was looked at last
+    double reached = 1, reached_there = 1;  // how likely the drafted text is by the model, relative to its drafter; the accepted one
+    size_t accepted = 0, row = 0;
+    while (row < count && reached > 0) {
+      const double likely = reached * weight_of(p, drafted[row]), drawn = weight_of(q[row], drafted[row]);
       reached = likely < drawn ? likely / drawn : likely > 0 ? 1.0 : 0.0;
-      seen.push_back(drafted[i]);
-      if (!are_finite(logits[i + 1])) return {accepted, -1};
-      p = distribution(logits[i + 1], seen);
-      Distribution more = i + 1 < count ? excess(scaled(p, reached), q[i + 1]) : p;
-      const double left = i + 1 < count ? total(more) : reached;
-      const double chance = i + 1 == count ? reached : left + 1 - reached > 0 ? left / (left + 1 - reached) : 1.0;
-      if (noise(text.size() + i, Stream::accept) >= chance) continue;
-      accepted = i + 1;
-      kept = p;
-      rest = std::move(more);
+      seen.push_back(drafted[row++]);
+      if (!are_finite(logits[row])) return {accepted, -1};
+      normalized(logits[row], seen);
+      const double left = row < count ? total_excess(p, reached, q[row]) : reached;
+      const double chance = row == count ? reached : left + 1 - reached > 0 ? left / (left + 1 - reached) : 1.0;
+      if (noise(text.size() + row - 1, Stream::accept) >= chance) continue;
+      accepted = row;
+      reached_there = reached;
     }
-    return {accepted, pick(rest.empty() ? kept : rest, noise(text.size() + accepted, Stream::draw))};
+    seen.resize(text.size() + accepted);
+    if (accepted != row) normalized(logits[accepted], seen);
+    const Distribution rest = accepted < count ? excess(p, reached_there, q[accepted]) : Distribution();
+    return {accepted, pick(rest.empty() ? p : rest, noise(text.size() + accepted, Stream::draw))};
   }
 
   // Returns the distribution of the token after `text`, without the mask; it sums to 1. For a temperature above 0.
   Distribution distribution(std::span<const float> logits, std::span<const int64_t> text) {
-    weigh(logits, text);
-    Distribution p = candidates_;
-    normalize(p);
-    return p;
+    return normalized(logits, text);
   }
 
  private:
   // A weight that no sum of doubles notices beside the best token's, nor those of a vocabulary of such tokens.
   static constexpr double NOTHING = 1e-22;
+  // A weight that need not be exact beside the best token's.
+  static constexpr float LIGHT = 1e-6f;
 
   // Logits as the mask leaves them; empty where that is none. Without a mask all of them are finite, as a session's are.
   std::span<const float> allowed(std::span<const float> logits, std::span<const int64_t> text) {
@@ -142,6 +142,13 @@ class Sampler {
     if (is_greedy()) return best(penalized(logits, text));
     weigh(logits, text);
     return pick(candidates_, noise(text.size(), Stream::draw));
+  }
+
+  // The distribution, which the next one takes the place of.
+  const Distribution& normalized(std::span<const float> logits, std::span<const int64_t> text) {
+    weigh(logits, text);
+    normalize(candidates_);
+    return candidates_;
   }
 
   // The candidates of these logits, weighted by their probabilities times a factor; the best one weighs 1.
@@ -205,12 +212,22 @@ class Sampler {
     return least;
   }
 
-  // The tokens whose scores are at least that.
+  // The tokens whose scores are at least that. Light ones, of which there are many, are as exact as a float32's exponential.
   void weigh_from(std::span<const float> scores, double top, double least) {
     candidates_.clear();
-    for_logits_from(scores, [&] { return least; }, [&](size_t token, float score) {
-      candidates_.push_back({static_cast<int64_t>(token), std::exp((score - top) / sampling_.temperature)});
-    });
+    float about[LOGITS_IN_A_BLOCK];
+    for (size_t begin = 0; begin < scores.size(); begin += LOGITS_IN_A_BLOCK) {
+      const size_t count = std::min(LOGITS_IN_A_BLOCK, scores.size() - begin);
+      const bool is_whole = count == LOGITS_IN_A_BLOCK;
+      if (is_whole && largest_of_block(&scores[begin]) < least) continue;
+      if (is_whole) exponentials(&scores[begin], static_cast<float>(top), static_cast<float>(sampling_.temperature), about);
+      for (size_t i = 0; i < count; ++i) {
+        const double score = scores[begin + i];
+        if (score < least) continue;
+        const bool is_light = is_whole && about[i] < LIGHT;
+        candidates_.push_back({static_cast<int64_t>(begin + i), is_light ? about[i] : std::exp((score - top) / sampling_.temperature)});
+      }
+    }
   }
 
   // Keeps the fewest best tokens that together reach top_p. left_out: the most that tokens weigh together which are no candidates.

@@ -37,10 +37,11 @@ DRAFTERS: Mapping[str, tuple[str, ...]] = {
     "mtp": ("bailing_hybrid", "inkling_text", "qwen3_5_text"),
     **dict.fromkeys(("dflash-few", "dflash2-few", "dspark-few"), DRAFTED_FAMILIES),
     "mtp-few": ("bailing_hybrid", "inkling_text", "qwen3_5_text"),
+    **dict.fromkeys(("auto", "auto-few"), DRAFTED_FAMILIES),
 }
 """Kinds of drafters, and the targets that each is tried on; assistants and multi-token prediction are of certain targets.
 
-Those that end with ``-few`` propose some of the tokens.
+Those that end with ``-few`` propose some of the tokens. ``auto`` is prompt lookup and a DFlash drafter in turns.
 """
 DRAFTED_KERNELS = ("hybridge", "llm")
 DRAFTED_BLOCKS, DRAFTED_TOKENS = 2_000, 100_000
@@ -224,7 +225,8 @@ def by_drafter(results: dict[Case, dict[str, Any]]) -> list[str]:
         "`gemma4_assistant`); and the text that of plain decoding, of which the blocks' guesses are changed to right ones by",
         "chance, so that blocks are accepted to every length. A text may part from it where the two best logits are within a",
         "millionth of the largest: a *tie*, which the order of a sum decides. Those called *-few* have a draft vocabulary of",
-        "48 tokens or a few more, chosen by what the model says (`hybridge`) or the first ones (`llm`).",
+        "48 tokens or a few more, chosen by what the model says (`hybridge`) or the first ones (`llm`). *auto* is prompt",
+        "lookup, and a DFlash drafter where it finds nothing; its texts begin with their prompts again.",
         "",
         "| drafter | targets | cases | blocks as by the definition | tokens as without it | ties |",
         "|---|---|---|---|---|---|",

@@ -46,7 +46,7 @@ from hybridge.export.write.methods import State, build_cache, build_methods
 from hybridge.export.write.pte import PteWriter
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime.core.drafters import AutoDrafter, BlockDrafter, Drafter
 from hybridge.runtime.core.session import Session
 
 SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
@@ -104,6 +104,7 @@ def failure(report: dict[str, Any]) -> str:
 DRAFTED_SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 6, "snapshot_slots": 2}
 LAYERS = ["sliding_attention", "full_attention"]
 KINDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "auto": lambda target: dflash_config(target, LAYERS, [1, 0]),
     "dflash": lambda target: dflash_config(target, LAYERS, [1, 0]),
     "dflash2": lambda target: dflash2_config(target, LAYERS, [0, 1]),
     "dspark": lambda target: dspark_config(target, LAYERS, [0, 1]),
@@ -133,7 +134,8 @@ def of_drafter(family: str, variant: int, kernels: str, blocks: int, tokens: int
         compared = seed = 0
         while compared < blocks:
             compared, seed = compared + compare_blocks(session, definition, seed, BLOCK_OPERATIONS), seed + 1
-        same, ties = tokens_as_plain(session, tokens)
+        drafter = AutoDrafter(session) if kind == "auto" else BlockDrafter(session)
+        same, ties = tokens_as_plain(session, drafter, tokens)
         return {"passed": True, "blocks": compared, "tokens": same, "ties": ties}
 
 
@@ -187,7 +189,7 @@ MADE = {"mtp": with_mtp, "gemma4_assistant": with_assistant}
 """What exports a target with a drafter of a kind, where it is not ``with_drafter``."""
 
 
-def tokens_as_plain(session: Session, wanted: int) -> tuple[int, int]:
+def tokens_as_plain(session: Session, drafter: Drafter, wanted: int) -> tuple[int, int]:
     """Return how many tokens were the same with the drafter, at least ``wanted``, and how many texts parted at a tie.
 
     Raises AssertionError where a text parted elsewhere.
@@ -196,9 +198,12 @@ def tokens_as_plain(session: Session, wanted: int) -> tuple[int, int]:
     rng, count, ties = random.Random(0), 0, 0
     while count < wanted:
         prompt = [rng.randrange(session.vocab_size) for _ in range(rng.randint(1, LONGEST_PROMPT))]
+        # For prompt lookup to find something: a text begins with its prompt again, where draft tokens are wrong.
+        repeated = rng.randint(0, NEW_TOKENS) if isinstance(drafter, AutoDrafter) else 0
+        again = {place: prompt[place % len(prompt)] for place in range(repeated)}
         for block in session.manifest.drafter.blocks:
-            agreeing = Agreeing(rng.choice((0.0, 0.5, 0.9)), rng)
-            drafted = generated(session, prompt, agreeing, drafter=BlockDrafter(session), block_length=block)
+            agreeing = Agreeing(rng.choice((0.0, 0.5, 0.9)), rng, otherwise=again)
+            drafted = generated(session, prompt, agreeing, drafter=drafter, block_length=block)
             plain = generated(session, prompt, Agreeing(0.0, rng, decided=agreeing.decided))
             same = next((i for i, pair in enumerate(zip(plain, drafted, strict=True)) if len({*pair}) > 1), len(plain))
             if same < len(plain):
