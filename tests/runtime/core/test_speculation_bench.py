@@ -46,6 +46,17 @@ def test_equal_texts_are_counted_as_equal() -> None:
     assert outcomes["itself"].total.acceptance_rate == 1.0
 
 
+def test_a_drafter_with_an_artifact_of_its_own_is_compared_with_plain_decoding_by_that_one() -> None:
+    """Its decode may take longer, since it also answers with hidden states."""
+    session, other = (table_session(Table(4, ends=False), max_seq_len=100) for _ in range(2))
+    ways = {PLAIN: None, "lookup": PromptLookup(), "other": PromptLookup()}
+    outcomes = contest(session, ways, PROMPTS, new_tokens=40, sampling=Sampling(), sessions={"other": other})
+    assert [len(each.beside) for each in outcomes.values()] == [0, 0, 3]
+    outcomes[PLAIN].speeds, outcomes["other"].beside = [1.0] * 3, [2.0] * 3
+    outcomes["lookup"].speeds = outcomes["other"].speeds = [4.0] * 3
+    assert [each.times(outcomes[PLAIN]) for each in outcomes.values()] == [1.0, 4.0, 2.0]
+
+
 def test_a_verify_that_computes_something_else_is_noticed() -> None:
     ways = {PLAIN: None, "always": Always()}
     session = session_that_verifies(5.0, Table(4, ends=False))
