@@ -285,9 +285,10 @@ void columns(const Tokens& tokens, int64_t first, const Shape& shape, const Colu
   // A commit does little with a row: it keeps its sums alone in registers, and reads the state as it lies in memory.
   constexpr int V = F == Form::COMMIT ? ACCUMULATORS / 2 : ACCUMULATORS / 2 / T ? ACCUMULATORS / 2 / T : 1;
   int64_t at = 0;
-  for (; at + V * REGISTER_LANES <= shape.V; at += V * REGISTER_LANES) tile<F, T, V, true>(tokens, first, shape.K, c.from(at, shape.K, REGISTER_LANES));
-  for (; at + REGISTER_LANES <= shape.V; at += REGISTER_LANES) tile<F, T, 1, true>(tokens, first, shape.K, c.from(at, shape.K, REGISTER_LANES));
-  if (at < shape.V) tile<F, T, 1, false>(tokens, first, shape.K, c.from(at, shape.K, shape.V - at));
+  const auto from = [&](int64_t left) { return c.from(at, shape.K, left); };
+  for (; at + V * REGISTER_LANES <= shape.V; at += V * REGISTER_LANES) tile<F, T, V, true>(tokens, first, shape.K, from(REGISTER_LANES));
+  for (; at + REGISTER_LANES <= shape.V; at += REGISTER_LANES) tile<F, T, 1, true>(tokens, first, shape.K, from(REGISTER_LANES));
+  if (at < shape.V) tile<F, T, 1, false>(tokens, first, shape.K, from(shape.V - at));
 }
 
 template <Form F, int T = MOST>
@@ -394,8 +395,8 @@ Tensor& gated_delta_rule_verify_out(KernelRuntimeContext& context, const Tensor&
     float* read_only = const_cast<float*>(data<float>(state)) + (batch * s.heads + head) * head_size;
     for (int64_t first = 0; first < s.T; first += MOST)
       columns_of<Form::VERIFY>(std::min<int64_t>(MOST, s.T - first), tokens, first, s, {rows + 2 * key_heads * s.K + head * s.V, s.row(),
-          data<float>(out) + (batch * s.T * s.heads + head) * s.V, s.heads * s.V, staged.error + head * s.V, s.heads * s.V, read_only, s.V,
-          read_only + head_size, LANES});
+          data<float>(out) + (batch * s.T * s.heads + head) * s.V, s.heads * s.V, staged.error + head * s.V, s.heads * s.V,
+          read_only, s.V, read_only + head_size, LANES});
   });
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;

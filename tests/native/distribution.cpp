@@ -23,5 +23,7 @@ int main(int count, char** arguments) {
   const bool are_finite = hybridge::are_finite(logits);
   std::printf("%lld %d\n", static_cast<long long>(hybridge::best(logits)), are_finite);
   if (!are_finite) return 0;
-  for (const auto& [token, weight] : sampler.distribution(logits, text)) std::printf("%lld %.17g\n", static_cast<long long>(token), weight);
+  for (const auto& [token, weight] : sampler.distribution(logits, text)) {
+    std::printf("%lld %.17g\n", static_cast<long long>(token), weight);
+  }
 }

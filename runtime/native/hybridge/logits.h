@@ -27,8 +27,8 @@ class Logits {
   size_t tokens_, vocabulary_;
 };
 
-// Four numbers at a time. Compilers leave a loop over a vocabulary scalar at -O2: to find the best of 248,320 logits took 0.9 ms, a
-// tenth of a verify of four tokens; it takes 0.03.
+// Four numbers at a time. Compilers leave a loop over a vocabulary scalar at -O2: finding the best of 248,320 logits took 0.9 ms, four
+// times in a verify of four tokens; it takes 0.06.
 using FourFloats = float __attribute__((vector_size(16)));
 using FourInts = int32_t __attribute__((vector_size(16)));
 

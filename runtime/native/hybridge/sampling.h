@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -95,7 +94,8 @@ class Sampler {
     const size_t count = drafted.size();
     if (!are_finite(logits[0])) return {0, -1};
     const Distribution& p = normalized(logits[0], seen);  // of the row that was looked at last
-    double reached = 1, reached_there = 1;  // how likely the drafted text is by the model, relative to its drafter; the accepted one
+    double reached = 1;  // how likely the drafted text is by the model, relative to its drafter
+    double reached_there = 1;  // the same of the accepted text
     size_t accepted = 0, row = 0;
     while (row < count && reached > 0) {
       const double likely = reached * weight_of(p, drafted[row]), drawn = weight_of(q[row], drafted[row]);
@@ -170,7 +170,7 @@ class Sampler {
       }
     }
     // Nguyen et al., arXiv:2407.01082, relative to the best token's weight.
-    if (sampling_.min_p > 0) std::erase_if(candidates_, [this](const Candidate& each) { return each.weight < sampling_.min_p; });
+    if (const double least = sampling_.min_p; least > 0) std::erase_if(candidates_, [=](auto& each) { return each.weight < least; });
   }
 
   // The score that has this weight.
@@ -225,7 +225,8 @@ class Sampler {
         const double score = scores[begin + i];
         if (score < least) continue;
         const bool is_light = is_whole && about[i] < LIGHT;
-        candidates_.push_back({static_cast<int64_t>(begin + i), is_light ? about[i] : std::exp((score - top) / sampling_.temperature)});
+        const double weight = is_light ? about[i] : std::exp((score - top) / sampling_.temperature);
+        candidates_.push_back({static_cast<int64_t>(begin + i), weight});
       }
     }
   }
@@ -244,7 +245,8 @@ class Sampler {
     while (end - first > 1) {
       const auto middle = first + (end - first) / 2;
       std::nth_element(first, middle, end, is_heavier);
-      const double more = std::accumulate(first, middle, 0.0, [](double sum, const Candidate& each) { return sum + each.weight; });
+      double more = 0;
+      for (auto each = first; each != middle; ++each) more += each->weight;
       if (reached + more >= wanted) end = middle;
       else reached += more, first = middle;
     }
