@@ -198,11 +198,12 @@ struct Columns {
   int64_t error_stride;
   float* state;
   int64_t state_stride;
-  const float* next;  // the next head's state, which is fetched meanwhile: in the order of memory, where columns would jump
   int64_t width;  // of the last vector, if it is not whole
-  Columns from(int64_t column, int64_t K, int64_t left) const {
+  const float* next = nullptr;  // the next head's state, which is fetched meanwhile: in the order of memory, where columns would jump
+  Columns from(int64_t column, const Shape& shape, int64_t left) const {
     Columns c = *this;
-    return c.value += column, c.out += column, c.error += column, c.state += column, c.next += column * K, c.width = left, c;
+    c.next = state + shape.K * (shape.V + column);
+    return c.value += column, c.out += column, c.error += column, c.state += column, c.width = left, c;
   }
 };
 
@@ -285,7 +286,7 @@ void columns(const Tokens& tokens, int64_t first, const Shape& shape, const Colu
   // A commit does little with a row: it keeps its sums alone in registers, and reads the state as it lies in memory.
   constexpr int V = F == Form::COMMIT ? ACCUMULATORS / 2 : ACCUMULATORS / 2 / T ? ACCUMULATORS / 2 / T : 1;
   int64_t at = 0;
-  const auto from = [&](int64_t left) { return c.from(at, shape.K, left); };
+  const auto from = [&](int64_t left) { return c.from(at, shape, left); };
   for (; at + V * REGISTER_LANES <= shape.V; at += V * REGISTER_LANES) tile<F, T, V, true>(tokens, first, shape.K, from(REGISTER_LANES));
   for (; at + REGISTER_LANES <= shape.V; at += REGISTER_LANES) tile<F, T, 1, true>(tokens, first, shape.K, from(REGISTER_LANES));
   if (at < shape.V) tile<F, T, 1, false>(tokens, first, shape.K, from(shape.V - at));
@@ -349,9 +350,8 @@ Tensor& gated_delta_rule_out(KernelRuntimeContext& context, const Tensor& mixed,
       read_tokens(tokens, rows, gates, s, head, first, std::min<int64_t>(MOST, n - first));
       relate(tokens), fade_from_start(tokens, s.K), fade_to_end(tokens, s.K);
       const float* value = rows + first * s.row() + 2 * key_heads * s.K + head * s.V;
-      float* own = data<float>(state) + (batch * s.heads + head) * head_size;
       columns_of<Form::EXTEND>(tokens.T, tokens, 0, s, {value, s.row(), answers + first * s.heads * s.V, s.heads * s.V,
-          errors.get(), s.V, own, s.V, own + head_size, LANES});
+          errors.get(), s.V, data<float>(state) + (batch * s.heads + head) * head_size, s.V, LANES});
     }
     for (int64_t t = n; t < s.T; ++t) std::fill_n(answers + t * s.heads * s.V, s.V, 0.0f);
   });
@@ -396,7 +396,7 @@ Tensor& gated_delta_rule_verify_out(KernelRuntimeContext& context, const Tensor&
     for (int64_t first = 0; first < s.T; first += MOST)
       columns_of<Form::VERIFY>(std::min<int64_t>(MOST, s.T - first), tokens, first, s, {rows + 2 * key_heads * s.K + head * s.V, s.row(),
           data<float>(out) + (batch * s.T * s.heads + head) * s.V, s.heads * s.V, staged.error + head * s.V, s.heads * s.V,
-          read_only, s.V, read_only + head_size, LANES});
+          read_only, s.V, LANES});
   });
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
@@ -439,9 +439,8 @@ Tensor& gated_delta_rule_commit_out(KernelRuntimeContext& context, Tensor& state
     for (int64_t first = 0; first < n; first += MOST) {
       read_staged(tokens, staged, s, head, first, std::min<int64_t>(MOST, n - first));
       fade_to_end(tokens, s.K);
-      float* own = data<float>(state) + (batch * s.heads + head) * s.K * s.V;
-      columns_of<Form::COMMIT>(tokens.T, tokens, 0, s,
-          {nullptr, 0, nullptr, 0, staged.error + (first * s.heads + head) * s.V, s.heads * s.V, own, s.V, own, LANES});
+      columns_of<Form::COMMIT>(tokens.T, tokens, 0, s, {nullptr, 0, nullptr, 0, staged.error + (first * s.heads + head) * s.V,
+          s.heads * s.V, data<float>(state) + (batch * s.heads + head) * s.K * s.V, s.V, LANES});
     }
   });
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);

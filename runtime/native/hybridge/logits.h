@@ -76,20 +76,24 @@ inline void exponentials(const float* logits, float top, float temperature, floa
   }
 }
 
+// Calls f(begin, count) for each block, and for what is left behind the last one, unless all of it is below `least()`, which f may
+// raise.
+template <typename Least, typename F>
+void for_blocks_from(std::span<const float> logits, const Least& least, const F& f) {
+  for (size_t begin = 0; begin < logits.size(); begin += LOGITS_IN_A_BLOCK) {
+    const size_t count = std::min(LOGITS_IN_A_BLOCK, logits.size() - begin);
+    if (count < LOGITS_IN_A_BLOCK || largest_of_block(&logits[begin]) >= least()) f(begin, count);
+  }
+}
+
 // Calls f(token, logit) for those of at least `least()`, which f may raise, in the order of the vocabulary.
 template <typename Least, typename F>
 void for_logits_from(std::span<const float> logits, const Least& least, const F& f) {
-  size_t token = 0;
-  const auto look = [&](size_t end) {
-    for (; token < end; ++token) {
+  for_blocks_from(logits, least, [&](size_t begin, size_t count) {
+    for (size_t token = begin; token < begin + count; ++token) {
       if (logits[token] >= least()) f(token, logits[token]);
     }
-  };
-  while (token + LOGITS_IN_A_BLOCK <= logits.size()) {
-    if (largest_of_block(&logits[token]) >= least()) look(token + LOGITS_IN_A_BLOCK);
-    else token += LOGITS_IN_A_BLOCK;
-  }
-  look(logits.size());
+  });
 }
 
 // The likeliest token, the first of them in a tie; of at least one logit, and none of them NaN.
@@ -102,6 +106,9 @@ inline int64_t best(std::span<const float> logits) {
   for_logits_from(logits, [&] { return above; }, take);
   return static_cast<int64_t>(found);
 }
+
+// The largest of at least one logit, and none of them NaN.
+inline float largest(std::span<const float> logits) { return logits[static_cast<size_t>(best(logits))]; }
 
 // Returns whether all are numbers, and below infinity. It looks at their bits, which no flag for fast arithmetic optimizes away.
 // is_least_one: whether minus infinity counts as one.

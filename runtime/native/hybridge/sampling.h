@@ -135,7 +135,7 @@ class Sampler {
   }
 
   static bool leaves_some(std::span<const float> logits) {
-    return are_numbers(logits, true) && logits[static_cast<size_t>(best(logits))] > -std::numeric_limits<float>::infinity();
+    return are_numbers(logits, true) && largest(logits) > -std::numeric_limits<float>::infinity();
   }
 
   int64_t drawn(std::span<const float> logits, std::span<const int64_t> text) {
@@ -158,7 +158,7 @@ class Sampler {
   void weigh(std::span<const float> logits, std::span<const int64_t> text) {
     const auto scores = penalized(logits, text);
     const bool has_top_k = 0 < sampling_.top_k && sampling_.top_k < scores.size(), has_top_p = sampling_.top_p < 1;
-    const double top = scores[static_cast<size_t>(best(scores))];
+    const double top = largest(scores);
     if (has_top_k || !has_top_p) {
       const double least = score_of(has_top_p ? NOTHING : std::max(NOTHING, sampling_.min_p / 2), top);
       weigh_from(scores, top, has_top_k ? std::max<double>(least, kth_largest(scores, sampling_.top_k)) : least);
@@ -216,19 +216,16 @@ class Sampler {
   void weigh_from(std::span<const float> scores, double top, double least) {
     candidates_.clear();
     float about[LOGITS_IN_A_BLOCK];
-    for (size_t begin = 0; begin < scores.size(); begin += LOGITS_IN_A_BLOCK) {
-      const size_t count = std::min(LOGITS_IN_A_BLOCK, scores.size() - begin);
-      const bool is_whole = count == LOGITS_IN_A_BLOCK;
-      if (is_whole && largest_of_block(&scores[begin]) < least) continue;
-      if (is_whole) exponentials(&scores[begin], static_cast<float>(top), static_cast<float>(sampling_.temperature), about);
+    for_blocks_from(scores, [&] { return least; }, [&](size_t begin, size_t count) {
+      if (count < LOGITS_IN_A_BLOCK) std::fill_n(about, count, 1.0f);
+      else exponentials(&scores[begin], static_cast<float>(top), static_cast<float>(sampling_.temperature), about);
       for (size_t i = 0; i < count; ++i) {
         const double score = scores[begin + i];
         if (score < least) continue;
-        const bool is_light = is_whole && about[i] < LIGHT;
-        const double weight = is_light ? about[i] : std::exp((score - top) / sampling_.temperature);
+        const double weight = about[i] < LIGHT ? about[i] : std::exp((score - top) / sampling_.temperature);
         candidates_.push_back({static_cast<int64_t>(begin + i), weight});
       }
-    }
+    });
   }
 
   // Keeps the fewest best tokens that together reach top_p. left_out: the most that tokens weigh together which are no candidates.

@@ -242,7 +242,7 @@ def by_drafter(results: dict[Case, dict[str, Any]]) -> list[str]:
 
 
 def by_instruction_set(results: dict[Case, dict[str, Any]]) -> list[str]:
-    """How many cases passed with each that was chosen."""
+    """Return how many cases passed with each that was chosen."""
     chosen = [isa for isa in INSTRUCTION_SETS if any(case.isa == isa for case in results)]
     passed = {isa: [bool(r.get("passed")) for case, r in results.items() if case.isa == isa] for isa in chosen}
     said = ", ".join(f"{isa} {sum(each)} of {len(each)}" for isa, each in passed.items())

@@ -104,12 +104,12 @@ def failure(report: dict[str, Any]) -> str:
 DRAFTED_SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 6, "snapshot_slots": 2}
 LAYERS = ["sliding_attention", "full_attention"]
 KINDS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "auto": lambda target: dflash_config(target, LAYERS, [1, 0]),
     "dflash": lambda target: dflash_config(target, LAYERS, [1, 0]),
     "dflash2": lambda target: dflash2_config(target, LAYERS, [0, 1]),
     "dspark": lambda target: dspark_config(target, LAYERS, [0, 1]),
     "eagle3": lambda target: eagle_config(target, target.vocab_size // 2),
 }
+KINDS["auto"] = KINDS["dflash"]
 MTP_LAYERS: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {"num_mtp_layers": 2},
     "inkling_text": {"num_mtp_layers": 4, "mtp_local_layer_ids": [0, 2], "chain_hidden_post_norm": True},

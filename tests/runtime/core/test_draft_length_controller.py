@@ -347,7 +347,7 @@ def test_a_text_may_lose_little_and_what_others_won_but_not_all_of_it(controller
 
 
 def test_what_a_drafter_reads_to_catch_up_is_no_part_of_what_its_next_proposals_take(controller_of: MakeController) -> None:
-    """Where prompt lookup had gone on alone, a proposal of 0.3 decodes took 4, and each text risked another one."""
+    """A proposal of 0.3 decodes took 4 where prompt lookup had gone on alone, and each text risked another one."""
     controller = measured(controller_of)
     assert controller.choose(100) == 8
     controller.set_unread(400)

@@ -3,7 +3,7 @@
 import math
 import subprocess
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import table
 import torch
-from checkout import CHECKOUT
 from hypothesis import given
 from hypothesis import strategies as st
+from native_programs import native_program
+from numpy.typing import NDArray
 from store import demo_folder
 from table import Table, table_model, table_session
 from torch import Tensor
@@ -41,9 +42,7 @@ from hybridge.runtime import (
     Session,
     open_artifact,
 )
-from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.core.statistics import Trace
-from hybridge.runtime.kernels import compiling
 from hybridge.runtime.measure import DEPTH, distribution, exact, p_value, remembered
 
 VOCABULARY = 11
@@ -141,26 +140,21 @@ def test_noise_is_the_positions_own() -> None:
 NO_NUMBERS = [float("nan"), float("inf"), float("-inf")]
 
 
-def compiled(name: str, folder: Path) -> Path:
-    """A program of tests/native over the headers."""
-    program = folder / name
-    flags = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-Wconversion", f"-I{SOURCES}")
-    subprocess.run([compiling.compiler() or "g++", *flags, CHECKOUT / f"tests/native/{name}.cpp", "-o", program], check=True)
-    return program
+InCpp = Callable[[NDArray[np.float32], Sequence[int], Sampling], list[str]]
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled("distribution", tmp_path_factory.mktemp("distribution"))
+def in_cpp(tmp_path_factory: pytest.TempPathFactory) -> InCpp:
+    """Return a function that gives the lines of tests/native/distribution.cpp."""
+    program, file = native_program("distribution"), tmp_path_factory.mktemp("distribution") / "logits"
 
+    def lines(logits: NDArray[np.float32], text: Sequence[int], sampling: Sampling) -> list[str]:
+        file.write_bytes(logits.tobytes())
+        options = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty)
+        command = [program, file, *map(str, options), *map(str, text)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
-def in_cpp(program: Path, logits: np.ndarray[Any, Any], text: Sequence[int], sampling: Sampling) -> list[str]:
-    """What it prints."""
-    file = program.with_name("logits")
-    file.write_bytes(logits.astype(np.float32).tobytes())
-    options = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty)
-    command = [program, file, *map(str, options), *map(str, text)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return lines
 
 
 SAMPLING = st.builds(
@@ -181,14 +175,14 @@ SAMPLING = st.builds(
     sampling=SAMPLING,
 )
 def test_the_distribution_over_many_tokens_is_that_of_the_definitions(
-    program: Path, size: int, seed: int, spread: float, sampling: Sampling
+    in_cpp: InCpp, size: int, seed: int, spread: float, sampling: Sampling
 ) -> None:
     """It looks at most of them in blocks, and weighs light ones only where they could matter. Half of the logits come twice."""
     generator = np.random.default_rng(seed)
     logits = (spread * generator.standard_normal(size)).astype(np.float32)
     logits[generator.permutation(size)[: size // 2]] = logits[generator.permutation(size)[: size // 2]]
     text = generator.integers(0, size, 5).tolist()
-    first, *lines = in_cpp(program, logits, text, sampling)
+    first, *lines = in_cpp(logits, text, sampling)
     assert first == f"{logits.argmax()} 1"
     found = np.zeros(size)
     for token, weight in map(str.split, lines):
@@ -198,16 +192,16 @@ def test_the_distribution_over_many_tokens_is_that_of_the_definitions(
 
 @pytest.mark.parametrize("size", [1, 2, 5, 64, 67, 200])
 @pytest.mark.parametrize("value", [math.nan, -math.nan, math.inf, -math.inf])
-def test_what_is_no_number_is_found_wherever_it_is(program: Path, size: int, value: float) -> None:
+def test_what_is_no_number_is_found_wherever_it_is(in_cpp: InCpp, size: int, value: float) -> None:
     for at in range(0, size, 1 if size < 10 else 13):
         logits = np.full(size, 3.4e38 * (-1) ** at, np.float32)
-        assert in_cpp(program, logits, [], Sampling(temperature=1.0))[0] == "0 1"
+        assert in_cpp(logits, [], Sampling(temperature=1.0))[0] == "0 1"
         logits[at] = np.copysign(np.float32(value), value)
-        assert in_cpp(program, logits, [], Sampling(temperature=1.0))[0].endswith(" 0")
+        assert in_cpp(logits, [], Sampling(temperature=1.0))[0].endswith(" 0")
 
 
-def test_cpp_draws_no_token_from_what_is_no_number(tmp_path: Path) -> None:
-    program = compiled("sampling", tmp_path)
+def test_cpp_draws_no_token_from_what_is_no_number() -> None:
+    program = native_program("sampling")
     for value in NO_NUMBERS:
         lines = subprocess.run([program, str(value)], capture_output=True, text=True, check=True).stdout.splitlines()
         assert len(lines) == 8
