@@ -1,14 +1,15 @@
 """Dequantize the weights of quantized checkpoints: which stored tensors make a weight, and the arithmetic that they share.
 
-``quant_method`` in config.json selects the method, and the names of the tensors select the encoding of each weight, so
-nothing depends on what the config says of single layers. Each weight becomes a float32 tensor under the name that the
-unquantized checkpoint has for it, and only when it is read. Numbers on a grid of few bits stay on it, and
-``export/layers.py`` finds it.
+``quant_method`` in config.json selects the method, the names of the tensors select the encoding of each weight, and their
+shapes its bits, so nothing depends on which layers the config names. Each weight becomes a float32 tensor under the name
+that the unquantized checkpoint has for it, and only when it is read. Numbers on a grid of few bits stay on it, and
+``export/layers.py`` finds it. A field of the config or a tensor of a weight that no reader knows is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from types import EllipsisType
@@ -52,11 +53,13 @@ class WeightEncoding:
 class QuantizationMethod:
     """A library's or a format's way to quantize.
 
-    name: for people; beside: patterns of stored tensors that belong to no weight; bits: the most bits of a weight.
+    name: for people; fields: patterns of the fields of its config that are read, or that change no number of a weight;
+    beside: patterns of stored tensors that belong to no weight; bits: the most bits of a weight.
     """
 
     name: str
     encodings: tuple[WeightEncoding, ...]
+    fields: tuple[str, ...]
     beside: tuple[str, ...] = ()
     bits: Callable[[Quantization], int] = lambda quantization: 4
 
@@ -77,6 +80,26 @@ class Quantization:
     def bits(self) -> int:
         """Return the most bits of a weight."""
         return self.method.bits(self)
+
+    def check_fields(self) -> None:
+        """Raise UnsupportedModelError for a field of the config that no reader knows, unless it is empty, false or 0."""
+        for name, value in self.config.items():
+            if value and not any(fnmatch(name, pattern) for pattern in (*self.method.fields, "quant_method")):
+                raise self.refused(name, value)
+
+    def check_values(self, name: str, *known: Any) -> None:
+        """Raise UnsupportedModelError if the field ``name`` is there and is none of the ``known`` values."""
+        value = self.config.get(name)
+        if value is not None and value not in known:
+            raise self.refused(name, value, f" (it reads {', '.join(map(repr, known))})" if known else "")
+
+    def refused(self, name: str, value: Any, known: str = "") -> UnsupportedModelError:
+        """Return the refusal of a field of the config. known: words for the values that are read."""
+        shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}…"
+        return UnsupportedModelError(
+            f"the weights are quantized by {self.method.name} with {name} = {shown}, which hybridge does not read{known}. "
+            f"{ORIGINAL}"
+        )
 
     def number(self, name: str, default: int | None = None) -> int:
         """Return an integer of the config. Raises UnsupportedModelError if it is anything else."""
@@ -114,15 +137,47 @@ class QuantizedTensor:
     quantization: Quantization
 
     def __getitem__(self, index: EllipsisType, /) -> Tensor:
-        """Return the float32 weight. Raises CheckpointError if its parts do not belong together."""
+        """Return the float32 weight.
+
+        Raises CheckpointError if its parts do not belong together, UnsupportedModelError if a part changes nothing: then it
+        is of a form that looks like this one.
+        """
+        name, parts = self.quantization.name, PartsRead(self.parts)
         try:
-            return self.encoding.decode({end: part[...] for end, part in self.parts.items()}, self.quantization)
+            weight = self.encoding.decode(parts, self.quantization)
         except (RuntimeError, ValueError, KeyError, IndexError, TypeError) as error:
             reason = (str(error).strip().splitlines() or [""])[0]
             raise CheckpointError(
-                f"{self.quantization.name} is not stored as {self.quantization.method.name} stores weights "
-                f"({type(error).__name__}: {reason})."
+                f"{name} is not stored as {self.quantization.method.name} stores weights ({type(error).__name__}: {reason})."
             ) from error
+        if unread := sorted(self.parts.keys() - parts.read):
+            raise UnsupportedModelError(
+                f"{name.removesuffix(self.encoding.weight)}{unread[0]} is a part of a weight that hybridge cannot read as "
+                f"{self.quantization.method.name}. {ORIGINAL}"
+            )
+        return weight
+
+
+class PartsRead(Mapping[str, Tensor]):
+    """The stored tensors of a weight, each read when a decoder asks for it. read: the endings that were asked for."""
+
+    def __init__(self, stored: Mapping[str, LazyTensor]) -> None:
+        self.stored = stored
+        self.read: set[str] = set()
+
+    def __getitem__(self, end: str) -> Tensor:
+        part = self.stored[end]
+        self.read.add(end)
+        return part[...]
+
+    def __contains__(self, end: object) -> bool:
+        return end in self.stored
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
 
 
 # Numbers of few bits in larger words, and scales that several numbers share.
@@ -139,8 +194,8 @@ def unpack_words(words: Tensor, bits: int, dim: int) -> Tensor:
     """Unpack the numbers in the 32-bit words along ``dim``, lowest bits first, to int32 of 0 to 2^bits - 1."""
     shifts = torch.arange(0, 32, bits, dtype=torch.int32)
     dim %= words.dim()
-    spread = words.unsqueeze(dim + 1) >> shifts.view(-1, *[1] * (words.dim() - dim - 1))
-    return (spread & ((1 << bits) - 1)).flatten(dim, dim + 1)
+    shifted = words.unsqueeze(dim + 1) >> shifts.view(-1, *[1] * (words.dim() - dim - 1))
+    return (shifted & ((1 << bits) - 1)).flatten(dim, dim + 1)
 
 
 def unpack_nibbles(packed: Tensor, *, low_first: bool = True) -> Tensor:
@@ -159,33 +214,69 @@ def e8m0(scales: Tensor) -> Tensor:
     return torch.exp2(scales.view(torch.uint8).float() - E8M0_BIAS)
 
 
-def scaled(numbers: Tensor, scales: Tensor, block: Sequence[int] | None = None) -> Tensor:
-    """Multiply numbers [..., N, K] with the scale of their block: scales [..., n, k], [N] (a row each), or one for all.
+Block = Sequence[int]
+"""Rows and columns that share a scale; -1 for all of them."""
 
-    block: rows and columns of a block; without it, the blocks divide rows and columns evenly. Returns float32.
+
+def spread(values: Tensor, shape: Sequence[int], blocks: Iterable[Block] = ()) -> Tensor:
+    """Repeat values [..., n, k], one for each block, to a weight's shape [..., N, K].
+
+    Without a block that fits, they are one for all, for each row ([N] or [N, 1]), for each column, or for each number.
+
+    Args:
+        values: [..., n, k]; dimensions at the end may be left out.
+        shape: [..., N, K].
+        blocks: the sizes of blocks that the format or the config names; the last ones of a weight may be cut off.
+
+    Raises:
+        ValueError: no reading of ``values`` fits ``shape``, or two blocks do.
     """
-    numbers, scales = numbers.float(), scales.float()
-    if scales.numel() == 1:
-        return numbers * scales.reshape(())
-    if scales.dim() < numbers.dim():
-        scales = scales.unsqueeze(-1)
-    for dim, size in ((-2, block[0] if block else None), (-1, block[1] if block else None)):
-        repeats = size or numbers.shape[dim] // scales.shape[dim]
-        scales = scales.repeat_interleave(repeats, dim).narrow(dim, 0, numbers.shape[dim])
-    return numbers * scales
+    if values.numel() == 1:
+        return values.reshape(())
+    values = values[(..., *[None] * (len(shape) - values.dim()))]
+    fitting = {block for each in blocks if (block := _fitting(each, values, shape))}
+    if len(fitting) > 1:
+        raise ValueError(f"scales of {list(values.shape)} for a weight of {list(shape)} may be of several sizes of blocks")
+    for rows, columns in fitting:
+        values = values.repeat_interleave(rows, -2).repeat_interleave(columns, -1)[..., : shape[-2], : shape[-1]]
+    if any(own not in (1, size) for own, size in zip(values.shape[-2:], shape[-2:], strict=True)):
+        raise ValueError(f"scales or zero points of {list(values.shape)} for a weight of {list(shape)}")
+    return values
 
 
-def grouped(numbers: Tensor, scales: Tensor, zeros: Tensor | None, groups: Tensor | None) -> Tensor:
-    """Return (numbers - zeros) * scales as float32 [N, K], where scales and zeros [N, G] hold for groups of columns.
+def _fitting(block: Block, values: Tensor, shape: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the sizes of a block within the weight if there is a value for each such block, else None."""
+    sizes = tuple(min(size, whole) if size > 0 else whole for size, whole in zip(block, shape[-2:], strict=True))
+    counts = [math.ceil(whole / size) for size, whole in zip(sizes, shape[-2:], strict=True)]
+    return sizes if counts == list(values.shape[-2:]) else None
 
-    groups: the group of each column, int [K]; without it, groups are runs of equal size.
+
+def scaled(
+    numbers: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None = None,
+    *,
+    blocks: Iterable[Block] = (),
+    groups: Tensor | None = None,
+) -> Tensor:
+    """Return (numbers - zeros) * scales as float32 [..., N, K].
+
+    Args:
+        numbers: [..., N, K].
+        scales: as ``spread`` takes them; zeros likewise.
+        blocks: the sizes of blocks that share a scale.
+        groups: the group of each column, int [K], for scales and zeros [N, G].
+
+    Raises:
+        ValueError: scales or zeros do not fit the numbers.
     """
-    for each in (scales, scales if zeros is None else zeros):
-        if each.dim() != 2 or each.shape != scales.shape or each.shape[0] != numbers.shape[0]:
-            raise ValueError(f"scales and zero points of {list(each.shape)} for a weight of {list(numbers.shape)}")
-    if groups is None:
-        groups = torch.arange(numbers.shape[1]) // -(-numbers.shape[1] // scales.shape[1])
-    columns = groups.long()
+    blocks = list(blocks)
+
+    def each(values: Tensor) -> Tensor:
+        return spread(values if groups is None else values[:, groups.long()], numbers.shape, blocks)
+
     if zeros is not None:
-        numbers = numbers - zeros[:, columns]
-    return numbers.float() * scales.float()[:, columns]
+        if zeros.shape != scales.shape:
+            raise ValueError(f"zero points of {list(zeros.shape)} beside scales of {list(scales.shape)}")
+        numbers = numbers.float() - each(zeros.float())
+    return numbers.float() * each(scales.float())
