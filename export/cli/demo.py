@@ -70,7 +70,7 @@ def demo(
     print_figures(results)
     err.print(
         f"[bold]Done[/] in {time.perf_counter() - began:.0f} s. Next:\n"
-        f"  hybridge run {output} --draft {draft} --prompt 'def main(' --stats\n"
+        f"  hybridge run {output} --prompt 'def open_file(name, mode=\"r\"):' --max-new-tokens 256 --stats\n"
         f"  hybridge chat {output}\n"
         "  hybridge bench\n"
         "  hybridge export YOUR_CHECKPOINT -o OUT --validate",

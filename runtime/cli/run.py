@@ -14,7 +14,8 @@ import typer
 
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.cli.console import (
-    PLAIN_STEPS,
+    LEAST_SECONDS,
+    LEAST_TOKENS,
     ShownReasoning,
     check_writable_file,
     err,
@@ -38,6 +39,7 @@ from hybridge.runtime.cli.options import (
 
 if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
     from hybridge.runtime.core.pictures import Picture
+    from hybridge.runtime.core.session import Session
     from hybridge.runtime.core.statistics import GenerationStats
     from hybridge.runtime.core.tokenizer import Tokenizer
     from hybridge.runtime.text.answers import Answer
@@ -46,8 +48,8 @@ if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command 
 
 EXAMPLES = (
     "hybridge run OUT --prompt 'The capital of France is' --stats",
-    "hybridge run OUT --prompt 'def main(' --html rounds.html",
-    "hybridge run OUT --prompt 'def main(' --draft OUT2 --max-new-tokens 256",
+    "hybridge run OUT --prompt 'def open_file(name):' --html rounds.html",
+    "hybridge run OUT --prompt 'def open_file(name):' --draft OUT2 --max-new-tokens 256",
     "hybridge run OUT --prompt 'A point: ' --json-schema point.json",
     "hybridge run OUT --prompt 'What is 2 + 2?' --system 'Answer in one word.' --no-thinking",
     "hybridge run OUT --chat --prompt - < question.txt",
@@ -57,8 +59,8 @@ EXAMPLES = (
 STDIN = "-"
 LARGEST_PROMPT = 64 << 20
 """Bytes; far more than any artifact holds tokens."""
-LEAST_PLAIN_STEPS = 8
-"""Fewest tokens by which the speed of plain decoding is measured."""
+MOST_PLAIN_SECONDS = 2.0
+"""About as long as plain decoding is measured for."""
 
 
 @with_options
@@ -123,7 +125,7 @@ def continue_text(
     gc.freeze()
     done: GenerationStats = Trace() if html is not None else GenerationStats()
     answer, new = _generate(model, prompt, settings, done, silent=json)
-    measured = plain_seconds(model) if stats or json or html is not None else None
+    measured = plain_seconds(model.session, [*prompt.ids, *new], done) if stats or json or html is not None else None
     if html is not None and isinstance(done, Trace):
         from hybridge.runtime.html_report import run_sections, write_page
 
@@ -173,20 +175,31 @@ def _write(piece: str) -> None:
     sys.stdout.flush()
 
 
-def plain_seconds(model: TextModel) -> float | None:
-    """Return the seconds of plain decoding for a token, by decoding a few more; None without room for them.
+def plain_seconds(session: Session, text: list[int], stats: GenerationStats) -> float | None:
+    """Return the seconds of plain decoding for a token of a generation, by decoding at its positions again.
 
-    Call it last: it changes the session's text.
+    A long text is measured in its middle, where a decode takes as long as on average. Call it last: it changes the session's
+    text.
+
+    Args:
+        session: the one that generated.
+        text: prompt and new tokens.
+        stats: of the generation.
+
+    Returns:
+        None if nothing was verified, or if the generation is too short to compare.
     """
     from hybridge.runtime.core.statistics import GenerationStats
 
-    stats = GenerationStats()
-    steps = min(PLAIN_STEPS, model.session.room - 1)
-    if steps < LEAST_PLAIN_STEPS:
+    if not stats.verifies or stats.new_tokens < LEAST_TOKENS or stats.new_seconds < LEAST_SECONDS:
         return None
-    for _ in model.session.generate([0], max_new_tokens=steps, stats=stats):
+    steps = min(stats.new_tokens, max(LEAST_TOKENS, int(MOST_PLAIN_SECONDS * stats.tokens_per_second)))
+    end = len(text) - (stats.new_tokens - steps) // 2
+    session.reset()
+    plain = GenerationStats()
+    for _ in session.generate(text[: end - steps], max_new_tokens=steps, eos_ids=(), stats=plain):
         pass
-    return stats.new_seconds / (stats.new_tokens - 1) if stats.new_tokens > 1 else None
+    return plain.new_seconds / (plain.new_tokens - 1)
 
 
 # The prompt

@@ -35,7 +35,7 @@ class CausalLM:
 
     Attributes:
         generation_config: default values of ``generate``, from the artifact's generation_config.json.
-        drafter: proposes draft tokens, which changes the time and not the text; may be set at any time.
+        drafter: proposes draft tokens, which makes a generation faster; may be set at any time.
         stats: counts of the last generation.
         session: the session, for what transformers does not offer.
         checkpoints: those of the texts that were read; ``checkpoints.budget`` is in bytes.
