@@ -17,6 +17,7 @@ from hybridge.runtime.core.generation import signals_wait
 from hybridge.runtime.core.interface import (
     AnswerStruct,
     ChatOptionsStruct,
+    CText,
     GenerationStruct,
     Handle,
     MessageStruct,
@@ -97,7 +98,7 @@ class OpenChat:
         """
         if self._session is not None:
             self._session.check_artifact()
-        self._run("chat_save", os.fsencode(path))
+        self._run("chat_save", CText("the path", os.fsencode(path)))
 
     def load(self, path: Path) -> None:
         """Continue a saved conversation.
@@ -108,7 +109,7 @@ class OpenChat:
         if self._session is not None:
             self._session.check_artifact()
         try:
-            self._run("chat_load", os.fsencode(path))
+            self._run("chat_load", CText("the path", os.fsencode(path)))
         except StateFileError as error:
             raise StateFileError(f"{path}: {error}") from None
 
@@ -150,6 +151,8 @@ class OpenChat:
 
         def on_piece(piece: Any, _: object) -> int:
             each: PieceStruct = piece.contents
+            if self._error is not None:
+                return 0  # a signal's handler may have raised before the core was in the call
             try:
                 wanted = show(text_at(each.content, each.content_size), text_at(each.reasoning, each.reasoning_size))
             except BaseException as error:
@@ -157,7 +160,7 @@ class OpenChat:
                 return 0
             return wanted is not False
 
-        stops = (ctypes.c_char_p * len(stop))(*map(utf8, stop))
+        stops = (ctypes.c_char_p * len(stop))(*(CText("a stop string", utf8(each)) for each in stop))
         given = None if options is None else byref(options)
         self._run(call, *words, given, stops, len(stop), OnPiece(on_piece), None, byref(answer))
         return answer
@@ -197,7 +200,7 @@ class Chat(OpenChat):
         """
         load_operators(read_manifest(folder).namespaces)
         artifact, handle = Handle(), Handle()
-        run("artifact_open", str(folder).encode(), byref(artifact))
+        run("artifact_open", CText("the path", os.fsencode(folder)), byref(artifact))
         try:
             run("chat_open", artifact, byref(_options(system, thinking, checkpoint_bytes)), byref(handle))
         finally:
@@ -260,7 +263,7 @@ class Messages:
             *before, text = content
             content, pictures = text["text"], len(before)
         reasoning = message.get("reasoning_content") or ""
-        return MessageStruct(message["role"].encode(), *self._view(content), *self._view(reasoning), pictures)
+        return MessageStruct(CText("a role", message["role"].encode()), *self._view(content), *self._view(reasoning), pictures)
 
     def _view(self, text: str) -> tuple[int | None, int]:
         self._kept.append(utf8(text))
@@ -283,4 +286,4 @@ def text_at(data: int | None, size: int) -> str:
 
 
 def _options(system: str, thinking: Thinking, checkpoint_bytes: int) -> ChatOptionsStruct:
-    return ChatOptionsStruct(utf8(system), thinking, checkpoint_bytes)
+    return ChatOptionsStruct(CText("the system prompt", utf8(system)), thinking, checkpoint_bytes)

@@ -129,7 +129,9 @@ class Callbacks:
         load().hybridge_cancel(self.session)
 
     def read(self, count: int, _: object) -> None:
-        """Give the handlers of signals their turn between two chunks of a prompt."""
+        """Give the handlers of signals their turn between two chunks of a prompt; one may have raised before the call began."""
+        if self.error is not None:
+            load().hybridge_cancel(self.session)
 
     def propose(self, seen: Any, written: Any, limit: int, _: object) -> int:
         try:

@@ -22,7 +22,9 @@ from ctypes import (
     c_void_p,
 )
 from enum import IntEnum, IntFlag
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+from hybridge.cache.errors import UsageError
 
 VERSION = "0.3.0"
 """Version of the header."""
@@ -62,6 +64,26 @@ class DrafterKind(IntEnum):
     MODEL = 3
     CALLBACK = 4
     AUTO = 5
+
+
+class CText(bytes):
+    """A text that C reads up to its first NUL, so it must have none inside."""
+
+    def __new__(cls, name: str, text: bytes) -> Self:
+        """name: what an error calls it. Raises UsageError for a text with a NUL character."""
+        if b"\0" in text:
+            raise UsageError(f"{name} has a NUL character: {text.decode(errors='replace')!r}. Remove it.")
+        return super().__new__(cls, text)
+
+
+class CTextArgument(c_char_p):
+    """The type of an argument that is a ``CText`` or None. Bytes with a length beside them are ``c_char_p``."""
+
+    @classmethod
+    def from_param(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, CText):
+            raise TypeError(f"{type(value).__name__} may have a NUL character; pass a CText.")
+        return c_char_p.from_param(value)
 
 
 Tokens, Floats, Count, Handle = POINTER(c_int64), POINTER(c_float), POINTER(c_size_t), c_uint64
@@ -354,7 +376,7 @@ ANSWERING = [POINTER(GenerationStruct), POINTER(c_char_p), c_size_t, OnPiece, c_
 
 FUNCTIONS: Mapping[str, list[Any]] = {
     "set_threads": [c_size_t],
-    "model_open": [c_char_p, POINTER(Handle)],
+    "model_open": [CTextArgument, POINTER(Handle)],
     "program_open": [POINTER(ProgramStruct), POINTER(Handle)],
     "model_close": [Handle],
     "model_ask": [Handle, OnSame, c_void_p],
@@ -379,8 +401,8 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "snapshot": [Handle, c_int64],
     "restore": [Handle, c_int64],
     "reset": [Handle],
-    "save": [Handle, c_char_p, c_char_p],
-    "load": [Handle, c_char_p],
+    "save": [Handle, CTextArgument, CTextArgument],
+    "load": [Handle, CTextArgument],
     "note": [Handle, c_char_p, c_size_t, Count],
     "buffers": [Handle, POINTER(ArrayStruct), c_size_t, Count],
     "hidden": [Handle, POINTER(Floats), Count, Count],
@@ -408,7 +430,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "progress": [Handle, POINTER(GeneratedStruct)],
     "proposed": [Handle, Tokens, c_size_t, Count, POINTER(c_int)],
     "cancel": [Handle],
-    "tokenizer_open": [c_char_p, POINTER(Handle)],
+    "tokenizer_open": [CTextArgument, POINTER(Handle)],
     "tokenizer_read": [c_char_p, c_size_t, POINTER(Handle)],
     "tokenizer_close": [Handle],
     "tokenizer_encode": [Handle, c_char_p, c_size_t, c_int, Spans, c_size_t, Tokens, Spans, c_size_t, Count],
@@ -429,7 +451,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "grammar_mask": [Handle, Tokens, c_size_t, Tokens, c_size_t, Floats, c_size_t],
     "grammar_forced": [Handle, Tokens, c_size_t, Tokens, c_size_t, Count],
     "grammar_fitting": [Handle, Tokens, c_size_t, Tokens, c_size_t, Count],
-    "artifact_open": [c_char_p, POINTER(Handle)],
+    "artifact_open": [CTextArgument, POINTER(Handle)],
     "artifact_close": [Handle],
     "artifact_model": [Handle, POINTER(Handle)],
     "artifact_tokenizer": [Handle, POINTER(Handle)],
@@ -443,8 +465,8 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "chat_undo": [Handle],
     "chat_reset": [Handle],
     "chat_cancel": [Handle],
-    "chat_save": [Handle, c_char_p],
-    "chat_load": [Handle, c_char_p],
+    "chat_save": [Handle, CTextArgument],
+    "chat_load": [Handle, CTextArgument],
     "chat_note": [Handle, c_char_p, c_size_t, Count],
     "chat_messages": [Handle, POINTER(MessageStruct), c_size_t, Count, POINTER(c_int64)],
     "chat_render": [

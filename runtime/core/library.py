@@ -251,6 +251,8 @@ def failure(call: str, status: int) -> HybridgeError:
     lines = list(filter(None, map(str.strip, logged.splitlines())))
     if lines and (call in PICTURE_CALLS or (call in CHAT_CALLS and "picture" in logged)) and status in REFUSED_PICTURES:
         return PictureError(f"{'; '.join(lines)}.")
+    if lines and (call, status) == ("draft", Status.INVALID_ARGUMENT):
+        return DraftError(f"{'; '.join(lines)}.")
     if found := REFUSALS.get((call, Status(status))):
         return found[0](found[1])
     text = load().hybridge_status_text(status).decode()

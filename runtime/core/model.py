@@ -13,7 +13,7 @@ from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.artifacts.plan_check import check_plans
 from hybridge.runtime.artifacts.program_check import check_methods, check_program, check_runtime, other_version
-from hybridge.runtime.core.interface import Handle, InfoStruct, OnSame, Status, VisionStruct
+from hybridge.runtime.core.interface import CText, Handle, InfoStruct, OnSame, Status, VisionStruct
 from hybridge.runtime.core.library import failure, load, load_operators, run
 from hybridge.runtime.core.programs import Program, ProgramFunctions
 from hybridge.runtime.native_log import without_native_log
@@ -22,7 +22,7 @@ from hybridge.runtime.native_log import without_native_log
 class Owned:
     """An object of the core behind a handle, which is closed with this object or by ``close``.
 
-    Closing waits for what runs in another session of the same model. A context manager.
+    Closing never waits for another session. A context manager.
     """
 
     def __init__(self, handle: int, close: str) -> None:
@@ -158,11 +158,13 @@ def _opened(artifact: Artifact) -> int:
     check_program(manifest, file)
     load_operators(manifest.namespaces)
     delegates = {name for method in manifest.methods.values() for name in method.delegates}
-    operators = {name for name in manifest.operators if load().hybridge_has_operator(name.encode())}
-    check_runtime(manifest, operators, {name for name in delegates if load().hybridge_has_backend(name.encode())})
+    operators = {name for name in manifest.operators if load().hybridge_has_operator(CText("an operator", name.encode()))}
+    check_runtime(
+        manifest, operators, {name for name in delegates if load().hybridge_has_backend(CText("a delegate", name.encode()))}
+    )
     handle, loadable = Handle(), file.loadable
     with without_native_log():
-        status = load().hybridge_model_open(os.fsencode(loadable), byref(handle))
+        status = load().hybridge_model_open(CText("the path", os.fsencode(loadable)), byref(handle))
     if status:
         raise not_loaded(artifact, failure("model_open", status))
     file.check_loaded(loadable)

@@ -27,6 +27,7 @@ from hybridge.runtime.artifacts.options import (
 from hybridge.runtime.core.interface import (
     MOST_DIMENSIONS,
     ArrayStruct,
+    CText,
     Handle,
     OnBuffer,
     OnCall,
@@ -169,7 +170,7 @@ def _encoder_numbers(pictures: PictureDescription) -> list[int]:
 
 
 def _strings(names: Sequence[str]) -> Array[c_char_p]:
-    return (c_char_p * len(names))(*(name.encode() for name in names))
+    return (c_char_p * len(names))(*(CText("a name", name.encode()) for name in names))
 
 
 def _fingerprint(identity: str | None) -> int:

@@ -19,7 +19,7 @@ from hybridge.runtime.core import interface
 from hybridge.runtime.core.checkpoint import Checkpoint
 from hybridge.runtime.core.drafters import AutoDrafter, BlockDrafter, Drafter, DraftModel, check_draft
 from hybridge.runtime.core.generation import Constraint, Generation, GenerationArguments, Until, Watch, signals_wait
-from hybridge.runtime.core.interface import ArrayStruct, Floats, Handle, Status
+from hybridge.runtime.core.interface import ArrayStruct, CText, Floats, Handle, Status
 from hybridge.runtime.core.library import copied_text, failure, load, run
 from hybridge.runtime.core.model import Model, Owned, integers, not_loaded
 from hybridge.runtime.core.pictures import HasIds, check_open
@@ -62,7 +62,8 @@ class Session(Owned):
     Every method either succeeds or raises an error and leaves the state as it was; only after NumericalError may tokens be
     committed, which ``tokens`` shows. Logits are new float32 arrays. Any call after ``verify`` other than ``commit`` drops the
     verified block. Ctrl-C ends a generation between two tokens, and never interrupts a call. A second call meanwhile, from
-    another thread or from the session's own callbacks, raises UsageError. Sessions of one model wait for each other.
+    another thread or from the session's own callbacks, raises UsageError. Sessions of one model take turns, a round of a
+    generation or a chunk of a prompt at a time; properties and ``close`` never wait for another session.
     """
 
     def __init__(self, model: Model) -> None:
@@ -355,7 +356,7 @@ class Session(Owned):
         Raises OutputError if it cannot be written; an existing file then stays as it was.
         """
         self.check_artifact()
-        self._run("save", os.fsencode(path), note.encode())
+        self._run("save", CText("the path", os.fsencode(path)), CText("the note", note.encode()))
 
     def load_state(self, path: str | Path) -> int:
         """Restore a saved state, bit for bit, and its ``note``; return the length.
@@ -364,7 +365,7 @@ class Session(Owned):
         """
         self.check_artifact()
         try:
-            self._run("load", os.fsencode(path))
+            self._run("load", CText("the path", os.fsencode(path)))
         except StateFileError as error:
             raise StateFileError(f"{path}: {error}") from None
         return self.length
@@ -398,6 +399,11 @@ class Session(Owned):
         if block_length is not None and not 2 <= block_length <= self.verify_len:
             raise UsageError(f"block_length is {block_length}, but must lie between 2 and the artifact's {self.verify_len}.")
         asked = drafter.beside if isinstance(drafter, AutoDrafter) else drafter
+        if asked is not None and (isinstance(asked, type) or not isinstance(asked, Drafter)):
+            raise DraftError(
+                f"{asked!r} is no drafter; give PromptLookup(), another drafter of hybridge.runtime, or an object with "
+                "propose, is_cheap and needs_hidden."
+            )
         if isinstance(asked, DraftModel):
             check_draft(asked.model, self.model)
         if isinstance(drafter, BlockDrafter):

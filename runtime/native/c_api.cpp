@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include <executorch/runtime/backend/interface.h>
@@ -21,6 +20,7 @@
 namespace {
 
 using hybridge::Error;
+using hybridge::Generator;
 using namespace hybridge::c;
 
 constexpr size_t MOST_THREADS = 1024;
@@ -104,7 +104,7 @@ hybridge_status hybridge_model_close(hybridge_model model) {
 
 hybridge_status hybridge_model_ask(hybridge_model model, hybridge_is_same is_same, void* user) {
   if (is_same == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return of(model, [&](OpenModel& it) {
+  return in_turn<OpenModel>(model, [&](OpenModel& it) {
     it.model->ask([is_same, user] { return is_same(user) != 0; });
     return HYBRIDGE_OK;
   });
@@ -145,7 +145,7 @@ hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* se
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const std::lock_guard turn(*opened->turn);
+    const InTurn turn({opened->turn});
     auto created = hybridge::Session::create(opened->model);
     if (created.error() == Error::InvalidState) return HYBRIDGE_BUSY;  // a caller's program has one state
     if (!created.ok()) return status(created.error());
@@ -158,66 +158,72 @@ hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* se
 }
 
 hybridge_status hybridge_session_close(hybridge_session session) {
-  return in(session, [&](OpenSession& it) {
+  const auto close = [&](OpenSession& it) {
     it.close();
     return handles<OpenSession>().remove(session) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE;
-  });
+  };
+  return with_session(session, close, true);
 }
 
 hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count) {
   if (!has_room(tokens, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) { return answer(it.session->tokens(), tokens, capacity, count); });
+  return with_session(session, [&](OpenSession& it) { return answer(it.session->tokens(), tokens, capacity, count); });
 }
 
 hybridge_status hybridge_slot_tokens(hybridge_session session, int64_t slot, int64_t* tokens, size_t capacity, size_t* count) {
   if (!has_room(tokens, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) {
+  return with_session(session, [&](OpenSession& it) {
     if (slot < 0 || slot >= it.session->facts().snapshot_slots) return HYBRIDGE_INVALID_ARGUMENT;
     return answer(it.session->slot(slot), tokens, capacity, count);
   });
 }
 
 hybridge_status hybridge_prefill(hybridge_session session, const int64_t* tokens, size_t count, float* logits) {
-  return change(session, [&](OpenSession& it) { return answer(it.session->prefill(span(tokens, count)), logits); });
+  return change_session(session, [&](OpenSession& it) {
+    return answer(it.session->prefill(span(tokens, count), nullptr, let_others_run(it)), logits);
+  });
 }
 
 hybridge_status hybridge_decode(hybridge_session session, int64_t token, float* logits) {
-  return change(session, [&](OpenSession& it) { return answer(it.session->decode(token), logits); });
+  return change_session(session, [&](OpenSession& it) { return answer(it.session->decode(token), logits); });
 }
 
 hybridge_status hybridge_verify(hybridge_session session, const int64_t* tokens, size_t count, float* logits) {
-  return change(session, [&](OpenSession& it) { return answer(it.session->verify(span(tokens, count)), logits); });
+  return change_session(session, [&](OpenSession& it) {
+    return answer(it.session->verify(span(tokens, count)), logits);
+  });
 }
 
 hybridge_status hybridge_commit(hybridge_session session, int64_t count) {
-  return change(session, [&](OpenSession& it) { return answer(it.session->commit(count)); });
+  return change_session(session, [&](OpenSession& it) { return answer(it.session->commit(count)); });
 }
 
 hybridge_status hybridge_snapshot(hybridge_session session, int64_t slot) {
-  return change(session, [&](OpenSession& it) { return answer(it.session->snapshot(slot)); });
+  return change_session(session, [&](OpenSession& it) { return answer(it.session->snapshot(slot)); });
 }
 
 hybridge_status hybridge_restore(hybridge_session session, int64_t slot) {
-  return change(session, [&](OpenSession& it) { return answer(it.session->restore(slot)); });
+  return change_session(session, [&](OpenSession& it) { return answer(it.session->restore(slot)); });
 }
 
 hybridge_status hybridge_reset(hybridge_session session) {
-  return change(session, [&](OpenSession& it) { return answer(it.session->reset()); });
+  return change_session(session, [&](OpenSession& it) { return answer(it.session->reset()); });
 }
 
 hybridge_status hybridge_save(hybridge_session session, const char* path, const char* note) {
   if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) { return status(it.session->save(path, note == nullptr ? "" : note)); });
+  const char* noted = note == nullptr ? "" : note;
+  return with_session(session, [&](OpenSession& it) { return status(it.session->save(path, noted)); });
 }
 
 hybridge_status hybridge_load(hybridge_session session, const char* path) {
   if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return change(session, [&](OpenSession& it) { return answer(it.session->load(path)); });
+  return change_session(session, [&](OpenSession& it) { return answer(it.session->load(path)); });
 }
 
 hybridge_status hybridge_note(hybridge_session session, char* note, size_t capacity, size_t* size) {
   if (size == nullptr || (note == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) {
+  return with_session(session, [&](OpenSession& it) {
     const std::string& noted = it.session->note();
     *size = noted.size();
     std::copy_n(noted.data(), std::min(capacity, noted.size()), note);
@@ -227,7 +233,7 @@ hybridge_status hybridge_note(hybridge_session session, char* note, size_t capac
 
 hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffers, size_t capacity, size_t* count) {
   if (count == nullptr || (buffers == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) {
+  return with_session(session, [&](OpenSession& it) {
     const auto& names = it.session->buffer_names();
     *count = names.size();
     for (size_t i = 0; i < std::min(capacity, names.size()); ++i) {
@@ -243,7 +249,7 @@ hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffe
 
 hybridge_status hybridge_hidden(hybridge_session session, const float** hidden, size_t* rows, size_t* width) {
   if (hidden == nullptr || rows == nullptr || width == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) {
+  return with_session(session, [&](OpenSession& it) {
     const auto& states = it.session->hidden();
     *hidden = states.last().data();
     *width = states.width();
@@ -253,7 +259,7 @@ hybridge_status hybridge_hidden(hybridge_session session, const float** hidden, 
 }
 
 hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted) {
-  return in(session, [&](OpenSession& it) {
+  return with_session(session, [&](OpenSession& it) {
     it.session->keep_hidden(wanted != 0);
     return HYBRIDGE_OK;
   });
@@ -263,7 +269,12 @@ hybridge_status hybridge_draft(
     hybridge_session session, const float* hidden, size_t rows, size_t width, const int64_t* following, size_t limit,
     const float* noise, double temperature, hybridge_drafted* drafted) {
   if (hidden == nullptr || following == nullptr || drafted == nullptr || rows == 0) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) {
+  return with_session_in_turn(session, [&](OpenSession& it) {
+    if (const size_t wanted = it.session->hidden_width(); wanted > 0 && width != wanted) {
+      return refused(
+          HYBRIDGE_INVALID_ARGUMENT, "the hidden states have " + std::to_string(width) +
+                                         " numbers for each token, and this model's have " + std::to_string(wanted));
+    }
     std::optional<hybridge::Draws> draws;
     if (noise != nullptr) draws = hybridge::Draws{{noise, noise + limit}, temperature};
     auto found = it.session->draft({hidden, rows * width}, span(following, rows), limit, draws);
@@ -279,7 +290,7 @@ hybridge_status hybridge_draft(
 
 hybridge_status hybridge_checkpoint_make(hybridge_session session, hybridge_checkpoint* checkpoint) {
   if (checkpoint == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) {
+  return with_session_in_turn(session, [&](OpenSession& it) {
     auto made = std::make_shared<OpenCheckpoint>(it.of, it.session->checkpoint());
     *checkpoint = handles<OpenCheckpoint>().add(std::move(made));
     return HYBRIDGE_OK;
@@ -288,20 +299,18 @@ hybridge_status hybridge_checkpoint_make(hybridge_session session, hybridge_chec
 
 hybridge_status hybridge_checkpoint_info(hybridge_checkpoint checkpoint, hybridge_kept* kept) {
   if (kept == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in_turn<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
+  return with<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
     *kept = {it.kept->length(), it.kept->bytes(), it.kept->shared_bytes()};
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_checkpoint_close(hybridge_checkpoint checkpoint) {
-  return in_turn<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint&) {
-    return handles<OpenCheckpoint>().remove(checkpoint) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE;
-  });
+  return guarded([&] { return handles<OpenCheckpoint>().remove(checkpoint) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
 }
 
 hybridge_status hybridge_resume(hybridge_session session, hybridge_checkpoint checkpoint) {
-  return change(session, [&](OpenSession& it) {
+  return change_session(session, [&](OpenSession& it) {
     const auto found = handles<OpenCheckpoint>().find(checkpoint);
     if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
     return answer(it.session->resume(*found->kept));
@@ -310,7 +319,7 @@ hybridge_status hybridge_resume(hybridge_session session, hybridge_checkpoint ch
 
 hybridge_status hybridge_checkpoint_parts(hybridge_checkpoint checkpoint, uint64_t* ids, size_t capacity, size_t* count) {
   if (count == nullptr || (ids == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
-  return in_turn<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
+  return with<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
     std::vector<uint64_t> all;
     for (const auto& segment : hybridge::chain(it.kept->segment)) all.push_back(segment->id);
     all.push_back(it.kept->id);
@@ -322,7 +331,7 @@ hybridge_status hybridge_checkpoint_parts(hybridge_checkpoint checkpoint, uint64
 
 hybridge_status hybridge_checkpoint_part(hybridge_checkpoint checkpoint, size_t part, uint8_t* bytes, size_t capacity, size_t* size) {
   if (size == nullptr || (bytes == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
-  return in_turn<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
+  return with<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
     const auto segments = hybridge::chain(it.kept->segment);
     if (part > segments.size()) return HYBRIDGE_INVALID_ARGUMENT;
     const auto encoded = part < segments.size() ? hybridge::encode(*segments[part]) : hybridge::encode(*it.kept);
@@ -336,7 +345,7 @@ hybridge_status hybridge_checkpoint_read(
     hybridge_session session, hybridge_checkpoint like, size_t shared, const hybridge_part* parts, size_t count,
     hybridge_checkpoint* checkpoint) {
   if (parts == nullptr || count == 0 || checkpoint == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) {
+  return with_session_in_turn(session, [&](OpenSession& it) {
     const auto other = handles<OpenCheckpoint>().find(like);
     if (shared > 0 && other == nullptr) return HYBRIDGE_INVALID_HANDLE;
     std::vector<hybridge::Part> given;
@@ -359,7 +368,7 @@ hybridge_status hybridge_cache_open(hybridge_model model, size_t bytes, hybridge
 }
 
 hybridge_status hybridge_cache_close(hybridge_cache cache) {
-  return in_turn<OpenCache>(cache, [&](OpenCache&) { return handles<OpenCache>().remove(cache) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
+  return guarded([&] { return handles<OpenCache>().remove(cache) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
 }
 
 hybridge_status hybridge_cache_watch(hybridge_cache cache, hybridge_on_use on_use, void* user) {
@@ -400,7 +409,7 @@ hybridge_status hybridge_cache_clear(hybridge_cache cache) {
 
 hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cached) {
   if (cached == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in_turn<OpenCache>(cache, [&](OpenCache& it) {
+  return with<OpenCache>(cache, [&](const OpenCache& it) {
     *cached = {it.kept->size(), it.kept->bytes()};
     return HYBRIDGE_OK;
   });
@@ -409,12 +418,13 @@ hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cache
 hybridge_status hybridge_bring_to(
     hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* cached_tokens) {
   if (tokens == nullptr || count == 0) return HYBRIDGE_INVALID_ARGUMENT;
-  return change(session, [&](OpenSession& it) {
+  return change_session(session, [&](OpenSession& it) {
     const auto found = handles<OpenCache>().find(cache);
     if (cache != 0 && found == nullptr) return HYBRIDGE_INVALID_HANDLE;
     if (found != nullptr && found->of->model->fingerprint() != it.of->model->fingerprint()) return HYBRIDGE_INVALID_ARGUMENT;
     hybridge::PrefixCache none(0);
-    const auto cached = hybridge::bring_to(*it.session, span(tokens, count), found != nullptr ? *found->kept : none);
+    hybridge::PrefixCache& kept = found != nullptr ? *found->kept : none;
+    const auto cached = hybridge::bring_to(*it.session, span(tokens, count), kept, nullptr, let_others_run(it));
     if (cached.ok() && cached_tokens != nullptr) *cached_tokens = static_cast<size_t>(*cached);
     return answer(cached);
   });
@@ -424,16 +434,13 @@ hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated) {
   const hybridge_generation chosen = chosen_or_usual(options);
-  if (const hybridge_status chose = find_parts(session, chosen); chose != HYBRIDGE_OK) return chose;
-  return change(session, [&](OpenSession& it) {
-    const auto generator = generator_of(chosen, it, user);
-    if (!generator.ok()) return status(generator.error());
+  return begin_generation(session, chosen, user, [&](OpenSession& it, std::unique_ptr<Generator> generator) {
     bool started = false;
     const auto wanted = [&](int64_t token) {
       started = true;
       return on_token == nullptr || on_token(token, user) != 0;
     };
-    const auto done = hybridge::generate(**generator, it.session->facts(), &it.cancelled, span(prompt, count), wanted);
+    const auto done = hybridge::generate(*generator, it.session->facts(), &it.cancelled, span(prompt, count), wanted);
     it.session->keep_hidden(false);
     if (done.ok() && generated != nullptr) *generated = counted(*done);
     const bool stopped = done.error() == Error::InvalidState && it.cancelled && !started;
@@ -446,14 +453,12 @@ hybridge_status hybridge_begin(
     int64_t* tokens, size_t capacity, size_t* given) {
   if (!has_room(tokens, capacity, given) || capacity == 0) return HYBRIDGE_INVALID_ARGUMENT;
   const hybridge_generation chosen = chosen_or_usual(options);
-  if (const hybridge_status chose = find_parts(session, chosen); chose != HYBRIDGE_OK) return chose;
-  return change(session, [&](OpenSession& it) {
-    auto generator = generator_of(chosen, it, user);
-    if (!generator.ok()) return status(generator.error());
-    it.running = std::move(*generator);
-    const auto first = it.running->begin(span(prompt, count));
-    if (first.ok()) return answer(first, tokens, capacity, given);
-    it.running.reset();
+  return begin_generation(session, chosen, user, [&](OpenSession& it, std::unique_ptr<Generator> generator) {
+    const auto first = generator->begin(span(prompt, count));
+    if (first.ok()) {
+      it.running = std::move(generator);
+      return answer(first, tokens, capacity, given);
+    }
     it.session->keep_hidden(false);
     return first.error() == Error::InvalidState && it.cancelled ? HYBRIDGE_CANCELLED : generated_status(first.error(), it);
   });
@@ -461,19 +466,19 @@ hybridge_status hybridge_begin(
 
 hybridge_status hybridge_next(hybridge_session session, int64_t* tokens, size_t capacity, size_t* given) {
   if (!has_room(tokens, capacity, given)) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) {
-    if (it.running == nullptr) return HYBRIDGE_INVALID_STATE;
+  return with_generation(session, [&](OpenSession& it, Generator& generator) {
     if (capacity < static_cast<size_t>(it.session->facts().verify_len())) return HYBRIDGE_INVALID_ARGUMENT;
-    const auto round = it.running->next();
+    it.turn.take(it.turns);
+    const auto round = generator.next();
     return round.ok() ? answer(round, tokens, capacity, given) : generated_status(round.error(), it);
   });
 }
 
 hybridge_status hybridge_end(hybridge_session session, size_t taken, hybridge_generated* generated) {
-  return in(session, [&](OpenSession& it) {
-    if (it.running == nullptr) return HYBRIDGE_INVALID_STATE;
-    const Error ended = it.running->end(taken);
-    if (generated != nullptr) *generated = counted(it.running->done());
+  return with_generation(session, [&](OpenSession& it, Generator& generator) {
+    it.turn.take(it.turns);
+    const Error ended = generator.end(taken);
+    if (generated != nullptr) *generated = counted(generator.done());
     it.running.reset();
     it.session->keep_hidden(false);
     return status(ended);
@@ -482,27 +487,23 @@ hybridge_status hybridge_end(hybridge_session session, size_t taken, hybridge_ge
 
 hybridge_status hybridge_progress(hybridge_session session, hybridge_generated* generated) {
   if (generated == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) {
-    if (it.running == nullptr) return HYBRIDGE_INVALID_STATE;
-    *generated = counted(it.running->done());
+  return with_generation(session, [&](const OpenSession&, const Generator& generator) {
+    *generated = counted(generator.done());
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_proposed(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count, int* forced) {
   if (!has_room(tokens, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) {
-    if (it.running == nullptr) return HYBRIDGE_INVALID_STATE;
-    if (forced != nullptr) *forced = it.running->was_forced();
-    return answer(it.running->proposed(), tokens, capacity, count);
+  return with_generation(session, [&](const OpenSession&, const Generator& generator) {
+    if (forced != nullptr) *forced = generator.was_forced();
+    return answer(generator.proposed(), tokens, capacity, count);
   });
 }
 
 hybridge_status hybridge_cancel(hybridge_session session) {
-  return guarded([&] {
-    const auto found = handles<OpenSession>().find(session);
-    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    found->cancelled = true;
+  return with<OpenSession>(session, [](OpenSession& it) {
+    it.cancel();
     return HYBRIDGE_OK;
   });
 }

@@ -12,6 +12,7 @@ from hybridge.runtime.core.generation import Callbacks, GenerationArguments, add
 from hybridge.runtime.core.interface import (
     AnswerStruct,
     ChatTemplateStruct,
+    CText,
     Handle,
     OnAnswer,
     OnRender,
@@ -58,7 +59,7 @@ class Conversation(OpenChat):
         self._arguments: GenerationArguments | None = None
         self._kept: object = None  # what the core reads until it calls the template again
         functions = OnRender(self._write), OnAnswer(self._begin), OnSplit(self._split)
-        self._template = ChatTemplateStruct(*functions, utf8(self._splitter.shown), None)
+        self._template = ChatTemplateStruct(*functions, CText("the chat template", utf8(self._splitter.shown)), None)
         given, handle = Messages(opening), Handle()
         run(
             "chat_with", session.handle, tokenizer.handle, byref(self._template), given.structs, len(opening),

@@ -96,6 +96,7 @@ fun checkpoints(model: HybridgeModel, session: HybridgeSession, prompt: LongArra
     second.close()
 
     refused(Status.INVALID_ARGUMENT) { PrefixCache(model, -1) }
+    refused(Status.INVALID_ARGUMENT) { session.save(java.io.File("victim\u0000.state")) }
     refused(Status.INVALID_ARGUMENT) { session.bringTo(longArrayOf()) }
     val cache = PrefixCache(model, 1L shl 26)
     session.reset()

@@ -12,6 +12,8 @@ import pytest
 from campaigns import __main__ as trust
 from campaigns.__main__ import CAMPAIGNS, Campaign
 from campaigns.processes import checks
+from native_programs import native_program
+from store import demo_folder
 
 
 def played(monkeypatch: pytest.MonkeyPatch, campaigns: dict[str, Campaign], *words: str) -> int:
@@ -124,6 +126,9 @@ def test_sessions_that_share_a_state_are_found(kernels_artifact: Path, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer's options are those of Linux")
-def test_the_c_interface_has_no_data_races(kernels_artifact: Path) -> None:
-    fine, said = checks.under_the_thread_sanitizer(kernels_artifact, 2)
+@pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.thorough)])
+def test_the_c_interface_has_no_data_races(rounds: int) -> None:
+    demo = demo_folder()
+    models = demo / "hybridge-demo", demo / "hybridge-demo-draft"
+    fine, said = checks.under_the_thread_sanitizer(native_program("threads"), *models, rounds)
     assert fine, said

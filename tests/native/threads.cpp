@@ -1,12 +1,17 @@
-// hybridge/hybridge.h from many threads at once, for the thread sanitizer.   threads MODEL.pte FOLDER ROUNDS TOKEN ...
+// hybridge/hybridge.h from many threads at once, for the thread sanitizer.
+//   threads ARTIFACT DRAFT.pte FOLDER ROUNDS TOKEN ...
 //
-// Each thread must get what one alone got: with a session of its own over one model, with a model of its own, and while others
-// open, close and cancel. Who calls a session that another thread is in is told so. Prints how often.
+// Each thread must get what one alone got: with a session of its own over one model, with a model of its own, and while
+// others open, close and cancel sessions, chats and checkpoints. Who calls a session that another thread is in is told
+// so. Prints how often.
 #include <hybridge/hybridge.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -59,8 +64,17 @@ void in_threads(F&& work) {
   for (std::thread& each : threads) each.join();
 }
 
+// Closes what may be in a call of another thread.
+template <class F>
+void close(F&& call, uint64_t handle) {
+  hybridge_status got = HYBRIDGE_BUSY;
+  while ((got = call(handle)) == HYBRIDGE_BUSY) std::this_thread::yield();
+  check(got, HYBRIDGE_OK, "a close", __LINE__);
+}
+
 struct Program {
-  const char* path;
+  std::string artifact;
+  const char* draft;
   std::string folder;
   int rounds;
   std::vector<Text> prompts, expected;
@@ -75,7 +89,7 @@ struct Program {
 
   hybridge_model open() const {
     hybridge_model model = 0;
-    OK(hybridge_model_open(path, &model));
+    OK(hybridge_model_open((artifact + "/model.pte").c_str(), &model));
     return model;
   }
 
@@ -157,21 +171,111 @@ struct Program {
     OK(hybridge_session_close(own));
     OK(hybridge_model_close(model));
   }
+
+  // Two models, drafts, chats and checkpoints, which all threads use, cancel and close at once. A call succeeds, or
+  // says which of these came between; a generation of the thread's own session, which nobody else has, gives its text.
+  void two_models() const {
+    hybridge_artifact opened = 0;
+    hybridge_model target = 0, small = 0;
+    OK(hybridge_artifact_open(artifact.c_str(), &opened));
+    OK(hybridge_artifact_model(opened, &target));
+    OK(hybridge_model_open(draft, &small));
+    std::atomic<uint64_t> chats[THREADS], sessions[THREADS], kept[THREADS];
+    const auto chat = [&] {
+      hybridge_chat made = 0;
+      OK(hybridge_chat_open(opened, nullptr, &made));
+      return made;
+    };
+    const auto checkpoint = [&](hybridge_session of) {
+      hybridge_checkpoint made = 0;
+      OK(hybridge_checkpoint_make(of, &made));
+      return made;
+    };
+    const hybridge_session first = session(target);
+    for (int i = 0; i < THREADS; ++i) {
+      chats[i] = chat();
+      sessions[i] = session(i % 2 == 0 ? target : small);
+      kept[i] = checkpoint(first);
+    }
+    OK(hybridge_session_close(first));
+    const auto expect = [](hybridge_status got, std::initializer_list<hybridge_status> possible, const char* call) {
+      if (std::ranges::find(possible, got) == possible.end()) check(got, HYBRIDGE_OK, call, __LINE__);
+    };
+    const auto closed = {HYBRIDGE_OK, HYBRIDGE_INVALID_HANDLE};
+    const auto looked = {HYBRIDGE_OK, HYBRIDGE_BUSY, HYBRIDGE_INVALID_HANDLE};
+    const auto generated = {HYBRIDGE_OK, HYBRIDGE_BUSY, HYBRIDGE_INVALID_HANDLE, HYBRIDGE_CANCELLED, HYBRIDGE_NO_ROOM};
+    in_threads([&](int thread) {
+      const hybridge_session own = session(target);
+      std::mt19937 random(static_cast<unsigned>(thread));
+      const auto any = [&](auto& slots) { return slots[random() % THREADS].load(); };
+      hybridge_generation options{};
+      options.max_new_tokens = 12;
+      options.block_length = 4;
+      options.drafter = HYBRIDGE_DRAFT_MODEL;
+      options.draft = small;
+      hybridge_generation few = options;
+      few.max_new_tokens = 3;
+      size_t count = 0;
+      int64_t room = 0;
+      const Text& prompt = prompts[size_t(thread)];
+      for (int i = 0; i < 10 * rounds; ++i) {
+        const size_t place = random() % THREADS;
+        switch (random() % 8) {
+          case 0:
+            OK(hybridge_reset(own));
+            OK(hybridge_generate(own, prompt.data(), prompt.size(), &options, nullptr, nullptr, nullptr));
+            compare(tokens(own), thread);
+            break;
+          case 1: close(hybridge_chat_close, chats[place].exchange(chat())); break;
+          case 2: close(hybridge_session_close, sessions[place].exchange(session(place % 2 ? small : target))); break;
+          case 3: close(hybridge_checkpoint_close, kept[place].exchange(checkpoint(own))); break;
+          case 4:
+            expect(
+                hybridge_chat_send(any(chats), "a", 1, &few, nullptr, 0, nullptr, nullptr, nullptr), generated,
+                "hybridge_chat_send");
+            break;
+          case 5:
+            expect(
+                hybridge_generate(any(sessions), prompt.data(), prompt.size(), &few, nullptr, nullptr, nullptr), generated,
+                "hybridge_generate");
+            break;
+          case 6:
+            expect(hybridge_chat_cancel(any(chats)), closed, "hybridge_chat_cancel");
+            expect(hybridge_cancel(any(sessions)), closed, "hybridge_cancel");
+            break;
+          default: {
+            hybridge_kept about;
+            expect(hybridge_tokens(any(sessions), nullptr, 0, &count), looked, "hybridge_tokens");
+            expect(hybridge_chat_messages(any(chats), nullptr, 0, &count, &room), looked, "hybridge_chat_messages");
+            expect(hybridge_checkpoint_info(any(kept), &about), closed, "hybridge_checkpoint_info");
+            expect(hybridge_resume(own, any(kept)), closed, "hybridge_resume");
+          }
+        }
+      }
+      OK(hybridge_session_close(own));
+    });
+    for (const auto& each : chats) OK(hybridge_chat_close(each));
+    for (const auto& each : sessions) OK(hybridge_session_close(each));
+    for (const auto& each : kept) OK(hybridge_checkpoint_close(each));
+    OK(hybridge_model_close(small));
+    OK(hybridge_artifact_close(opened));
+  }
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 6) return 2;
-  Program program{argv[1], argv[2], std::atoi(argv[3]), {}, {}};
+  if (argc < 7) return 2;
+  Program program{argv[1], argv[2], argv[3], std::atoi(argv[4]), {}, {}};
   for (int i = 0; i < THREADS; ++i) {
     Text prompt;
-    for (int word = 4; word < argc; ++word) prompt.push_back(std::atoll(argv[word]) + i);
+    for (int word = 5; word < argc; ++word) prompt.push_back(std::atoll(argv[word]) + i);
     program.prompts.push_back(prompt);
   }
   program.alone();
   program.sessions_of_one_model();
   program.models();
   program.cancelled();
+  program.two_models();
   std::printf("busy %d\n", program.one_session());
 }

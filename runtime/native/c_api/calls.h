@@ -1,11 +1,10 @@
-// Calls of the C functions: one call of a session at a time, a model's in turn, and errors as numbers.
+// Calls of the C functions: one call of a session at a time, a model's programs in turn, and errors as numbers.
 #ifndef HYBRIDGE_NATIVE_C_API_CALLS_H
 #define HYBRIDGE_NATIVE_C_API_CALLS_H
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
-#include <mutex>
+#include <utility>
 
 #include <hybridge/hybridge.h>
 #include <hybridge/session.h>
@@ -14,6 +13,7 @@
 #include "handles.h"
 #include "open_session.h"
 #include "runtime_log.h"
+#include "turn.h"
 
 namespace hybridge::c {
 
@@ -34,57 +34,76 @@ inline hybridge_status status(Error error) {
   }
 }
 
-// Runs `call` on the session, in which no other call is then.
+// Runs `call` on the session, in which no other call is then. Other sessions of its model may run: for what belongs to
+// it alone. changes: a generation that was begun and not ended has ended then.
 template <typename Call>
-hybridge_status in(hybridge_session handle, Call&& call) {
+hybridge_status with_session(hybridge_session handle, Call&& call, bool changes = false) {
   return guarded([&] {
     const auto session = handles<OpenSession>().find(handle);
     if (session == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    if (session->busy.exchange(true)) return HYBRIDGE_BUSY;
-    struct Release {
-      std::atomic<bool>& busy;
-      ~Release() { busy = false; }
-    } release{session->busy};
-    if (session->running == nullptr) session->cancelled = false;  // a cancel may come while the call waits for its turn
-    if (session->session == nullptr) return HYBRIDGE_INVALID_HANDLE;  // closed between the two lines above
-    const auto of = session->of, small = session->small ? session->small : of;  // which the call may let go of
-    std::unique_lock turn(*of->turn, std::defer_lock), other(*small->turn, std::defer_lock);
-    std::lock(turn, other);
+    if (const hybridge_status entered = session->enter(changes); entered != HYBRIDGE_OK) return entered;
+    struct Leave {
+      OpenSession& session;
+      ~Leave() { session.leave(); }
+    } leave{*session};
+    if (changes) session->stop_running();
     return call(*session);
   });
 }
 
-// The same, for a call that changes the text: a generation that was begun and not ended has ended then.
+// The same in its model's turn, for what runs the program or uses checkpoints.
 template <typename Call>
-hybridge_status change(hybridge_session handle, Call&& call) {
-  return in(handle, [&](OpenSession& it) {
-    if (it.running != nullptr) it.stop_running();
+hybridge_status with_session_in_turn(hybridge_session handle, Call&& call, bool changes = false) {
+  const auto in_turn = [&](OpenSession& it) {
+    it.turn.take({it.of->turn});
     return call(it);
-  });
+  };
+  return with_session(handle, in_turn, changes);
 }
 
-// Runs `call` on the model in its turn.
+// The same, for a call that changes the text.
 template <typename Call>
-hybridge_status of(hybridge_model handle, Call&& call) {
-  return guarded([&] {
-    const auto model = handles<OpenModel>().find(handle);
-    if (model == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const std::lock_guard turn(*model->turn);
-    return call(*model);
+hybridge_status change_session(hybridge_session handle, Call&& call) {
+  return with_session_in_turn(handle, std::forward<Call>(call), true);
+}
+
+// Runs `call` on a generation that was begun.
+template <typename Call>
+hybridge_status with_generation(hybridge_session handle, Call&& call) {
+  return with_session(handle, [&](OpenSession& it) {
+    return it.running == nullptr ? HYBRIDGE_INVALID_STATE : call(it, *it.running);
   });
 }
 
-// Runs `call` on a checkpoint or a cache in its model's turn, in which it is let go of as well, should it be closed meanwhile.
-template <typename Kept, typename Call>
+// Lets other sessions run between two chunks of a prompt.
+inline OnRead let_others_run(OpenSession& it, OnRead on_read = nullptr) {
+  return [&it, on_read = std::move(on_read)](size_t count) {
+    it.turn.release();
+    if (on_read != nullptr) on_read(count);
+    it.turn.take();
+  };
+}
+
+// Runs `call` on a model or a cache in its turn.
+inline std::shared_ptr<Turn> turn_of(const OpenModel& model) { return model.turn; }
+inline std::shared_ptr<Turn> turn_of(const OpenCache& cache) { return cache.of->turn; }
+
+template <typename Open, typename Call>
 hybridge_status in_turn(uint64_t handle, Call&& call) {
   return guarded([&] {
-    auto kept = handles<Kept>().find(handle);
-    if (kept == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const auto of = kept->of;
-    const std::lock_guard turn(*of->turn);
-    const hybridge_status answer = call(*kept);
-    kept.reset();
-    return answer;
+    const auto open = handles<Open>().find(handle);
+    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    const InTurn turn({turn_of(*open)});
+    return call(*open);
+  });
+}
+
+// Runs `call` on what does not change while it is open.
+template <typename Open, typename Call>
+hybridge_status with(uint64_t handle, Call&& call) {
+  return guarded([&] {
+    const auto open = handles<Open>().find(handle);
+    return open == nullptr ? HYBRIDGE_INVALID_HANDLE : call(*open);
   });
 }
 

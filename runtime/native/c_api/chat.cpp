@@ -61,6 +61,13 @@ struct OpenChat {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<const ChatTemplate> how;
   std::unique_ptr<Conversation> conversation;
+
+  ~OpenChat() { close(); }
+
+  // Leaves the conversation, which has checkpoints, to the model's turn.
+  void close() {
+    if (conversation != nullptr) of->turn->leave(std::move(conversation));
+  }
 };
 
 std::string_view view(const char* text, size_t size) { return text == nullptr ? std::string_view() : std::string_view(text, size); }
@@ -154,16 +161,27 @@ hybridge_status open_tokenizer(const std::string& folder, OpenArtifact& artifact
   return opened;
 }
 
-// Runs `call` on a chat and its session, in which no other call is then.
+// Runs `call` on a chat by `enter`, one of the functions that let a call into a session.
 template <typename Call>
-hybridge_status with(hybridge_chat handle, Call&& call) {
-  return guarded([&] {
-    const auto chat = handles<OpenChat>().find(handle);
-    if (chat == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    return change(chat->session, [&](OpenSession& it) {
-      return chat->conversation == nullptr ? HYBRIDGE_INVALID_HANDLE : call(*chat, it);
+hybridge_status with_chat(hybridge_chat handle, auto&& enter, Call&& call) {
+  return with<OpenChat>(handle, [&](OpenChat& chat) {
+    return enter(chat.session, [&](OpenSession& it, auto&&... generator) {
+      if (chat.conversation == nullptr) return HYBRIDGE_INVALID_HANDLE;
+      return call(chat, it, std::forward<decltype(generator)>(generator)...);
     });
   });
+}
+
+// Runs `call` on a chat, whose session no other call is in then.
+template <typename Call>
+hybridge_status with_chat(hybridge_chat handle, Call&& call) {
+  return with_chat(handle, [](hybridge_session session, auto&& then) { return with_session(session, then); }, call);
+}
+
+// The same for a call that changes the session's text.
+template <typename Call>
+hybridge_status change_chat(hybridge_chat handle, Call&& call) {
+  return with_chat(handle, [](hybridge_session session, auto&& then) { return change_session(session, then); }, call);
 }
 
 // The status of what a conversation did, with its own words for why it did not.
@@ -177,7 +195,7 @@ bool are_texts(const char* const* texts, size_t count) {
   return std::all_of(texts, texts + count, [](const char* each) { return each != nullptr && *each != '\0'; });
 }
 
-// Answers by `ask`, which is called with a conversation, a generator, on_piece, stop strings and the mark of a cancelled call.
+// Answers by `ask`, which is called with a conversation, a generator, on_piece and stop strings.
 template <typename Ask>
 hybridge_status answer_by(
     hybridge_chat handle, const hybridge_generation* options, const char* const* stops, size_t stop_count, hybridge_on_piece on_piece,
@@ -186,12 +204,10 @@ hybridge_status answer_by(
   if (!are_texts(stops, stop_count)) return HYBRIDGE_INVALID_ARGUMENT;
   hybridge_generation chosen = chosen_or_usual(options);
   if (options == nullptr) chosen.max_new_tokens = USUAL_TOKENS;
-  const auto chat = handles<OpenChat>().find(handle);
-  if (chat == nullptr) return HYBRIDGE_INVALID_HANDLE;
-  if (const hybridge_status chose = find_parts(chat->session, chosen); chose != HYBRIDGE_OK) return chose;
-  return with(handle, [&](OpenChat& open, OpenSession& it) {
-    const auto generator = generator_of(chosen, it, user);
-    if (!generator.ok()) return status(generator.error());
+  const auto begin = [&](hybridge_session session, auto&& then) {
+    return begin_generation(session, chosen, user, then);
+  };
+  return with_chat(handle, begin, [&](OpenChat& open, OpenSession& it, std::unique_ptr<hybridge::Generator> generator) {
     if (it.constraint) it.constraint->wait_for(open.conversation->reasoning_end());
     bool has_begun = false;
     const auto show = [&](const hybridge::text::Parts& parts) {
@@ -199,7 +215,7 @@ hybridge_status answer_by(
       const hybridge_piece piece{parts.content.data(), parts.content.size(), parts.reasoning.data(), parts.reasoning.size()};
       return on_piece == nullptr || on_piece(&piece, user) != 0;
     };
-    const auto done = ask(*open.conversation, **generator, show, std::vector<std::string>(stops, stops + stop_count));
+    const auto done = ask(*open.conversation, *generator, show, std::vector<std::string>(stops, stops + stop_count));
     it.session->keep_hidden(false);
     if (!done.ok()) {
       const bool is_cancelled = done.error() == Error::InvalidState && it.cancelled && !has_begun;
@@ -227,7 +243,7 @@ std::optional<Thinking> thinking_of(hybridge_thinking chosen) {
 hybridge_status begin(
     std::shared_ptr<OpenChat> opened, std::vector<Message> opening, std::shared_ptr<hybridge::PrefixCache> cache, hybridge_chat* chat
 ) {
-  const hybridge_status made = in(opened->session, [&](OpenSession& it) {
+  const hybridge_status made = with_session(opened->session, [&](OpenSession& it) {
     opened->of = it.of;
     const auto reopen = [of = it.of](std::string_view saved) {
       const auto processor = of->pictures();
@@ -380,15 +396,19 @@ hybridge_status hybridge_chat_with(
 }
 
 hybridge_status hybridge_chat_close(hybridge_chat chat) {
-  return guarded([&] {
-    const auto found = handles<OpenChat>().find(chat);
-    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const auto nothing = [](OpenSession&) { return HYBRIDGE_OK; };
-    if (in(found->session, nothing) == HYBRIDGE_BUSY) return HYBRIDGE_BUSY;
-    const std::lock_guard turn(*found->of->turn);  // in which its checkpoints go
-    if (!handles<OpenChat>().remove(chat)) return HYBRIDGE_INVALID_HANDLE;
-    found->conversation.reset();
-    return found->owns_session ? hybridge_session_close(found->session) : HYBRIDGE_OK;
+  const auto remove = [&] { return handles<OpenChat>().remove(chat) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; };
+  return with<OpenChat>(chat, [&](OpenChat& open) {
+    const auto close = [&](OpenSession& it) {
+      if (remove() != HYBRIDGE_OK) return HYBRIDGE_INVALID_HANDLE;
+      open.close();
+      if (open.owns_session) {
+        it.close();
+        (void)handles<OpenSession>().remove(open.session);
+      }
+      return HYBRIDGE_OK;
+    };
+    const hybridge_status closed = with_session(open.session, close, true);
+    return closed == HYBRIDGE_INVALID_HANDLE ? remove() : closed;  // its session may have been closed before
   });
 }
 
@@ -413,7 +433,7 @@ hybridge_status hybridge_chat_retry(
 
 hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* pictures, size_t count) {
   if (pictures == nullptr && count > 0) return HYBRIDGE_INVALID_ARGUMENT;
-  return with(chat, [&](OpenChat& open, OpenSession& it) {
+  return with_chat(chat, [&](OpenChat& open, OpenSession& it) {
     hybridge::text::Pictures shown;
     for (const hybridge_picture each : std::span(pictures, count)) {
       const auto found = handles<OpenPicture>().find(each);
@@ -427,33 +447,38 @@ hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* p
 }
 
 hybridge_status hybridge_chat_undo(hybridge_chat chat) {
-  return with(chat, [](OpenChat& open, OpenSession&) { return answered(*open.conversation, open.conversation->undo()); });
+  return change_chat(chat, [](OpenChat& open, OpenSession&) {
+    return answered(*open.conversation, open.conversation->undo());
+  });
 }
 
 hybridge_status hybridge_chat_reset(hybridge_chat chat) {
-  return with(chat, [](OpenChat& open, OpenSession&) { return answered(*open.conversation, open.conversation->reset()); });
+  return change_chat(chat, [](OpenChat& open, OpenSession&) {
+    return answered(*open.conversation, open.conversation->reset());
+  });
 }
 
 hybridge_status hybridge_chat_cancel(hybridge_chat chat) {
-  return guarded([&] {
-    const auto found = handles<OpenChat>().find(chat);
-    return found == nullptr ? HYBRIDGE_INVALID_HANDLE : hybridge_cancel(found->session);
-  });
+  return with<OpenChat>(chat, [](const OpenChat& open) { return hybridge_cancel(open.session); });
 }
 
 hybridge_status hybridge_chat_save(hybridge_chat chat, const char* path) {
   if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return with(chat, [&](OpenChat& open, OpenSession&) { return answered(*open.conversation, open.conversation->save(path)); });
+  return with_chat(chat, [&](OpenChat& open, OpenSession&) {
+    return answered(*open.conversation, open.conversation->save(path));
+  });
 }
 
 hybridge_status hybridge_chat_load(hybridge_chat chat, const char* path) {
   if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return with(chat, [&](OpenChat& open, OpenSession&) { return answered(*open.conversation, open.conversation->load(path)); });
+  return change_chat(chat, [&](OpenChat& open, OpenSession&) {
+    return answered(*open.conversation, open.conversation->load(path));
+  });
 }
 
 hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capacity, size_t* size) {
   if (size == nullptr || (note == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
-  return with(chat, [&](OpenChat& open, OpenSession&) {
+  return with_chat(chat, [&](OpenChat& open, OpenSession&) {
     const std::string written = open.conversation->note();
     *size = written.size();
     std::copy_n(written.data(), std::min(capacity, written.size()), note);
@@ -463,7 +488,7 @@ hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capaci
 
 hybridge_status hybridge_chat_messages(hybridge_chat chat, hybridge_message* messages, size_t capacity, size_t* count, int64_t* room) {
   if (count == nullptr || (messages == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
-  return with(chat, [&](OpenChat& open, OpenSession& it) {
+  return with_chat(chat, [&](OpenChat& open, OpenSession& it) {
     const auto& all = open.conversation->messages();
     *count = all.size();
     std::transform(all.begin(), all.begin() + static_cast<ptrdiff_t>(std::min(capacity, all.size())), messages, viewed);

@@ -35,11 +35,13 @@ inline Mask mask(hybridge_mask given, void* user) {
   };
 }
 
-inline Generation wishes(const hybridge_generation& chosen, const std::atomic<bool>* cancelled, void* user) {
+inline Generation wishes(const hybridge_generation& chosen, OpenSession& it, void* user) {
   Generation asked{
-      .max_new_tokens = chosen.max_new_tokens, .block_length = chosen.block_length, .cancelled = cancelled,
-      .sampling = sampling(chosen.sampling), .mask = mask(chosen.mask, user)};
-  if (chosen.on_read != nullptr) asked.on_read = [on_read = chosen.on_read, user](size_t count) { on_read(count, user); };
+      .max_new_tokens = chosen.max_new_tokens, .block_length = chosen.block_length, .cancelled = &it.cancelled,
+      .sampling = sampling(chosen.sampling), .mask = mask(chosen.mask, user), .turns = &it.turn};
+  OnRead on_read;
+  if (chosen.on_read != nullptr) on_read = [on_read = chosen.on_read, user](size_t count) { on_read(count, user); };
+  asked.on_read = let_others_run(it, std::move(on_read));
   if (chosen.forced != nullptr) {
     asked.forced = [forced = chosen.forced, user](Tokens text, size_t limit) {
       std::vector<int64_t> tokens(limit);
@@ -70,19 +72,18 @@ inline hybridge_generation chosen_or_usual(const hybridge_generation* options) {
   return usual;
 }
 
-// Lets the session draft with the model that is asked for, if one is, from its next call on, which then waits for that model's
-// turn too. Looks for the grammar that is asked for.
-inline hybridge_status find_parts(hybridge_session session, const hybridge_generation& chosen) {
+// Finds the draft model and the grammar that are asked for, and whose turns the generation waits for.
+inline hybridge_status find_parts(OpenSession& it, const hybridge_generation& chosen) {
+  it.turns = {it.of->turn};
   if (chosen.grammar != 0 && handles<OpenGrammar>().find(chosen.grammar) == nullptr) return HYBRIDGE_INVALID_HANDLE;
   const bool is_beside = chosen.drafter == HYBRIDGE_AUTO_DRAFTER && chosen.draft != 0;
   if (chosen.drafter != HYBRIDGE_DRAFT_MODEL && !is_beside) return HYBRIDGE_OK;
   const auto small = handles<OpenModel>().find(chosen.draft);
   if (small == nullptr) return HYBRIDGE_INVALID_HANDLE;
-  return change(session, [&](OpenSession& it) {
-    if (it.small != small) it.by_small.reset();
-    it.small = small;
-    return HYBRIDGE_OK;
-  });
+  if (it.small != small) it.drop_draft_model();
+  it.small = small;
+  it.turns.push_back(small->turn);
+  return HYBRIDGE_OK;
 }
 
 // The drafters of the session, made when they are first asked for.
@@ -98,7 +99,7 @@ inline Result<Drafter*> draft_model(OpenSession& it) {
   if (!it.by_small) {
     auto made = DraftModel::create(it.small->model, it.session->facts());
     if (!made.ok()) return made.error();
-    it.by_small.emplace(std::move(*made));
+    it.by_small = std::make_shared<DraftModel>(std::move(*made));
   }
   return static_cast<Drafter*>(&*it.by_small);
 }
@@ -135,9 +136,8 @@ inline Result<std::vector<Drafter*>> drafters_of(const hybridge_generation& chos
 
 // A generation that is ready to begin. Hidden states are kept no longer than it lasts: those that nobody reads would pile up.
 inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation& chosen, OpenSession& it, void* user) {
-  it.running.reset();
   it.constraint.reset();
-  Generation asked = wishes(chosen, &it.cancelled, user);
+  Generation asked = wishes(chosen, it, user);
   if (chosen.grammar != 0) {
     const auto grammar = handles<OpenGrammar>().find(chosen.grammar);
     if (grammar == nullptr || chosen.mask != nullptr || chosen.forced != nullptr || chosen.fitting != nullptr) return Error::InvalidArgument;
@@ -151,6 +151,19 @@ inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation
   const bool is_own = it.own && std::ranges::find(drafters, &*it.own) != drafters.end();
   it.session->keep_hidden(is_own || (!drafters.empty() && chosen.reads_hidden != 0));
   return std::make_unique<Generator>(*it.session, std::move(asked), std::move(drafters));
+}
+
+// Runs `call` on a new generation of the session. All of it is one call of the session: whatever it waits for, a cancel
+// ends it.
+template <typename Call>
+hybridge_status begin_generation(hybridge_session handle, const hybridge_generation& chosen, void* user, Call&& call) {
+  const auto begin = [&](OpenSession& it) {
+    if (const hybridge_status found = find_parts(it, chosen); found != HYBRIDGE_OK) return found;
+    it.turn.take(it.turns);
+    auto generator = generator_of(chosen, it, user);
+    return generator.ok() ? call(it, std::move(*generator)) : status(generator.error());
+  };
+  return with_session(handle, begin, true);
 }
 
 // The status of what a generation did, with the grammar's own words for why no token may come.

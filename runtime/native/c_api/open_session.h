@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <hybridge/block_drafter.h>
 #include <hybridge/draft_model.h>
@@ -19,10 +20,9 @@
 
 #include "callback_drafter.h"
 #include "constraint.h"
+#include "turn.h"
 
 namespace hybridge::c {
-
-using Turn = std::recursive_mutex;
 
 // The turn of all models of one file: their checkpoints share rows.
 inline std::shared_ptr<Turn> turn_of(uint64_t fingerprint) {
@@ -35,7 +35,7 @@ inline std::shared_ptr<Turn> turn_of(uint64_t fingerprint) {
   return turn;
 }
 
-// turn: of its sessions, which run one after the other, or in another's callback, and of whoever lets go of a checkpoint.
+// turn: in which its programs run, and in which checkpoints and states are destroyed.
 class OpenModel {
  public:
   explicit OpenModel(std::shared_ptr<const Model> opened) : model(std::move(opened)), turn(turn_of(model->fingerprint())) {}
@@ -58,9 +58,21 @@ class OpenModel {
   std::shared_ptr<const PictureProcessor> pictures_;
 };
 
+// Whoever drops the last reference to one of these leaves what it holds to the model's turn.
+
 struct OpenCheckpoint {
   std::shared_ptr<OpenModel> of;
   std::shared_ptr<const Checkpoint> kept;
+
+  ~OpenCheckpoint() { of->turn->leave(std::const_pointer_cast<Checkpoint>(std::move(kept))); }
+};
+
+// Checkpoints by their texts.
+struct OpenCache {
+  std::shared_ptr<OpenModel> of;
+  std::shared_ptr<PrefixCache> kept;
+
+  ~OpenCache() { of->turn->leave(std::move(kept)); }
 };
 
 struct OpenPicture {
@@ -68,39 +80,72 @@ struct OpenPicture {
   std::shared_ptr<const PreparedPicture> picture;
 };
 
-// Checkpoints by their texts.
-struct OpenCache {
-  std::shared_ptr<OpenModel> of;
-  std::shared_ptr<PrefixCache> kept;
-};
-
+// One call is in it at a time. What a call reads of the session alone needs no turn.
 struct OpenSession {
   std::shared_ptr<OpenModel> of;
   std::unique_ptr<Session> session;
-  std::atomic<bool> busy = false, cancelled = false;
   PromptLookup lookup;
   std::optional<BlockDrafter> own;   // of the session, behind which it is declared
-  std::shared_ptr<OpenModel> small;  // the draft model, whose turn is waited for as well
-  std::optional<DraftModel> by_small;
+  std::shared_ptr<OpenModel> small;  // the draft model
+  std::shared_ptr<DraftModel> by_small;
   std::map<uint64_t, std::unique_ptr<CallbackDrafter>> outside;  // the caller's own that have a number, and 0
   std::unique_ptr<Generator> running;  // refers to the drafters
   std::optional<Constraint> constraint;  // of the last generation
   Drafted drafted;  // what hybridge_draft answered with
+  std::vector<std::shared_ptr<Turn>> turns;  // of the last generation
+  InTurn turn;  // of the call that is in it
+  std::atomic<bool> cancelled = false;
+
+  ~OpenSession() {
+    running.reset();
+    own.reset();
+    outside.clear();
+    drop_draft_model();
+    of->turn->leave(std::move(session));
+  }
+
+  // Lets a call in; changes: one that ends a generation which was begun. A cancel counts from here on: one that came
+  // before was for another call.
+  hybridge_status enter(bool changes) {
+    const std::lock_guard lock(mutex_);
+    if (is_closed_) return HYBRIDGE_INVALID_HANDLE;
+    if (is_busy_) return HYBRIDGE_BUSY;
+    is_busy_ = true;
+    if (changes || running == nullptr) cancelled = false;
+    return HYBRIDGE_OK;
+  }
+
+  void leave() {
+    turn.release();
+    const std::lock_guard lock(mutex_);
+    is_busy_ = false;
+  }
+
+  void cancel() {
+    const std::lock_guard lock(mutex_);
+    cancelled = true;
+  }
+
+  // Lets no call in any more; by the one that is in it.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+  }
 
   // Ends a generation that nobody ended.
   void stop_running() {
+    if (running == nullptr) return;
     running.reset();
-    cancelled = false;
     if (own) own->listen(false);
   }
 
-  void close() {
-    running.reset();
-    own.reset();
-    by_small.reset();
-    outside.clear();
-    session.reset();
+  void drop_draft_model() {
+    if (by_small != nullptr) small->turn->leave(std::move(by_small));
   }
+
+ private:
+  std::mutex mutex_;
+  bool is_busy_ = false, is_closed_ = false;
 };
 
 }  // namespace hybridge::c

@@ -12,9 +12,15 @@
 //
 // Nothing throws and nothing prints. A call that answers anything but HYBRIDGE_OK leaves the state as it was; a generation
 // keeps the tokens that it had given, and after HYBRIDGE_NOT_FINITE tokens may be committed: hybridge_tokens says. Handles are
-// numbers that are never used again: one that is closed, 0 or made up is answered with HYBRIDGE_INVALID_HANDLE. All functions may
-// be called from any thread. Sessions of one model wait for each other, but may be called from each other's callbacks; a session
-// that is in a call answers HYBRIDGE_BUSY to every other call but hybridge_cancel.
+// numbers that are never used again: one that is closed, 0 or made up is answered with HYBRIDGE_INVALID_HANDLE.
+//
+// Threads. All functions may be called from any thread. A session that is in a call answers HYBRIDGE_BUSY to every
+// other call, closing it included, but not to hybridge_cancel. Sessions of one model take turns to run its program, in
+// the order in which they ask: each for one round of a generation or one chunk of a prompt, so generations of several
+// sessions come on together. Functions that only read a session, a chat or a checkpoint, and those that close
+// something, never wait for another session. Memory that cannot be freed while another session runs is freed at the end
+// of its round. A callback may call other sessions, those of other models too: if such a call has to wait, other
+// sessions may take the turns of the calls around it in the meantime.
 #ifndef HYBRIDGE_H
 #define HYBRIDGE_H
 
@@ -97,7 +103,8 @@ typedef struct hybridge_proposal {
 // generation lasts, the text only grows. A token outside the vocabulary ends it with HYBRIDGE_INVALID_ARGUMENT.
 typedef size_t (*hybridge_propose)(const hybridge_context* context, hybridge_proposal* proposal, size_t limit, void* user);
 
-// Called between two chunks of a prompt, with the number of its tokens that are read.
+// Called between two chunks of a prompt, with the number of its tokens that are read; other sessions of the model may
+// run meanwhile.
 typedef void (*hybridge_on_read)(size_t count, void* user);
 
 // Returns seconds, from wherever they are counted.
@@ -163,7 +170,7 @@ typedef struct hybridge_generated {
   double prefill_seconds, draft_seconds, verify_seconds, commit_seconds, decode_seconds, new_seconds;
 } hybridge_generated;
 
-// Called for each token; answers 0 to end the generation behind it.
+// Called for each token, while other sessions of the model may run; answers 0 to end the generation behind it.
 typedef int (*hybridge_on_token)(int64_t token, void* user);
 
 // "0.3.0", and a sentence for a status; never null.
@@ -230,7 +237,7 @@ typedef struct hybridge_array {
 // A program of the caller's: the methods and the state that docs/artifact.md describes, as functions, which may be called from any
 // thread in turn. call runs a method and describes its outputs, at most `capacity`, which last until its next call; it returns how
 // many there are, or -1 where it failed. buffer describes one of the state's, where it is now, and returns 0, or -1 without one.
-// close is called once nothing refers to the program any more.
+// close is called once nothing refers to the program any more, by any thread.
 //
 // verify_lens ascend; draft_blocks are the lengths that its drafter proposes in, the text's last token included, and draft_taps the
 // places of the hidden states that it reads, among `taps` that are put out. names are those of all buffers, bounded of those without
@@ -355,9 +362,10 @@ typedef struct hybridge_drafted {
   int shared_candidates;
 } hybridge_drafted;
 
-// Lets the drafter inside the model read hidden states [rows, width] of committed tokens and the token after each, `following`, and
-// propose at most `limit` ≥ 1 tokens: its best, or drawn at a temperature by noise in [0, 1), `limit` numbers, where that is not null
-// and it can.
+// Lets the drafter inside the model read hidden states [rows, width] of committed tokens and the token after each,
+// `following`, and propose at most `limit` ≥ 1 tokens: its best, or drawn at a temperature by noise in [0, 1), `limit`
+// numbers, where that is not null and it can. HYBRIDGE_INVALID_ARGUMENT for hidden states of another width than the
+// model's; hybridge_failure says which it has.
 hybridge_status hybridge_draft(
     hybridge_session session, const float* hidden, size_t rows, size_t width, const int64_t* following, size_t limit,
     const float* noise, double temperature, hybridge_drafted* drafted);
@@ -366,7 +374,7 @@ hybridge_status hybridge_draft(
 // to the session's checkpoint before, as long as that is open; `bytes` are those of its own, `shared_bytes` those of the rows that
 // it has in common with checkpoints of shorter texts. hybridge_resume empties
 // the slots; a checkpoint of another file's model is HYBRIDGE_INVALID_ARGUMENT. Checkpoints may be closed in any
-// order, behind their model and sessions as well; that waits for what runs in a session of the model.
+// order, and after their model and sessions.
 typedef struct hybridge_kept {
   size_t length, bytes, shared_bytes;
 } hybridge_kept;
@@ -423,12 +431,14 @@ hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated);
 
-// The same, a round at a time, for callers that ask for tokens: begin reads the prompt and answers with the first token; next, where
-// all of the last ones are wanted, with those that follow, none at the end; end, where only the first `taken` are, or no more.
-// Each answers with at most verify_len tokens, and `capacity` must be no less. What the options name must last until the end. Tokens
-// that end a text end nothing here: that is for the caller. Any other call that changes the session's text ends the generation, and
-// so does a snapshot: tokens of a verified block are then left out. HYBRIDGE_INVALID_STATE is the answer from then on, as it is where
-// none was begun.
+// The same, a round at a time, for callers that ask for tokens: begin reads the prompt and answers with the first
+// token; next, where all of the last ones are wanted, with those that follow, none at the end; end, where only the
+// first `taken` are, or no more. Each answers with at most verify_len tokens, and `capacity` must be no less. What the
+// options name must last until the end. Tokens that end a text end nothing here: that is for the caller. Any other call
+// that changes the session's text ends the generation, and so does a snapshot: tokens of a verified block are then left
+// out. HYBRIDGE_INVALID_STATE is the answer from then on, as it is where none was begun. A call that fails ends the
+// generation as well, because the session's text may then lack tokens: after it next answers HYBRIDGE_INVALID_STATE,
+// and end closes the account.
 hybridge_status hybridge_begin(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options, void* user,
     int64_t* tokens, size_t capacity, size_t* given);
@@ -440,10 +450,10 @@ hybridge_status hybridge_end(hybridge_session session, size_t taken, hybridge_ge
 hybridge_status hybridge_progress(hybridge_session session, hybridge_generated* generated);
 hybridge_status hybridge_proposed(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count, int* forced);
 
-// Ends the generation that runs in this session, or waits for another session's: behind its next token, before draft tokens are
-// verified, or between two chunks of its prompt, of which nothing then stays (HYBRIDGE_CANCELLED). One that was begun runs until
-// its end: hybridge_next then has no more tokens. Does nothing where none runs.
-// From any thread, and from the generation's callbacks.
+// Ends the generation that runs in this session, or waits for another session's: behind its next token, before draft
+// tokens are verified, or between two chunks of its prompt, of which nothing then stays (HYBRIDGE_CANCELLED). One that
+// was begun runs until its end: hybridge_next then has no more tokens. It counts as soon as the call is in the session,
+// whatever that waits for, and does nothing where none is. From any thread, and from the generation's callbacks.
 hybridge_status hybridge_cancel(hybridge_session session);
 
 // A tokenizer.json: it makes tokens of a text and a text of tokens, as Hugging Face's tokenizers library does. Once it is open it
@@ -620,6 +630,8 @@ hybridge_status hybridge_chat_with(
     hybridge_session session, hybridge_tokenizer tokenizer, const hybridge_chat_template* chat_template, const hybridge_message* opening,
     size_t count, hybridge_cache cache, hybridge_chat* chat
 );
+
+// Closes a chat, and a session of its own. HYBRIDGE_BUSY while an answer is generated, from its callbacks too.
 hybridge_status hybridge_chat_close(hybridge_chat chat);
 
 // Puts pictures before the chat's next message, in the place of those that wait; they wait on where the message fails. The chat keeps
@@ -627,7 +639,8 @@ hybridge_status hybridge_chat_close(hybridge_chat chat);
 // A message with pictures is HYBRIDGE_INVALID_ARGUMENT if the chat template has no place for them.
 hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* pictures, size_t count);
 
-// Called for each token of an answer, and once at its end; answers 0 to end it.
+// Called for each token of an answer, and once at its end, while other sessions of the model may run; answers 0 to end
+// it.
 typedef int (*hybridge_on_piece)(const hybridge_piece* piece, void* user);
 
 // What ended an answer: the model, a stop string, max_new_tokens or a full context, or the caller.

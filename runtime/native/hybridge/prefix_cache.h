@@ -19,8 +19,9 @@
 
 namespace hybridge {
 
-// At most `budget` bytes together; what was used least recently goes first. Rows by position that longer texts need stay as long
-// as one of these does, and are counted once. One thread at a time.
+// At most `budget` bytes together; what was used least recently goes first. Rows by position that longer texts need
+// stay as long as one of these does, and are counted once. One thread at a time, but for the numbers, which any thread
+// may read meanwhile.
 class PrefixCache {
  public:
   using Kept = std::shared_ptr<const Checkpoint>;
@@ -31,7 +32,7 @@ class PrefixCache {
   void watch(std::function<void(const Kept&)> on_use) { on_use_ = std::move(on_use); }
 
   size_t budget() const { return budget_; }
-  size_t size() const { return kept_.size(); }
+  size_t size() const { return size_; }
   size_t bytes() const { return bytes_; }
 
   // The checkpoint of the longest beginning of `text`, all of it included; null if there is none.
@@ -56,6 +57,7 @@ class PrefixCache {
     if (const auto same = std::find_if(kept_.begin(), kept_.end(), is_same); same != kept_.end()) forget(same);
     use(*checkpoint);
     kept_.push_back(checkpoint);
+    size_ = kept_.size();
     while (bytes_ > budget_) forget(kept_.begin());
     if (on_use_ != nullptr) on_use_(checkpoint);
   }
@@ -75,6 +77,7 @@ class PrefixCache {
   void forget(std::list<Kept>::iterator place) {
     const Kept gone = *place;
     kept_.erase(place);
+    size_ = kept_.size();
     bytes_ -= gone->bounded_bytes();
     for (const RowSegment* each = gone->segment.get(); each != nullptr && --uses_[each] == 0; each = each->parent.get()) {
       uses_.erase(each);
@@ -83,7 +86,7 @@ class PrefixCache {
   }
 
   const size_t budget_;
-  size_t bytes_ = 0;
+  std::atomic<size_t> bytes_ = 0, size_ = 0;
   std::list<Kept> kept_;  // what was used last comes last
   std::map<const RowSegment*, size_t> uses_;
   std::function<void(const Kept&)> on_use_;

@@ -28,6 +28,9 @@ class Program {
   // then logged what it was.
   virtual Result<std::span<const Array>> call(std::string_view name, std::initializer_list<Array> inputs) = 0;
 
+  // Numbers of a method's input; 0 where that is not known.
+  virtual size_t input_count(std::string_view, size_t) const { return 0; }
+
   // One of the buffers that methods keep between calls, where it is now. NotFound without one.
   virtual Result<Array> buffer(const std::string& name) = 0;
 

@@ -61,6 +61,13 @@ class PteMethods final : public Program {
     return values;
   }
 
+  size_t input_count(std::string_view name, size_t index) const override {
+    const auto found = methods_.find(name);
+    if (found == methods_.end()) return 0;
+    const auto meta = found->second.method_meta().input_tensor_meta(index);
+    return meta.ok() ? Array{meta->scalar_type(), Shape(meta->sizes().begin(), meta->sizes().end())}.count() : 0;
+  }
+
   Result<Array> buffer(const std::string& name) override {
     const auto found = buffers_.find(name);
     if (found == buffers_.end()) return Error::NotFound;

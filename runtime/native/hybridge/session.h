@@ -124,6 +124,13 @@ class Session {
   // Hidden states of the last call's tokens, and of those that were committed and not read yet, where they are kept.
   const HiddenStates& hidden() const { return hidden_; }
 
+  // Numbers of a token's hidden states; 0 where neither the program says it nor a call has shown it yet.
+  size_t hidden_width() const {
+    if (hidden_.width() > 0 || !facts().has_drafter()) return hidden_.width();
+    const size_t read = static_cast<size_t>(facts().verify_len()) * facts().draft_taps.size();
+    return program_->input_count("draft", 0) / read * static_cast<size_t>(facts().taps);
+  }
+
   // Keeps hidden states of committed tokens from now on for a drafter to read, or stops; needs a program with taps.
   void keep_hidden(bool wanted) { hidden_.keep(wanted && facts().taps > 0); }
 
@@ -150,8 +157,9 @@ class Session {
     if (!facts().has_drafter() || limit == 0 || following.empty() || !are_known) return Error::InvalidArgument;
     const size_t width = rows.size() / following.size();
     const auto taps = static_cast<size_t>(facts().taps);
-    const bool is_seen = hidden_.width() > 0;  // a session that has run nothing yet has seen none
-    if (width == 0 || width % taps != 0 || rows.size() % following.size() != 0 || (is_seen && width != hidden_.width())) return Error::InvalidArgument;
+    const size_t wanted = hidden_width();
+    const bool has_width = width > 0 && width % taps == 0 && rows.size() % following.size() == 0;
+    if (!has_width || (wanted > 0 && width != wanted)) return Error::InvalidArgument;
     const Floats read = HiddenStates::at(rows, width, facts().draft_taps, taps);
     const auto call = [this](const std::string& name, std::initializer_list<Array> inputs) { return this->call(name, inputs); };
     return hybridge::draft(facts(), call, read, tokens, limit, draws);

@@ -18,6 +18,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -52,11 +53,21 @@ using Fitting = std::function<size_t(Tokens text, Tokens proposed)>;
 // Called with each new token and the logits [V] that it was drawn from.
 using Watch = std::function<void(int64_t token, std::span<const float> logits)>;
 
-// block_length: tokens that are verified at once, the known one included; 0 for what is fastest by what is measured, plain
-// decoding included (hybridge/draft_length_controller.h). cancelled: another thread may set it while the generation runs. mask: what each token may
-// be, if not any; forced and fitting save time where it leaves no choice, and on draft tokens that it refuses. watch: sees each
-// new token. on_read: called between two chunks of the prompt. For tests that repeat themselves: clock, in seconds, and noise,
-// the seed of a sampling without one.
+// Lets other sessions of a model run between two rounds of a generation: taken before the program runs, released after
+// it.
+class Turns {
+ public:
+  virtual ~Turns() = default;
+  virtual void take() = 0;
+  virtual void release() = 0;
+};
+
+// block_length: tokens that are verified at once, the known one included; 0 for what is fastest by what is measured,
+// plain decoding included (hybridge/draft_length_controller.h). cancelled: another thread may set it while the
+// generation runs. mask: what each token may be, if not any; forced and fitting save time where it leaves no choice,
+// and on draft tokens that it refuses. watch: sees each new token. on_read: called between two chunks of the prompt.
+// turns: of this generation, which are taken while the program runs and not between two rounds; null if nothing else
+// runs. For tests that repeat themselves: clock, in seconds, and noise, the seed of a sampling without one.
 struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
   const std::atomic<bool>* cancelled = nullptr;
@@ -66,6 +77,7 @@ struct Generation {
   Fitting fitting = nullptr;
   Watch watch = nullptr;
   OnRead on_read = nullptr;
+  Turns* turns = nullptr;
   std::function<double()> clock = seconds_now;
   std::optional<uint64_t> noise = std::nullopt;
 };
@@ -104,31 +116,27 @@ class Generator {
 
   // Reads the prompt; the first token. Refuses what `generate` does.
   Result<Tokens> begin(Tokens prompt) {
-    if (options_.max_new_tokens < 1 || !options_.sampling.is_valid()) return Error::InvalidArgument;
-    const Logits logits = ET_UNWRAP(timed(done_.prefill_seconds, [&] { return session_.prefill(prompt, options_.cancelled, options_.on_read); }));
-    text_.assign(session_.tokens().begin(), session_.tokens().end());
-    const int64_t first = sampler_.draw(logits.last(), text_);
-    if (first < 0) return NOTHING_ALLOWED;
-    see(first, logits.last());
-    now_ = Round{.tokens = {first}};
-    return Tokens(now_.tokens);
+    auto first = in_turn([&] { return read(prompt); });
+    is_running_ = first.ok();
+    return first;
   }
 
   // All tokens that were given last are wanted; what follows them. None where the context is full, where there are
-  // max_new_tokens, and where it is cancelled.
+  // max_new_tokens, and where it is cancelled. InvalidState behind a call that failed: the session's text may lack
+  // tokens.
   Result<Tokens> next() {
-    ET_CHECK_OK_OR_RETURN_ERROR(settle(now_.tokens.size()));
-    if (is_stuck_) return NOTHING_ALLOWED;
-    if (done_.tokens.size() == options_.max_new_tokens || session_.room() == 0 || is_cancelled()) return Tokens();
-    if (!std::exchange(has_read_, true)) read_prompt();
-    ET_CHECK_OK_OR_RETURN_ERROR(round());
-    if (now_.tokens.empty() && is_stuck_) return NOTHING_ALLOWED;
-    return Tokens(now_.tokens);
+    if (!std::exchange(is_running_, false)) return Error::InvalidState;
+    auto round = in_turn([&] { return follow(); });
+    is_running_ = round.ok();
+    return round;
   }
 
   // The first `taken` tokens that were given last are wanted, and no more come. The session's text then ends just before the last
   // one.
-  Error end(size_t taken) { return settle(std::min(taken, now_.tokens.size())); }
+  Error end(size_t taken) {
+    is_running_ = false;
+    return in_turn([&] { return settle(std::min(taken, now_.tokens.size())); });
+  }
 
   const Generation& options() const { return options_; }
   const Generated& done() const { return done_; }
@@ -139,6 +147,38 @@ class Generator {
 
  private:
   static constexpr Error NOTHING_ALLOWED = Error::InvalidArgument;
+
+  // Runs a step of the generation in its turn.
+  template <typename Step>
+  std::invoke_result_t<Step> in_turn(Step&& step) {
+    if (options_.turns != nullptr) options_.turns->take();
+    auto done = step();
+    if (options_.turns != nullptr) options_.turns->release();
+    return done;
+  }
+
+  Result<Tokens> read(Tokens prompt) {
+    if (options_.max_new_tokens < 1 || !options_.sampling.is_valid()) return Error::InvalidArgument;
+    const Logits logits = ET_UNWRAP(timed(done_.prefill_seconds, [&] {
+      return session_.prefill(prompt, options_.cancelled, options_.on_read);
+    }));
+    text_.assign(session_.tokens().begin(), session_.tokens().end());
+    const int64_t first = sampler_.draw(logits.last(), text_);
+    if (first < 0) return NOTHING_ALLOWED;
+    see(first, logits.last());
+    now_ = Round{.tokens = {first}};
+    return Tokens(now_.tokens);
+  }
+
+  Result<Tokens> follow() {
+    ET_CHECK_OK_OR_RETURN_ERROR(settle(now_.tokens.size()));
+    if (is_stuck_) return NOTHING_ALLOWED;
+    if (done_.tokens.size() == options_.max_new_tokens || session_.room() == 0 || is_cancelled()) return Tokens();
+    if (!std::exchange(has_read_, true)) read_prompt();
+    ET_CHECK_OK_OR_RETURN_ERROR(round());
+    if (now_.tokens.empty() && is_stuck_) return NOTHING_ALLOWED;
+    return Tokens(now_.tokens);
+  }
 
   // drafter: proposed, for a block of `planned` tokens. seconds: until its tokens were there; drafting: of these, those of the
   // drafter's proposal; comparing: those of proposals that are only compared, the last one by `compared`.
@@ -382,6 +422,7 @@ class Generator {
   RoundCosts& costs_;
   std::optional<size_t> fixed_length_;
   bool has_read_ = false, is_stuck_ = false;  // the drafter has the prompt; no token may come any more
+  bool is_running_ = false;                   // it has begun, and neither failed nor ended
   std::vector<int64_t> text_;
   Round now_;
   Generated done_;

@@ -54,9 +54,14 @@ def main() -> int:
                     command = [sys.executable, "-m", "campaigns.processes", "--check", check, str(artifact), str(counts[check])]
                     failed |= report(check, counts[check], name, lambda command=command: in_a_process(command))
         if "hybridge" in artifacts and SANITIZED in (options.only or (SANITIZED,)):
+            from native_programs import native_program
+            from store import demo_folder
+
             from campaigns.processes.checks import under_the_thread_sanitizer
 
-            failed |= report(SANITIZED, 20, "hybridge", lambda: under_the_thread_sanitizer(artifacts["hybridge"], 20))
+            program, demo = native_program("threads"), demo_folder()
+            models = demo / "hybridge-demo", demo / "hybridge-demo-draft"
+            failed |= report(SANITIZED, 20, "hybridge", lambda: under_the_thread_sanitizer(program, *models, 20))
     return 1 if failed else 0
 
 

@@ -17,12 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from campaigns import ROOT
 from hybridge.cache.errors import UsageError
-from hybridge.runtime import pinned
-from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.core.session import Logits, Session
-from hybridge.runtime.kernels import compiling, library
 
 GROWTH = 0.02
 """Memory that a thousand loads may add, of what the process has."""
@@ -213,35 +209,25 @@ def _in_a_child(work: Callable[[], tuple[Logits, Logits]], seconds: float = 60) 
     return answer
 
 
-PROGRAM = ROOT / "tests" / "native" / "threads.cpp"
-FLAGS = ("-std=c++20", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror")
-PROMPT = ("5", "6", "7", "8", "9", "5", "6", "7", "8", "9", "5", "6")
+PROMPT = ("100", "101", "102", "103", "104", "100", "101", "102", "103", "104", "100", "101")
 OPTIONS = "ignore_noninstrumented_modules=1 halt_on_error=1"
 """ExecuTorch is not compiled for the sanitizer, which cannot see how its threads wait for each other."""
 
 
-def compiled(folder: Path, sanitizer: str) -> Path:
-    """Return the program, with the interface and its headers under a sanitizer."""
-    kernels = library.build()
-    sources = [str(PROGRAM), str(SOURCES / "c_api.cpp"), f"-I{SOURCES}", *compiling.include_flags(), *pinned.MACROS]
-    links = [*compiling.link_flags(*pinned.OPERATORS_AND_BACKENDS), str(kernels), f"-Wl,-rpath,{kernels.parent}"]
-    words = [
-        compiling.compiler() or "g++",
-        *FLAGS,
-        f"-fsanitize={sanitizer}",
-        *sources,
-        "-o",
-        str(folder / "threads"),
-        *links,
-    ]
-    subprocess.run(words, check=True)
-    return folder / "threads"
+def under_the_thread_sanitizer(program: Path, artifact: Path, draft: Path, rounds: int) -> tuple[bool, str]:
+    """Run tests/native/threads.cpp.
 
+    Args:
+        program: as tests/native/CMakeLists.txt builds it, with the whole core under the thread sanitizer.
+        artifact: a model with chats.
+        draft: the artifact of its draft model.
+        rounds: rounds of each thread.
 
-def under_the_thread_sanitizer(artifact: Path, rounds: int) -> tuple[bool, str]:
-    """Return whether it went well, and what was found."""
+    Returns:
+        whether it went well, and what was found.
+    """
     with tempfile.TemporaryDirectory() as scratch:
-        words = [str(compiled(Path(scratch), "thread")), str(artifact / "model.pte"), scratch, str(rounds), *PROMPT]
+        words = [str(program), str(artifact), str(draft / "model.pte"), scratch, str(rounds), *PROMPT]
         environment = os.environ | {"TSAN_OPTIONS": OPTIONS}
         done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=1800, check=False)
     print(done.stderr[-4000:], end="", file=sys.stderr)

@@ -10,7 +10,7 @@ public final class Artifact: Sendable {
   /// Throws `.fileAccess`, `.invalidFile` or `.missingOperator`; the error's reason says what is missing.
   public init(folder: String) throws {
     var handle: hybridge_artifact = 0
-    try expectOK(hybridge_artifact_open(folder, &handle))
+    try expectOK(hybridge_artifact_open(terminated("the path", folder), &handle))
     do {
       var model: hybridge_model = 0
       try expectOK(hybridge_artifact_model(handle, &model))
@@ -42,7 +42,7 @@ public final class Artifact: Sendable {
   public func chat(system: String = "", thinking: Thinking = .asUsual, checkpointBytes: Int = 0) throws -> Chat {
     guard checkpointBytes >= 0 else { throw HybridgeError(status: .invalidArgument) }
     var chat: hybridge_chat = 0
-    try system.withCString { system in
+    try terminated("the system prompt", system).withCString { system in
       var options = hybridge_chat_options(system: system, thinking: thinking.code, checkpoint_bytes: checkpointBytes)
       try expectOK(hybridge_chat_open(handle, &options, &chat))
     }
@@ -189,10 +189,16 @@ public final class Chat: @unchecked Sendable {
   public func reset() throws { try call { hybridge_chat_reset(handle) } }
 
   /// Writes the conversation and the state; the file appears whole or not at all.
-  public func save(_ path: String) throws { try call { hybridge_chat_save(handle, path) } }
+  public func save(_ path: String) throws {
+    let path = try terminated("the path", path)
+    try call { hybridge_chat_save(handle, path) }
+  }
 
   /// Goes on with a saved conversation of this artifact.
-  public func load(_ path: String) throws { try call { hybridge_chat_load(handle, path) } }
+  public func load(_ path: String) throws {
+    let path = try terminated("the path", path)
+    try call { hybridge_chat_load(handle, path) }
+  }
 
   /// Ends the answer that runs or waits.
   public func cancel() { hybridge_chat_cancel(handle) }
@@ -209,7 +215,7 @@ public final class Chat: @unchecked Sendable {
     guard maxNewTokens > 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }
     var draws = sampling.code
     var done = hybridge_answer()
-    let copies = stops.map { strdup($0) }
+    let copies = try stops.map { strdup(try terminated("a stop string", $0)) }
     defer { copies.forEach { free($0) } }
     let ends = copies.map { UnsafePointer<CChar>($0) }
     try withoutActuallyEscaping(onPiece) { onPiece in

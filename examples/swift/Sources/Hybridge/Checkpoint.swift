@@ -1,8 +1,8 @@
 import CHybridge
 
-/// A state in memory that any session of its model goes on from, whatever came since: `Session.checkpoint` makes one, and
-/// `Session.resume` goes back to it. Its memory is given back when the last reference goes, which waits for what runs in a
-/// session of the model.
+/// A state in memory that any session of its model goes on from, whatever came since: `Session.checkpoint` makes one,
+/// and `Session.resume` goes back to it. Its memory is given back when the last reference goes: if a session of the
+/// model runs then, at the end of its round.
 public final class Checkpoint: Sendable {
   /// The tokens of its text.
   public let length: Int

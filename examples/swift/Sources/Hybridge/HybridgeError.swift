@@ -28,6 +28,12 @@ func expectOK(_ status: hybridge_status) throws {
   throw HybridgeError(status: Status(rawValue: UInt32(status.rawValue)) ?? .internal, reason: String(cString: hybridge_failure()))
 }
 
+/// Returns a text for C, which reads it up to its first NUL. Throws `.invalidArgument` for one with a NUL inside.
+func terminated(_ name: String, _ text: String) throws -> String {
+  guard !text.utf8.contains(0) else { throw HybridgeError(status: .invalidArgument, reason: "\(name) has a NUL character: remove it") }
+  return text
+}
+
 /// An array that `body` fills, which tells its length where it is given none.
 func filled(_ body: (UnsafeMutablePointer<Int64>?, Int, inout Int) -> hybridge_status) throws -> [Int64] {
   var count = 0

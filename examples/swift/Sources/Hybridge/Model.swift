@@ -42,7 +42,7 @@ public final class Model: Sendable {
 
   private static func open(_ path: String) throws -> hybridge_model {
     var handle: hybridge_model = 0
-    try expectOK(hybridge_model_open(path, &handle))
+    try expectOK(hybridge_model_open(terminated("the path", path), &handle))
     return handle
   }
 }

@@ -3,9 +3,9 @@ import Foundation
 
 /// One conversation: a state that goes on, is kept and is rolled back. Tokens are ids; the app has the tokenizer.
 ///
-/// Calls block and may come from any thread: one that comes while another runs waits for it, as sessions of one model do for
-/// each other. `tokens(after:)` runs off the caller's thread. `cancel` alone never waits. The state's memory is given back when
-/// the last reference goes.
+/// Calls block and may come from any thread: one that comes while another of this session runs waits for it. Sessions
+/// of one model take turns, a round of a generation or a chunk of a prompt at a time. `tokens(after:)` runs off the
+/// caller's thread. `cancel` alone never waits. The state's memory is given back when the last reference goes.
 ///
 /// Every call throws `HybridgeError`: `.invalidArgument` for a token outside the vocabulary, `.noRoom` where the context is
 /// full, `.busy` from the session's own callback.
@@ -86,10 +86,16 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   public func reset() throws { try call { hybridge_reset(handle) } }
 
   /// Writes the whole state, slots included; the file appears whole or not at all.
-  public func save(_ path: String) throws { try call { hybridge_save(handle, path, nil) } }
+  public func save(_ path: String) throws {
+    let path = try terminated("the path", path)
+    try call { hybridge_save(handle, path, nil) }
+  }
 
   /// Goes on where `save` was called, bit for bit, in a session of the same model.
-  public func load(_ path: String) throws { try call { hybridge_load(handle, path) } }
+  public func load(_ path: String) throws {
+    let path = try terminated("the path", path)
+    try call { hybridge_load(handle, path) }
+  }
 
   /// Ends the generation that runs or waits in this session, behind its next token or between two chunks of its prompt.
   public func cancel() { hybridge_cancel(handle) }

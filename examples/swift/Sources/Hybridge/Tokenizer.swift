@@ -7,7 +7,7 @@ public final class Tokenizer: Sendable {
   /// Throws `.fileAccess`, or `.invalidFile` for one that is damaged or of another kind.
   public init(path: String) throws {
     var handle: hybridge_tokenizer = 0
-    try expectOK(hybridge_tokenizer_open(path, &handle))
+    try expectOK(hybridge_tokenizer_open(terminated("the path", path), &handle))
     self.handle = handle
   }
 

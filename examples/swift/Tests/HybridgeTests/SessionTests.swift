@@ -116,6 +116,7 @@ final class SessionTests: XCTestCase {
     refused(.invalidState) { try session.commit(1) }
     refused(.noRoom) { try session.prefill(Array(repeating: 1, count: model.maxSeqLen + 1)) }
     refused(.fileAccess) { try session.load("no such file") }
+    refused(.invalidArgument) { try session.save("victim\0.state") }
     XCTAssertEqual(try session.committed, [])
     XCTAssertTrue(HybridgeError(status: .noRoom).description.contains("(noRoom)"))
   }

@@ -41,7 +41,7 @@ std::vector<int64_t> tokens(JNIEnv* env, jlongArray array) {
   return values;
 }
 
-// UTF-8, up to a byte of zero: nothing behind one could be part of a path.
+// UTF-8. Kotlin refuses a NUL in a text that a C function reads without its length.
 std::string text(JNIEnv* env, jbyteArray array) {
   const jsize count = env->GetArrayLength(array);
   std::string bytes(static_cast<size_t>(count), '\0');

@@ -10,7 +10,7 @@ import java.io.File
  * @throws HybridgeException with [Status.FILE_ACCESS], [Status.INVALID_FILE] or [Status.MISSING_OPERATOR].
  */
 public class Artifact(folder: File) : AutoCloseable {
-    private val handle = LongArray(1).also { made -> expectOk { Native.artifactOpen(folder.path.encodeToByteArray(), made) } }[0]
+    private val handle = LongArray(1).also { made -> expectOk { Native.artifactOpen(terminated("the path", folder.path), made) } }[0]
 
     /**
      * Returns a chat with a state of its own.
@@ -22,7 +22,7 @@ public class Artifact(folder: File) : AutoCloseable {
      */
     public fun chat(system: String? = null, thinking: Thinking = Thinking.AS_USUAL, checkpointBytes: Long = 0): Chat {
         val chat = LongArray(1)
-        expectOk { Native.chatOpen(handle, system?.encodeToByteArray(), thinking.ordinal, checkpointBytes, chat) }
+        expectOk { Native.chatOpen(handle, system?.let { terminated("the system prompt", it) }, thinking.ordinal, checkpointBytes, chat) }
         return Chat(chat[0])
     }
 
@@ -139,10 +139,10 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
     public fun reset(): Unit = call { Native.chatReset(handle) }
 
     /** Writes the conversation and the state; the file appears whole or not at all. */
-    public fun save(file: File): Unit = call { Native.chatSave(handle, file.path.encodeToByteArray()) }
+    public fun save(file: File): Unit = call { Native.chatSave(handle, terminated("the path", file.path)) }
 
     /** Goes on with a saved conversation of this artifact. */
-    public fun load(file: File): Unit = call { Native.chatLoad(handle, file.path.encodeToByteArray()) }
+    public fun load(file: File): Unit = call { Native.chatLoad(handle, terminated("the path", file.path)) }
 
     /** Ends the answer that runs or waits. */
     public fun cancel() {
@@ -168,7 +168,7 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         ask: (LongArray, DoubleArray, Array<ByteArray>, OnPiece, LongArray) -> Int,
     ): Answer {
         val (options, draws) = wishes(maxNewTokens, 0, drafter, sampling, grammar)
-        val ends = stops.map { it.encodeToByteArray() }.toTypedArray()
+        val ends = stops.map { terminated("a stop string", it) }.toTypedArray()
         val answered = LongArray(8)
         val take = OnPiece { content, reasoning -> onPiece(Piece(content.decodeToString(), reasoning.decodeToString())) }
         call { ask(options, draws, ends, take, answered) }

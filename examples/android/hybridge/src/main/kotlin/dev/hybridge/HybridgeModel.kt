@@ -22,7 +22,7 @@ public class HybridgeModel internal constructor(internal val handle: Long) : Aut
      * @throws HybridgeException with [Status.FILE_ACCESS], [Status.INVALID_FILE] or [Status.MISSING_OPERATOR].
      */
     public constructor(file: File) : this(
-        LongArray(1).also { made -> expectOk { Native.modelOpen(file.path.encodeToByteArray(), made) } }[0],
+        LongArray(1).also { made -> expectOk { Native.modelOpen(terminated("the path", file.path), made) } }[0],
     )
 
     public val info: ModelInfo

@@ -5,8 +5,9 @@ import java.io.File
 /**
  * One conversation: a state that goes on, is kept and is rolled back. Tokens are ids; the app has the tokenizer.
  *
- * Calls block and may come from any thread: one that comes while another runs waits for it, as sessions of one model do for
- * each other. So call them from `Dispatchers.IO`, or collect [HybridgeSession.flow]. [cancel] alone never waits.
+ * Calls block and may come from any thread: one that comes while another of this session runs waits for it. Sessions of one model
+ * take turns, a round of a generation or a chunk of a prompt at a time. So call them from `Dispatchers.IO`, or collect
+ * [HybridgeSession.flow]. [cancel] alone never waits.
  *
  * Every call throws [HybridgeException]: [Status.INVALID_ARGUMENT] for a token outside the vocabulary, [Status.NO_ROOM] where
  * the context is full, [Status.BUSY] from the session's own callback, [Status.INVALID_HANDLE] behind [close].
@@ -67,10 +68,10 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
     public fun reset(): Unit = call { Native.reset(handle) }
 
     /** Writes the whole state, slots included; the file appears whole or not at all. */
-    public fun save(file: File): Unit = call { Native.save(handle, file.path.encodeToByteArray()) }
+    public fun save(file: File): Unit = call { Native.save(handle, terminated("the path", file.path)) }
 
     /** Goes on where [save] was called, bit for bit, in a session of the same model. */
-    public fun load(file: File): Unit = call { Native.load(handle, file.path.encodeToByteArray()) }
+    public fun load(file: File): Unit = call { Native.load(handle, terminated("the path", file.path)) }
 
     /**
      * Continues [prompt] and gives each token to [onToken], in this thread. Greedily and with a seed the text is the same with

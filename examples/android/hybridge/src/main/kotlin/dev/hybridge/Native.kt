@@ -154,6 +154,12 @@ internal inline fun expectOk(body: () -> Int) {
     throw HybridgeException(Status.of(code), listOf(Native.statusText(code), why).filter { it.isNotEmpty() }.joinToString("; "))
 }
 
+/** Returns a text for C, which reads it up to its first NUL. Throws with [Status.INVALID_ARGUMENT] for one with a NUL inside. */
+internal fun terminated(name: String, text: String): ByteArray {
+    if ('\u0000' in text) throw HybridgeException(Status.INVALID_ARGUMENT, "$name has a NUL character: remove it")
+    return text.encodeToByteArray()
+}
+
 /** Returns the text that [body] puts into an array of one. */
 internal inline fun text(body: (Array<ByteArray?>) -> Int): String {
     val bytes = arrayOfNulls<ByteArray>(1)

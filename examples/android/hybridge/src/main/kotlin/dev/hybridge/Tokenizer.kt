@@ -8,7 +8,7 @@ import java.io.File
  * @throws HybridgeException with [Status.FILE_ACCESS], or [Status.INVALID_FILE] for one that is damaged or of another kind.
  */
 public class Tokenizer(file: File) : AutoCloseable {
-    internal val handle = LongArray(1).also { made -> expectOk { Native.tokenizerOpen(file.path.encodeToByteArray(), made) } }[0]
+    internal val handle = LongArray(1).also { made -> expectOk { Native.tokenizerOpen(terminated("the path", file.path), made) } }[0]
 
     /**
      * Returns the tokens of a text. around: with what begins and ends every text, such as bos; plain: texts of special tokens are
