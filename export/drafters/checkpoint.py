@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.source.files import check_files, read_object
 from hybridge.export.source.locate import find_checkpoint
+from hybridge.export.source.quantization_methods import quantization_of
+from hybridge.export.source.weight_files import stored_tensors
 from hybridge.runtime.artifacts.options import LIMITS
 
 MOST = 1 << 24
@@ -113,21 +115,27 @@ class ConfigFields:
 
 
 def read_tensors(folder: Path, rename: Callable[[str], str | None]) -> dict[str, Tensor]:
-    """Read the tensors of all safetensors in ``folder`` as float32, under the names that ``rename`` returns, None to skip one.
+    """Read the tensors of all safetensors in ``folder`` as float32, dequantized if its config.json names a quantization.
 
-    Raises CheckpointError if a file cannot be read, or if two tensors get one name.
+    Args:
+        folder: with *.safetensors and config.json.
+        rename: returns the new name of a tensor, None to skip it.
+
+    Raises:
+        CheckpointError: a file cannot be read, a weight lacks its scales, or two tensors get one name.
+        UnsupportedModelError: hybridge does not read the quantization.
     """
-    found: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safetensors.safe_open(path, framework="pt") as file:
-                names = {name: new for name in file.keys() if (new := rename(name)) is not None}  # noqa: SIM118  not a dict
-                if len(names.keys()) > len({*names.values()} - found.keys()):
-                    raise CheckpointError(f"{path} has weights that are there already; are its files of one checkpoint?")
-                found |= {new: file.get_tensor(name).float() for name, new in names.items()}
-        except (OSError, safetensors.SafetensorError) as error:
-            raise CheckpointError(f"{path} cannot be read ({error}); the checkpoint is damaged.") from None
-    return found
+    files = sorted(folder.glob("*.safetensors"))
+    found: set[str] = set()
+    for path in files:
+        names = [new for name in tensor_names(path) if (new := rename(name)) is not None]
+        if len(names) > len({*names} - found):
+            raise CheckpointError(f"{path} has weights that are there already; are its files of one checkpoint?")
+        found |= {*names}
+    quantization = quantization_of(folder, read_object(folder / "config.json"))
+    with stored_tensors(folder, files) as stored:
+        tensors = stored.dequantized(quantization) if quantization else stored.tensors
+        return {new: each[...].float() for name, each in tensors.items() if (new := rename(name)) is not None}
 
 
 def tensor_names(path: Path) -> list[str]:

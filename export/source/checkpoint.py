@@ -12,7 +12,7 @@ import json
 import shutil
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError
+from hybridge.cache.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
 from hybridge.cache.families import FAMILIES, text_config
 from hybridge.cache.families.family import ADVICE
 from hybridge.export.pinned.transformers import (
@@ -58,7 +58,7 @@ from hybridge.export.source.tokenizer import (
     named_ends,
     read_tokenizer,
 )
-from hybridge.export.source.weight_files import loadable, stored_tensors
+from hybridge.export.source.weight_files import loadable, stored_tensors, unread_tensors
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -303,6 +303,11 @@ def _load_weights(source: CheckpointSource, weights: dict[str, Any], pictures: b
     except Exception as error:  # whatever a damaged file or an impossible size makes transformers run into
         raise CheckpointError(_obstacle(folder, config, pictures, error)) from error
     assert not info["missing_keys"], "they are refused before: see refuse_unfit_weights()"
+    if unread := unread_tensors(model, info["unexpected_keys"], lambda name: _is_zero(source, weights, name)):
+        raise UnsupportedModelError(
+            f"{_some(unread)} in {folder} is a tensor of a layer of the model, which nobody reads: the layer would compute "
+            "something else than its publisher's. Take the checkpoint in a form without it."
+        )
     generation = folder / "generation_config.json"
     if "state_dict" in weights and generation.is_file():  # transformers has looked into no folder
         try:
@@ -339,6 +344,14 @@ def _unfit(folder: Path, unfit: UnfitWeightsError) -> str:
 
 def _some(names: list[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def _is_zero(source: CheckpointSource, weights: dict[str, Any], name: str) -> bool:
+    """Return whether the tensor that transformers calls ``name`` is there and all zeros. A file's name may have a prefix."""
+    with ExitStack() as opened:
+        tensors = weights.get("state_dict") or opened.enter_context(stored_tensors(source.folder)).tensors
+        ends = [each for own, each in tensors.items() if own.endswith(name) or name.endswith(own)]
+        return len(ends) == 1 and not bool(ends[0][...].any())
 
 
 # Check that all weights are finite: of a loaded model, or of each weight before a reader works on it

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from transformers import (
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import ATTENTION_ALONE, FAMILIES, SIGNATURES, family_of, plan, text_config
-from hybridge.cache.families.family import summarize
+from hybridge.cache.families.family import ADVICE, summarize
 from hybridge.export.pinned.transformers import attention_interface
 from hybridge.export.source.files import EXPECTED, check_files, download_again, first_line, text_part
 from hybridge.export.source.quantization import Quantization
@@ -49,6 +50,7 @@ def read_config(folder: Path) -> tuple[Any, Quantization | None]:
     path = folder / "config.json"
     check_files(folder, [path.name])
     content = _read_object(path)
+    check_sizes(path, content)
     model_type = content.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(
@@ -65,7 +67,8 @@ def read_config(folder: Path) -> tuple[Any, Quantization | None]:
         else:
             config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         if not known:
-            setattr(text_config(config), ATTENTION_ALONE, True)
+            setattr(_with_head_dim(text_config(config)), ATTENTION_ALONE, True)
+        _tie_as_told(config, content)
         types = plan(text_config(config))
         for part in (config, text_config(config)):
             for name in ("quantization_config", "compression_config"):
@@ -77,6 +80,44 @@ def read_config(folder: Path) -> tuple[Any, Quantization | None]:
     if family_of(text_config(config)) is None:
         raise _unsupported(folder, model_type, {"layer_types": types})
     return config, quantization
+
+
+MOST, MOST_OF_A_SIZE, MOST_TOKENS, MOST_LAYERS = 2**31 - 1, 2**20, 2**24, 1024
+"""Largest whole numbers of a config: of any field, of a size of a layer, of a vocabulary, and of layers."""
+SIZE = re.compile(r".*(size|dim|heads|kernel|rank|groups|experts)")
+
+
+def check_sizes(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for a number in config.json that no model has, before a model of that size is laid out.
+
+    Smaller wrong numbers, those below 1 among them, are refused where a layer is built.
+    """
+    for name, value in content.items():
+        if isinstance(value, dict):
+            check_sizes(path, value)
+        most = MOST_LAYERS if name.endswith("layers") else MOST_OF_A_SIZE if SIZE.fullmatch(name) else MOST
+        most = MOST_TOKENS if "vocab" in name else most
+        if type(value) is int and abs(value) > most and not name.endswith("max_length"):
+            raise CheckpointError(f"{path} says {name} = {str(value)[:30]}, expected at most {most}. {ADVICE}")
+
+
+def _tie_as_told(config: Any, content: dict[str, Any]) -> None:
+    """Tie the heads of a multimodal model and of its text model alike: many a config.json says so in one place alone.
+
+    If the two places disagree, the head is tied. A checkpoint with a head of its own keeps it, as in transformers.
+    """
+    told = {part.get("tie_word_embeddings") for part in (content, text_part(content))} & {True, False}
+    if told and text_config(config) is not config:
+        for part in (config, text_config(config)):
+            part.tie_word_embeddings = True in told
+
+
+def _with_head_dim(config: Any) -> Any:
+    """Fill in a ``head_dim`` of None and return the text config: some classes' layers need it, though their config does not."""
+    width, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
+    if getattr(config, "head_dim", 0) is None and isinstance(width, int) and isinstance(heads, int) and heads > 0:
+        config.head_dim = width // heads
+    return config
 
 
 def known_model_types() -> set[str]:
@@ -134,7 +175,7 @@ def is_plain_attention(config: Any) -> bool:
 def _has_plain_attention(folder: Path) -> bool:
     config = _try_config(folder)
     loadable = {*MODEL_FOR_CAUSAL_LM_MAPPING, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING}
-    return type(config) in loadable and is_plain_attention(text_config(config))
+    return type(config) in loadable and is_plain_attention(_with_head_dim(text_config(config)))
 
 
 def _try_config(folder: Path) -> Any:

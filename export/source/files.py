@@ -30,8 +30,10 @@ def check_files(folder: Path, names: Iterable[str]) -> None:
     """Check the files of ``folder`` among ``names`` that exist; missing ones are ignored.
 
     Raises:
-        CheckpointError: a file is a git-lfs pointer, a link whose target is missing, or cannot be read.
+        CheckpointError: a file is a git-lfs pointer, a link whose target is missing, or cannot be read, or something in
+            the folder is no regular file.
     """
+    check_kinds(folder)
     heads = {name: _head(folder / name) for name in sorted(names) if os.path.lexists(folder / name)}
     if pointers := [name for name, head in heads.items() if head.startswith(LFS_POINTER)]:
         sizes = [re.search(rb"^size (\d+)$", heads[name], re.MULTILINE) for name in pointers]
@@ -41,6 +43,20 @@ def check_files(folder: Path, names: Iterable[str]) -> None:
             f"{'is a git-lfs pointer' if len(pointers) == 1 else 'are git-lfs pointers'} ({megabytes:,.1f} MB are missing). "
             f"Run 'git lfs install' and then 'git lfs pull' in that folder."
         )
+
+
+def check_kinds(folder: Path) -> None:
+    """Raise CheckpointError if ``folder`` holds a pipe, a socket or a device, or a link to one.
+
+    Opening a pipe waits for somebody to write into it, and /dev/zero never ends. All of the folder is looked at, because
+    libraries open files of their own choice.
+    """
+    for place in (folder, folder / "additional_chat_templates"):
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise CheckpointError(
+                    f"{path} is a pipe, a socket or a device, not a file; a checkpoint has regular files and links to them."
+                )
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -168,6 +184,8 @@ def check_folder(folder: Path) -> None:
 
 def check_file(path: Path) -> None:
     """Raise NotACheckpointError for the file ``path``, naming its format if it is known."""
+    if not path.is_file():
+        raise NotACheckpointError(f"{path} is a pipe, a socket or a device, not a file. {EXPECTED}")
     for kind in WEIGHTS_OF_OTHERS:
         if any(fnmatch(path.name.lower(), pattern) for pattern in kind.files):
             raise _error(path, kind)

@@ -122,9 +122,12 @@ AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def _awq(parts: WeightParts, quantization: Quantization) -> Tensor:
-    """Decode qweight [K, N / 8], qzeros [G, N / 8], scales [G, N]."""
+    """Decode qweight [K, N / 8], qzeros [G, N / 8], scales [G, N]; g_idx [K] may say that groups are in order."""
     numbers, zeros = (_in_order(unpack_words(parts[name], 4, 1)) for name in (".qweight", ".qzeros"))
-    return scaled(numbers.T, parts[".scales"].T, zeros.T, blocks=_groups(quantization))
+    groups = parts.get(".g_idx")
+    if groups is not None and bool((groups.diff() < 0).any()):
+        raise ValueError("groups of columns in another order than the columns")
+    return scaled(numbers.T, parts[".scales"].T, zeros.T, blocks=_groups(quantization), groups=groups)
 
 
 def _in_order(numbers: Tensor) -> Tensor:

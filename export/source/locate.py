@@ -19,6 +19,7 @@ from hybridge.export.source.files import (
     HUB_PREFIX,
     check_file,
     check_folder,
+    check_kinds,
     download_again,
     first_line,
     has_weights,
@@ -42,6 +43,7 @@ def find_checkpoint(name: str | Path) -> Path:
         if folder.is_file():
             return folder
         os.listdir(folder)  # glob takes a folder that may not be read for an empty one
+        check_kinds(folder)
         check_folder(folder)
     except PermissionError:
         raise CheckpointError(f"no permission to read {name}; change it, or copy the checkpoint.") from None

@@ -31,7 +31,7 @@ from hybridge.export.pinned.transformers import (
     register_text_model,
     tie_head,
 )
-from hybridge.export.source.files import ADAPTER, base_model, check_files, first_line, read_object
+from hybridge.export.source.files import ADAPTER, base_model, check_files, check_kinds, first_line, read_object
 
 PROBE = (1, 2, 3, 5)
 """Tokens on which the text model of an untried family must compute the same logits as the whole model."""
@@ -153,6 +153,7 @@ def _peft() -> Any:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     """Return the adapter's config. Raises UsageError without one, UnsupportedModelError for another kind than LoRA."""
+    check_kinds(folder)
     if not (folder / ADAPTER).is_file():
         raise UsageError(f"{folder} has no {ADAPTER}, so it is no adapter; give the folder that peft saved.")
     config = read_object(folder / ADAPTER)

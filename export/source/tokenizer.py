@@ -217,9 +217,16 @@ def as_transformers(folder: Path, own: Tokenizer) -> Tokenizer:
 
 def same_tokenizer(one: Tokenizer, other: Tokenizer) -> bool:
     """Return whether two tokenizers have the same parts and put the same tokens around a text."""
-    around = (each.encode("a").ids for each in (one, other))
     first, second = (json.loads(each.to_str()) for each in (one, other))
-    return next(around) == next(around) and all(first.get(part) == second.get(part) for part in PARTS)
+    return _ids(one, "a") == _ids(other, "a") and all(first.get(part) == second.get(part) for part in PARTS)
+
+
+def _ids(tokenizer: Tokenizer, text: str, *, around: bool = True) -> list[int] | None:
+    """Return the tokens of a text, None if the tokenizer has none for it, such as an unknown token that is not there."""
+    try:
+        return list(tokenizer.encode(text, add_special_tokens=around).ids)
+    except Exception:  # the library has no error of its own
+        return None
 
 
 def _without_made_up(loaded: Tokenizer, folder: Path, own: Tokenizer) -> Tokenizer:
@@ -253,8 +260,8 @@ def _loaded(kind: Any, folder: Path) -> Tokenizer | None:
 
 
 def _keeps(tokenizer: Tokenizer, text: str) -> bool:
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
-    return str(tokenizer.decode(ids, skip_special_tokens=False)).strip() == text.strip()
+    ids = _ids(tokenizer, text, around=False)
+    return ids is not None and str(tokenizer.decode(ids, skip_special_tokens=False)).strip() == text.strip()
 
 
 # Convert the files of older checkpoints: sentencepiece's or tiktoken's model, or vocab.json and merges.txt.

@@ -1,17 +1,18 @@
-"""Find the safetensors that hold a checkpoint's weights, check that all are there and readable, and open them."""
+"""Find the safetensors that hold a checkpoint's weights, check that all are there, readable and read, and open them."""
 
 from __future__ import annotations
 
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 import safetensors
+from torch import nn
 
 from hybridge.cache.errors import CheckpointError
 from hybridge.export.source.files import ADAPTER, ADAPTER_WEIGHTS, check_files, download_again, first_line, mlx_error
@@ -175,17 +176,18 @@ class StoredTensors:
 
 
 @contextmanager
-def stored_tensors(folder: Path) -> Iterator[StoredTensors]:
+def stored_tensors(folder: Path, files: Iterable[Path] | None = None) -> Iterator[StoredTensors]:
     """Yield the tensors of the checkpoint in ``folder`` while its files are open.
 
-    Raises CheckpointError if files are missing, damaged or ambiguous.
+    files: those to open, instead of the ones with the model's own weights. Raises CheckpointError if files are missing,
+    damaged or ambiguous.
     """
     check_files(folder, [path.name for path in folder.glob("*.safetensors")])
     tensors: dict[str, LazyTensor] = {}
     metadata: dict[str, str] = {}
     types: dict[str, str] = {}
     with ExitStack() as opened:
-        for path in weight_files(folder):
+        for path in weight_files(folder) if files is None else files:
             try:
                 file = opened.enter_context(safetensors.safe_open(path, framework="pt"))
                 metadata |= file.metadata() or {}
@@ -198,3 +200,36 @@ def stored_tensors(folder: Path) -> Iterator[StoredTensors]:
                     f"({first_line(error)}); {download_again(folder)}."
                 ) from None
         yield StoredTensors(tensors=tensors, metadata=metadata, types=types)
+
+
+# Tensors that nobody reads
+
+HARMLESS = (
+    *("*.rotary_emb.inv_freq", "*.rotary_emb.cos_cached", "*.rotary_emb.sin_cached", "*.masked_bias", "*.position_ids"),
+    *("*.input_scale", "*.activation_scale", "*.k_scale", "*.v_scale", "*.q_scale", "*.num_batches_tracked"),
+)
+"""Tensors that change no number: tables that the model computes, and scales of activations and caches, which stay float32."""
+
+
+def unread_tensors(model: nn.Module, names: Iterable[str], is_zero: Callable[[str], bool]) -> list[str]:
+    """Return those of ``names`` that lie in a layer of the model, or beside a weight of it, and may change what it computes.
+
+    Others are of parts that are left out, such as layers of multi-token prediction. A bias of zeros changes nothing;
+    AutoGPTQ writes one for each weight.
+    """
+    modules = dict(model.named_modules())
+
+    def is_inside(name: str) -> bool:
+        parts = name.split(".")
+        if any(part.isdecimal() and ".".join(parts[: i + 1]) in modules for i, part in enumerate(parts[:-1])):
+            return True
+        beside = modules.get(".".join(parts[:-1]))
+        return beside is not None and next(beside.parameters(recurse=False), None) is not None
+
+    return sorted(
+        name
+        for name in names
+        if is_inside(name)
+        and not any(fnmatch(name, pattern) for pattern in HARMLESS)
+        and not (name.endswith(".bias") and is_zero(name))
+    )

@@ -26,6 +26,10 @@ class Input:
     good: bool = False
 
 
+PIPE = b"\0a pipe that nobody writes to"
+"""The data of an input that is no file's content: a pipe lies in the file's place."""
+
+
 class Target(Protocol):
     """Something that takes hostile input, in a child process that ``command`` starts.
 

@@ -20,6 +20,7 @@ import torch
 from forgery import forge
 
 from campaigns.fuzz import picture_child
+from campaigns.fuzz.driver import PIPE
 from hybridge.cache.errors import HybridgeError
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.manifest import MANIFEST
@@ -67,7 +68,10 @@ def changed(base: Path, name: str, data: bytes) -> Iterator[Path]:
                 (folder / path.name).hardlink_to(path)
         if (base / MANIFEST).exists():
             shutil.copy(base / MANIFEST, folder)
-        (folder / name).write_bytes(data)
+        if data == PIPE:
+            os.mkfifo(folder / name)
+        else:
+            (folder / name).write_bytes(data)
         if (folder / MANIFEST).exists():
             _forge(folder)
         yield folder

@@ -20,7 +20,7 @@ from typing import Any
 from state_files import forge_state
 
 from campaigns import ROOT
-from campaigns.fuzz.driver import Input
+from campaigns.fuzz.driver import PIPE, Input
 
 INTEGERS = (0, 1, 2, 3, 7, 127, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 VALUES: tuple[Any, ...] = (
@@ -156,9 +156,11 @@ class Files:
         return {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
     def make(self, seed: int, index: int) -> Input:
-        """One input of twenty is the file as it is, which must be taken."""
+        """One input of twenty is the file as it is, which must be taken, and one of a checkpoint a pipe in its place."""
         rng = random.Random(f"{self.name} {seed} {index}")
         good = (self.base() / self.file).read_bytes()
+        if index % 20 == 1 and self.child == "checkpoint":
+            return Input(PIPE, f"{self.file}, a pipe that nobody writes to")
         data = good if index % 20 == 0 else self.change(rng, good)
         return Input(data, f"{self.file}, {len(data)} bytes{' as they are' * (data == good)}", good=data == good)
 
@@ -193,6 +195,20 @@ def artifact(kind: str) -> Path:
 def checkpoint() -> Path:
     """Return a copy of the embedded checkpoint."""
     return Path(shutil.copytree(EMBEDDED, work() / "checkpoint"))
+
+
+SIZES_OF_NONE = (0, -1, -2, -(2**31), 2**20, 2**31, 2**63, 10**30)
+
+
+def changed_config(rng: random.Random, text: bytes) -> bytes:
+    """Return a config.json with one whole number below 1 or beyond any model's, or changed as other JSON is."""
+    content = json.loads(text)
+    places = [way for way in _paths(content) if type(_at(content, way)) is int]
+    if rng.random() < 0.6:
+        return changed_text(rng, text)
+    *way, last = rng.choice(places)
+    _at(content, tuple(way))[last] = rng.choice(SIZES_OF_NONE)
+    return json.dumps(content).encode()
 
 
 def changed_program(rng: random.Random, data: bytes) -> bytes:
@@ -245,6 +261,6 @@ TARGETS = (
     Files("manifests", "artifact", lambda: artifact("hybridge"), "manifest.json", changed_text),
     Files("tokenizers", "tokenizer", lambda: artifact("hybridge"), "tokenizer.json", changed_text),
     Files("states", "state", lambda: artifact("hybridge"), "saved", changed_state),
-    Files("configs", "checkpoint", checkpoint, "config.json", changed_text),
+    Files("configs", "checkpoint", checkpoint, "config.json", changed_config),
     Files("weights", "checkpoint", checkpoint, "model.safetensors", changed_safetensors),
 )

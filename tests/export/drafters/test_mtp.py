@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from checkpoint_forms import edit_json
 from drafter_programs import compare_blocks, distributions, draft
 from mtp_reference import MtpReference, published, random_mtp, save_mtp
+from quantized_folders import FORMS
 from store import exported
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
 
@@ -19,7 +21,7 @@ from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedMod
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.drafter import DrafterPlan
-from hybridge.export.drafters.mtp import MtpPlan, MtpWeights, load_mtp
+from hybridge.export.drafters.mtp import MtpPlan, MtpWeights, has_mtp, load_mtp
 from hybridge.export.drafters.plan import plan_drafter, plan_own_drafter
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, resolve_checkpoint
@@ -200,6 +202,25 @@ def test_weights_are_read_from_their_own_shard(tmp_path: Path) -> None:
     assert {"mtp.fc.weight", "mtp.pre_fc_norm_hidden.weight", "mtp.layers.0.self_attn.q_proj.weight"} < got.keys()
     assert got.keys() == want.keys()
     assert all(torch.equal(each, want[name]) for name, each in got.items())
+
+
+@pytest.mark.parametrize("form", ["fp8", "nvfp4", "int8"])
+def test_quantized_layers_are_the_numbers_that_they_stand_for(tmp_path: Path, form: str) -> None:
+    save_mtp(tmp_path, tiny_config("qwen3_5_text", hidden_size=64, intermediate_size=96, head_dim=32))
+    path = tmp_path / "mtp.safetensors"
+    stored, want = safetensors.torch.load_file(path), safetensors.torch.load_file(path)
+    for name in [name for name in stored if name.endswith("_proj.weight")]:
+        parts, want[name] = FORMS[form].quantize(stored.pop(name))
+        stored |= {name.removesuffix(".weight") + end: part.contiguous() for end, part in parts.items()}
+    assert len(stored) > len(want)
+    safetensors.torch.save_file(stored, path)
+    edit_json(tmp_path / "config.json", quantization_config=FORMS[form].config)
+    checkpoint = load_checkpoint(tmp_path)
+    assert has_mtp(checkpoint.source)
+    got = published(checkpoint.model, load_mtp(checkpoint))
+    assert got.keys() == want.keys()
+    for name, each in got.items():
+        torch.testing.assert_close(each, want[name], rtol=1e-6, atol=0)  # for the order of two products
 
 
 @pytest.mark.parametrize(

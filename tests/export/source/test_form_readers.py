@@ -460,7 +460,6 @@ def test_packed_bits_that_cross_words_are_refused(bits: int) -> None:
     ("form", "end", "drawn"),
     [
         ("int4 by rows", ".weight_global_scale", torch.tensor([2.0])),
-        ("awq", ".g_idx", torch.zeros(192, dtype=torch.int32)),
         ("compressed nvfp4", ".weight_zero_point", torch.zeros(48, 4)),
         ("modelopt fp8", ".weight_scale_2", torch.tensor(2.0)),
     ],
@@ -470,6 +469,14 @@ def test_a_part_that_no_reader_knows_is_refused(form: str, end: str, drawn: Tens
     parts = case.parts()
     with pytest.raises(UnsupportedModelError, match=rf"{STEM}{end} is a part of a weight that hybridge cannot read"):
         decoded(case, parts | {end: drawn})
+
+
+def test_columns_of_awq_are_in_the_order_of_their_groups() -> None:
+    case = CASES["awq"]
+    parts, order = case.parts(), torch.arange(192, dtype=torch.int32) // 128
+    torch.testing.assert_close(decoded(case, parts | {".g_idx": order})[case.weight], case.read(parts), rtol=1e-6, atol=0)
+    with pytest.raises(CheckpointError, match="groups of columns in another order"):
+        decoded(case, parts | {".g_idx": order.flip(0)})
 
 
 @pytest.mark.parametrize(

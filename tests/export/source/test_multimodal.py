@@ -1,10 +1,12 @@
 """Of a multimodal checkpoint the text model is exported, and it computes what the whole computes for text."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny import lively
 from transformers import AutoConfig, AutoModelForImageTextToText
 from zoo import VARIANTS
@@ -63,3 +65,25 @@ def test_the_text_model_of_a_multimodal_checkpoint(tmp_path: Path, whole: str) -
     assert not [name for name, _ in loaded.named_parameters() if "vision" in name]
     session = eager_session(loaded, ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=5))
     torch.testing.assert_close(torch.from_numpy(session.prefill(text[0].tolist())), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pictures", [False, True])
+@pytest.mark.parametrize(("top", "inside"), [(True, None), (None, True), (True, False), (False, True), (False, None)])
+def test_a_head_is_tied_wherever_the_config_says_so(
+    tmp_path: Path, top: bool | None, inside: bool | None, pictures: bool
+) -> None:
+    """Without a head in the file, and the same with one of its own where neither place says tied."""
+    text = {"model_type": "qwen3_5_text", **WHOLES["qwen3_5"][1]}
+    config = AutoConfig.for_model("qwen3_5", text_config=text, vision_config=VISION)
+    lively(AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()).save_pretrained(tmp_path)
+    weights, content = load_file(tmp_path / "model.safetensors"), json.loads((tmp_path / "config.json").read_text())
+    head, tied = weights.pop("lm_head.weight"), True in (top, inside)
+    save_file(weights | ({} if tied else {"lm_head.weight": head}), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    for part, told in ((content, top), (content["text_config"], inside)):
+        part.pop("tie_word_embeddings", None)
+        if told is not None:
+            part["tie_word_embeddings"] = told
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    model = load_checkpoint(tmp_path, pictures=pictures).model
+    want = next(each for name, each in weights.items() if name.endswith("embed_tokens.weight")) if tied else head
+    assert model.get_output_embeddings().weight.equal(want)

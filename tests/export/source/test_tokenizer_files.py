@@ -17,7 +17,7 @@ from transformers import GenerationConfig
 from hybridge.cache.errors import ArtifactError, CheckpointError
 from hybridge.export.cli.progress import ConsoleProgress
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
-from hybridge.export.source.tokenizer import TokenizerFiles, read_tokenizer
+from hybridge.export.source.tokenizer import TokenizerFiles, as_transformers, read_tokenizer
 from hybridge.export.write.manifest import write_tokenizer
 from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.integrations.causal_lm import read_generation_config
@@ -182,6 +182,16 @@ def test_a_plain_tokenizer_is_copied_byte_for_byte(tmp_path: Path) -> None:
     (tmp_path / "artifact").mkdir()
     read_tokenizer(tmp_path).write(tmp_path / "artifact")
     assert (tmp_path / "artifact" / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+
+
+def test_a_token_that_only_transformers_class_has_is_not_needed(tmp_path: Path) -> None:
+    """Gemma's class makes an unknown token up; without the file's own it cannot encode all texts, and the file can."""
+    save_checkpoint(tmp_path, tiny_config("gemma3_text"))
+    save_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink(missing_ok=True)
+    own = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert own.token_to_id("<unk>") is None
+    assert as_transformers(tmp_path, own) is own
 
 
 def test_a_tokenizer_that_is_none_is_named(tmp_path: Path) -> None:

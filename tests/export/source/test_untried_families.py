@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tiny import save_lively_checkpoint, tiny_config
+from transformers import AutoConfig
+from zoo.sizes import SIZES
 from zoo.untried import UNTRIED
 
 from hybridge.cache.errors import UnsupportedModelError, ValidationError
@@ -35,6 +38,16 @@ def test_a_session_gives_the_uncached_logits(tmp_path: Path, family: str, varian
     torch.testing.assert_close(torch.from_numpy(session.verify(tokens[30:35])), want[30:35], rtol=0, atol=atol)
     session.commit(3)
     torch.testing.assert_close(torch.from_numpy(session.decode(tokens[33])), want[33], rtol=0, atol=atol)
+
+
+def test_a_head_dim_of_null_is_what_the_heads_leave(tmp_path: Path) -> None:
+    """transformers' config class takes it, and its layers do not."""
+    sizes = {**SIZES, "head_dim": SIZES["hidden_size"] // SIZES["num_attention_heads"]}
+    save_lively_checkpoint(tmp_path, AutoConfig.for_model("hunyuan_v1_dense", **sizes))
+    config = json.loads((tmp_path / "config.json").read_text())
+    want = uncached(load_checkpoint(tmp_path).model)([5, 6, 7])
+    (tmp_path / "config.json").write_text(json.dumps(config | {"head_dim": None}))
+    assert uncached(load_checkpoint(tmp_path).model)([5, 6, 7]).equal(want)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "deepseek_v3", "mpt", "rwkv", "made_up"])
