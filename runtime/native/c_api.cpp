@@ -213,7 +213,7 @@ hybridge_status hybridge_reset(hybridge_session session) {
 hybridge_status hybridge_save(hybridge_session session, const char* path, const char* note) {
   if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   const char* noted = note == nullptr ? "" : note;
-  return with_session(session, [&](OpenSession& it) { return status(it.session->save(path, noted)); });
+  return with_session_in_turn(session, [&](OpenSession& it) { return status(it.session->save(path, noted)); });
 }
 
 hybridge_status hybridge_load(hybridge_session session, const char* path) {

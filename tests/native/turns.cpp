@@ -215,7 +215,9 @@ void no_cancel_is_lost(const Models& models) {
         {under, [&] { return hybridge_chat_retry(chat, options, nullptr, 0, nullptr, nullptr, nullptr); }}};
     for (const hybridge_model of : {models.target, models.draft}) {
       if (options == &plain && of == models.draft) continue;
-      for (const auto& [callee, call] : calls) {
+      for (const auto& each : calls) {
+        const hybridge_session callee = each.first;
+        const auto& call = each.second;
         hybridge_status got = HYBRIDGE_BUSY;
         std::thread waiting;
         const hybridge_session busy = models.session(of);

@@ -464,7 +464,7 @@ hybridge_status hybridge_chat_cancel(hybridge_chat chat) {
 
 hybridge_status hybridge_chat_save(hybridge_chat chat, const char* path) {
   if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return with_chat(chat, [&](OpenChat& open, OpenSession&) {
+  return change_chat(chat, [&](OpenChat& open, OpenSession&) {
     return answered(*open.conversation, open.conversation->save(path));
   });
 }

@@ -215,7 +215,7 @@ public final class Chat: @unchecked Sendable {
     guard maxNewTokens > 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }
     var draws = sampling.code
     var done = hybridge_answer()
-    let copies = try stops.map { strdup(try terminated("a stop string", $0)) }
+    let copies = try stops.map { try terminated("a stop string", $0) }.map { strdup($0) }
     defer { copies.forEach { free($0) } }
     let ends = copies.map { UnsafePointer<CChar>($0) }
     try withoutActuallyEscaping(onPiece) { onPiece in
