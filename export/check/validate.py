@@ -75,7 +75,7 @@ def validate_session(
             drafted=_own_drafter(session),
             pictures=pictures,
         )
-    report.tokenizer = texts
+    report.tokenizer, report.reader = texts, source.reader
     if is_lossy(options):
         original = uncached(load_original(source, opened.manifest).model)
         report.drift = measure_drift(session, original, oracle, seed=seed)
@@ -271,10 +271,14 @@ class TextCheck:
 
 @dataclass(kw_only=True)
 class ValidationReport:
-    """The result of a validation: counts and errors, absolute and relative to the largest logit."""
+    """The result of a validation: counts and errors, absolute and relative to the largest logit.
+
+    reader: of the reference's weights; the export read them by the same one, so a validation says nothing of it.
+    """
 
     seed: int
     tolerance: float
+    reader: str = ""
     operations: Counter[str] = field(default_factory=Counter)
     compared: int = 0
     worst: float = 0.0

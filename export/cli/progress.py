@@ -80,6 +80,7 @@ def rows(report: ValidationReport) -> list[tuple[str, Any]]:
     mark = "[green]passed[/]" if report.passed else "[bold red]FAILED[/]"
     kinds = ", ".join(f"{count} {name}" for name, count in report.operations.most_common())
     return [
+        ("reference's weights read by", report.reader),
         ("random operations", f"{report.operations.total()} ({kinds})"),
         ("logit vectors compared", f"{report.compared}"),
         ("worst error", f"{report.worst:.2e} = {report.worst_relative:.2e} of the largest logit"),

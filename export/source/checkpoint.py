@@ -101,6 +101,15 @@ class CheckpointSource:
         tensors = self.gguf.tensors.values() if self.gguf else ()
         return sorted({tensor.kind_name for tensor in tensors if not tensor.is_float})
 
+    @property
+    def reader(self) -> str:
+        """Return the words for what turns the files into the numbers of the weights, which a validation takes on trust."""
+        if self.quantization is not None:
+            return f"hybridge's own reader of {self.quantization.method.name}, as in the export"
+        if self.gguf_types:
+            return "the gguf package's reader of blocks, as in the export"
+        return "safetensors" if self.gguf is None else "the gguf package"
+
     @cached_property
     def tokenizer(self) -> TokenizerFiles:
         """The tokenizer of the checkpoint, or the one that replaces it.

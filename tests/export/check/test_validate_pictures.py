@@ -52,6 +52,7 @@ def test_random_programs_with_pictures(pictures_artifact: Path, pictures_checkpo
     assert report.operations["picture"] > 4
     assert report.worst_relative <= 2e-5
     assert report.generation.rollbacks > 0
+    assert report.to_dict()["reader"] == "safetensors"
 
 
 @pytest.mark.thorough

@@ -14,10 +14,12 @@ from tiny import save_checkpoint, save_tokenizer, tiny_config
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.export.check.validate import ValidationReport
+from hybridge.export.cli.progress import plain_rows
 from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import pack_weights
-from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
 
 FITS_4_BITS = {"gptq sym", "auto-round", "int4"}
@@ -59,6 +61,19 @@ def test_numbers_of_few_bits_stay_as_they_are(tmp_path: Path, quantize: str, fit
         for name, layer in layers.items():
             kept = weights(layer.packed, layer.factors, layer.out_features).equal(numbers[f"{name}.weight"])
             assert kept == (form in fits), (form, name)
+
+
+@pytest.mark.parametrize(
+    ("form", "reader"),
+    [("gptq", "hybridge's own reader of GPTQ, as in the export"), ("fp8", "hybridge's own reader of FP8, as in the export")],
+)
+def test_a_validation_says_who_read_the_weights(tmp_path: Path, form: str, reader: str) -> None:
+    """Both of its sides read them by the same code, so it proves nothing of that."""
+    save_quantized(tmp_path, form, layers=1)
+    source = resolve_checkpoint(tmp_path)
+    report = ValidationReport(seed=0, tolerance=1e-5, reader=source.reader)
+    assert report.to_dict()["reader"] == reader
+    assert dict(plain_rows(report))["reference's weights read by"] == reader
 
 
 # Bad input
