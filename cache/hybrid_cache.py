@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.cache import DEFAULT_MAX_SEQ_LEN
+from hybridge.cache.arguments import checked
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import SnapshotError, UsageError
-from hybridge.cache.families import Config, build_layers, config_dtype
+from hybridge.cache.families import Config, build_layers, config_dtype, text_config
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
-from hybridge.cache.transformers_api import TransformersCacheApi
+from hybridge.cache.transformers_api import TAKES_CACHE_PARAMS, TransformersCacheApi
 
 Layer = TypeVar("Layer", bound=CacheLayer)
 
@@ -58,6 +59,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         self.register_buffer("operations", torch.zeros(1, dtype=torch.long))
 
     @classmethod
+    @checked
     def from_config(
         cls,
         config: Config,
@@ -75,12 +77,15 @@ class HybridCache(TransformersCacheApi, nn.Module):
 
         max_seq_len is in tokens; left out it is 2048 with a warning, never ``config.max_position_embeddings``, which is ten
         million for some models. dtype, of keys, values and conv windows, is the config's by default;
-        kv_dtype, float16 or int8, is what those of full attention are rounded to.
+        kv_dtype, float16 or int8, is what those of full attention are rounded to. A model that ignores ``past_key_values`` and
+        takes ``cache_params`` comes with a warning.
         Raises UsageError for a size below 1 and UnsupportedModelError for an unknown layer.
         """
         if max_seq_len is None:
             max_seq_len = DEFAULT_MAX_SEQ_LEN
             warnings.warn(f"max_seq_len was not given: the cache holds {max_seq_len} tokens", stacklevel=2)
+        if (name := text_config(config).model_type) in TAKES_CACHE_PARAMS:
+            warnings.warn(f"transformers' {name} ignores past_key_values; pass this cache as cache_params", stacklevel=2)
         sizes = CacheSizes(
             max_seq_len=max_seq_len,
             prefill_chunk=prefill_chunk,
@@ -204,6 +209,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         """Return a copy of the committed state, valid whatever comes after; for eager use, where memory is cheap."""
         return Snapshot(self.layout(), {name: tensor.clone() for name, tensor in self.named_buffers()})
 
+    @checked
     def restore(self, snapshot: Snapshot) -> None:
         """Restore a snapshot of this cache or of one with the same layout. Buffers keep their addresses.
 

@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hybridge.cache.arguments import checked
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import CapacityError, UsageError
 from hybridge.cache.layers.attention import AttentionLayer
 
 if TYPE_CHECKING:
     from hybridge.cache.layers.layer import CacheLayer
+
+
+TAKES_CACHE_PARAMS = frozenset({"falcon_mamba", "mamba", "mamba2"})
+"""Model types whose forward takes a cache as ``cache_params``, and ignores ``past_key_values``."""
 
 
 class TransformersCacheApi:
@@ -54,7 +59,11 @@ class TransformersCacheApi:
         return seen[0].transpose(1, 2), seen[1].transpose(1, 2)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int | Tensor]:
-        """Return number and first position of the keys that ``update`` returns for this many queries."""
+        """Return number and first position of the keys that ``update`` returns for this many queries.
+
+        transformers makes its masks before any layer writes. Raises CapacityError if the tokens do not fit.
+        """
+        self._check_fits(self.sizes.batch_size, query_length)
         layers = self._attention_layers()
         sliding = [i for i in layers if self._attention(i).window]
         full = [i for i in layers if not self._attention(i).window]
@@ -92,8 +101,15 @@ class TransformersCacheApi:
         return self._states("recurrent_state", layer_idx)[state_idx]
 
     def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any) -> Tensor:
-        """Take the conv's new inputs [B, C, T]; returns window and inputs [B, C, W + T]."""
+        """Take the conv's new inputs [B, C, T]; returns window and inputs [B, C, W + T].
+
+        Without attention the last conv moves the length. Raises like ``update`` there.
+        """
         state = self.get_conv_state(layer_idx, state_idx)
+        if not self._attention_layers():
+            self._check_fits(*conv_states.shape[::2])
+            if (layer_idx, state_idx) == self._last_conv():
+                self.length.add_(conv_states.shape[-1])
         window = torch.cat([state.to(conv_states.dtype), conv_states], dim=-1)
         state.copy_(window[..., window.shape[-1] - state.shape[-1] :])
         return window
@@ -115,6 +131,7 @@ class TransformersCacheApi:
     def is_croppable(self) -> bool:
         return all(isinstance(part, AttentionLayer) for layer in self.cache_layers() for part in layer.leaves())
 
+    @checked
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last ``-tokens_to_remove`` tokens, as transformers' assisted generation does.
 
@@ -149,7 +166,8 @@ class TransformersCacheApi:
         """Do nothing: rows behind the length are kept as they are."""
 
     def is_recording_past(self, layer_idx: int) -> bool:
-        return False
+        """Return True to have a single token come through ``update_conv_state`` too, which moves the length."""
+        return not self._attention_layers()
 
     # Inside
 
@@ -174,6 +192,12 @@ class TransformersCacheApi:
         """Return the layers that ``update`` is called for: transformers passes shared keys and values on by itself."""
         layers = enumerate(self.cache_layers())
         return [i for i, layer in layers if any(isinstance(part, AttentionLayer) and part.keeps for part in layer.leaves())]
+
+    def _last_conv(self) -> tuple[int, int]:
+        """Return layer and number of the conv state that a forward updates last."""
+        counts = [len(self._states("conv_state", i)) for i in range(len(self))]
+        last = max(i for i, count in enumerate(counts) if count)
+        return last, counts[last] - 1
 
     def _states(self, name: str, layer_idx: int) -> list[Tensor]:
         return [part.get_buffer(name) for part in self.cache_layers()[layer_idx].leaves() if name in part.committed]

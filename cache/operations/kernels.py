@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -97,6 +97,7 @@ def _source(block: Block, held: Tensor, length: int) -> Tensor:
     return (torch.arange(block.length)[:, None] * length + distance).flatten()
 
 
+@runtime_checkable
 class Kernels(Protocol):
     """A kernel set; every method may assume contiguous buffers."""
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from ctypes import byref, c_int64, c_size_t, c_uint64, create_string_buffer
+from ctypes import byref, c_size_t, c_uint64, create_string_buffer
 from typing import TYPE_CHECKING
 
+from hybridge.cache.arguments import checked
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.artifacts.options import DEFAULT_BYTES
 from hybridge.runtime.core.interface import CachedStruct, Handle, KeptStruct, OnUse
 from hybridge.runtime.core.library import run
-from hybridge.runtime.core.model import Owned
+from hybridge.runtime.core.model import Model, Owned
 from hybridge.runtime.core.pictures import behind_picture
+from hybridge.runtime.core.sampling import Tokens, core_ids, token_ids
 
 if TYPE_CHECKING:
     from hybridge.runtime.core.drafters import Drafter
-    from hybridge.runtime.core.model import Model
     from hybridge.runtime.core.session import Session
 
 EVERY = 512
@@ -45,6 +46,7 @@ class Checkpoint(Owned):
         run("checkpoint_parts", self.handle, ids, len(ids), byref(count))
         return list(ids)
 
+    @checked
     def part(self, place: int) -> bytes:
         """Return the bytes of a part, for ``Session.read_checkpoint`` of any process."""
         size = c_size_t()
@@ -60,6 +62,7 @@ class PrefixCache(Owned):
     Rows by position that longer texts need stay as long as one of these does, and are counted once.
     """
 
+    @checked
     def __init__(self, model: Model, budget: int = DEFAULT_BYTES, used: Callable[[Checkpoint], None] | None = None) -> None:
         """budget: bytes; 0 keeps nothing. used: called with each checkpoint that is kept or found. Raises UsageError."""
         if budget < 0:
@@ -78,22 +81,25 @@ class PrefixCache(Owned):
         """Return the bytes of everything that is kept."""
         return int(self._sizes().bytes)
 
+    @checked
     def watch(self, used: Callable[[Checkpoint], None] | None) -> None:
         """Call ``used`` with each checkpoint that is kept or found from now on, in the middle of that call."""
         self._on_use = OnUse() if used is None else OnUse(lambda handle, _: used(Checkpoint(handle)))
         run("cache_watch", self.handle, self._on_use, None)
 
-    def find(self, tokens: Sequence[int]) -> Checkpoint | None:
+    def find(self, tokens: Tokens) -> Checkpoint | None:
         """Return the checkpoint of the longest beginning of ``tokens``, all of them included; none if there is none."""
-        handle = Handle()
-        run("cache_find", self.handle, (c_int64 * len(tokens))(*tokens), len(tokens), byref(handle))
+        ids, handle = core_ids(tokens), Handle()
+        run("cache_find", self.handle, ids, len(ids), byref(handle))
         return Checkpoint(handle.value) if handle.value else None
 
-    def has(self, tokens: Sequence[int]) -> bool:
+    def has(self, tokens: Tokens) -> bool:
         """Return whether there is a checkpoint of exactly this text, which then counts as used."""
-        found = self.find(tokens)
-        return found is not None and found.length == len(tokens)
+        ids = token_ids(tokens)
+        found = self.find(ids)
+        return found is not None and found.length == len(ids)
 
+    @checked
     def add(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint in the place of another one of its text, as far as the budget goes."""
         run("cache_add", self.handle, checkpoint.handle)

@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridge.cache.arguments import checked
 from hybridge.cache.errors import DraftError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import Description
@@ -60,6 +61,7 @@ class Proposal:
     confidences: Sequence[float] | None = None
 
 
+@runtime_checkable
 class DraftTarget(Protocol):
     """The model that a drafter drafts for: a ``Session`` or its ``Model``."""
 
@@ -106,6 +108,7 @@ class BlockDrafter:
     kind: ClassVar = DrafterKind.OWN
     needs_hidden: ClassVar = True
 
+    @checked
     def __init__(self, target: DraftTarget) -> None:
         """Draft for ``target``, a session or model of the artifact. Raises DraftError if it has no drafter."""
         if target.manifest.drafter is None:
@@ -125,12 +128,14 @@ class DraftModel:
     kind: ClassVar = DrafterKind.MODEL
     needs_hidden: ClassVar = False
 
+    @checked
     def __init__(self, model: Model, target: DraftTarget) -> None:
         """Draft with ``model``. Raises DraftError if it does not fit ``target``."""
         check_draft(model, target)
         self.model = model
 
     @classmethod
+    @checked
     def load(cls, folder: str | Path, artifact: Artifact, target: DraftTarget) -> DraftModel:
         """Open the draft's artifact for ``target``, a session or model of ``artifact``.
 
@@ -149,6 +154,7 @@ class AutoDrafter:
 
     kind: ClassVar = DrafterKind.AUTO
 
+    @checked
     def __init__(self, target: DraftTarget, beside: DraftModel | Proposer | None = None) -> None:
         """Draft for ``target``, a session or model of the artifact. beside: a draft model or a drafter in Python, too."""
         self.beside = beside

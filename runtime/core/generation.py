@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ctypes import POINTER, Array, byref, c_double, c_int, c_int64, c_size_t, c_uint64, cast, pointer
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.ctypeslib import as_array
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hybridge.cache.errors import DraftError
 from hybridge.runtime.core import interface
-from hybridge.runtime.core.drafters import AutoDrafter, Context, Drafter, DraftModel, Proposer
+from hybridge.runtime.core.drafters import AutoDrafter, Context, Drafter, DraftModel, Proposal, Proposer
 from hybridge.runtime.core.interface import (
     DrafterKind,
     GeneratedStruct,
@@ -61,6 +61,7 @@ _NUMBERS = itertools.count(1)
 _DRAFTERS: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 
 
+@runtime_checkable
 class Constraint(Protocol):
     """A grammar's view of one text, whose first token is the first new one of a generation."""
 
@@ -141,6 +142,10 @@ class Callbacks:
             if given.rows:
                 self._context.add_hidden(as_array(given.hidden, (given.rows, given.width)))
             proposal = drafter.propose(self._context, limit)
+            if not isinstance(proposal, Proposal):
+                raise DraftError(
+                    f"{type(drafter).__name__}.propose returned {type(proposal).__name__}, but must return a Proposal."
+                )
             tokens, out = token_ids(proposal.tokens)[:limit], written.contents
             _write(tokens, out.tokens)
             if proposal.probabilities is not None and tokens:

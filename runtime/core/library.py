@@ -11,6 +11,7 @@ import functools
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from hybridge.cache.arguments import checked
 from hybridge.cache.errors import (
     ArtifactError,
     CapacityError,
@@ -53,6 +54,7 @@ class _Threads:
     chosen: int | None = None
 
 
+@checked
 def set_threads(count: int | None = None) -> None:
     """Set the number of threads of every model that is opened from now on; None: one for each fast core.
 

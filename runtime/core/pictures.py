@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ctypes import byref, c_int64, c_size_t
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hybridge.runtime.core.tokenizer import Tokenizer
 
 
+@runtime_checkable
 class HasIds(Protocol):
     """What a session reads as a picture: its ids, with the tokens around it if there are any."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from ctypes import Array, c_int64
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, SupportsIndex
@@ -31,7 +32,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
-            _check(isinstance(getattr(self, name), Real), f"{name} is {getattr(self, name)!r}, but must be a number.")
+            value = getattr(self, name)
+            _check(isinstance(value, Real) and not isinstance(value, bool), f"{name} is {value!r}, but must be a number.")
         # Beyond these, what a logit is divided by makes it infinite, or all tokens alike.
         _check(
             self.temperature == 0 or SMALLEST <= self.temperature <= LARGEST,
@@ -64,10 +66,16 @@ def token_ids(tokens: Tokens) -> list[int]:
     dimensions: int = getattr(tokens, "ndim", 1)
     if dimensions != 1:
         raise TokenError(f"tokens are of shape {list(getattr(tokens, 'shape', ()))}; give them in one of shape [n].")
-    tokens = getattr(tokens, "tolist", lambda: tokens)()
-    if not isinstance(tokens, Iterable):
-        raise TokenError(f"tokens are {_shown(tokens)}; give a list of token ids.")
-    return [token_id(token) for token in tokens]
+    given: object = getattr(tokens, "tolist", lambda: tokens)()
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise TokenError(f"tokens are {_shown(given)}; give a list of token ids.")
+    return [token_id(token) for token in given]
+
+
+def core_ids(tokens: Tokens) -> Array[c_int64]:
+    """Return token ids as the core takes them, one of more than 64 bits as one outside any vocabulary. Raises TokenError."""
+    ids = token_ids(tokens)
+    return (c_int64 * len(ids))(*(token if -(2**63) <= token < 2**63 else -1 for token in ids))
 
 
 def token_id(token: Any) -> int:
@@ -108,7 +116,7 @@ def check_slot(slot: int, slots: int) -> None:
     """Raise SnapshotError for a slot that does not exist."""
     if not slots:
         raise SnapshotError("this artifact has no snapshot slots; export with --snapshot-slots.")
-    if not isinstance(slot, int) or not 0 <= slot < slots:
+    if type(slot) is not int or not 0 <= slot < slots:
         raise SnapshotError(f"slot {slot!r} does not exist; this artifact has slots 0 to {slots - 1}.")
 
 

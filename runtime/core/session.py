@@ -12,6 +12,7 @@ import numpy as np
 from numpy.ctypeslib import as_array
 from numpy.typing import ArrayLike, NDArray
 
+from hybridge.cache.arguments import checked
 from hybridge.cache.errors import CommitError, DraftError, StateFileError, TokenError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import Description
@@ -24,7 +25,7 @@ from hybridge.runtime.core.library import copied_text, failure, load, run
 from hybridge.runtime.core.model import Model, Owned, integers, not_loaded
 from hybridge.runtime.core.pictures import HasIds, check_open
 from hybridge.runtime.core.programs import Program, seen
-from hybridge.runtime.core.sampling import Sampling, Tokens, check_block, check_slot, fitting, token_ids
+from hybridge.runtime.core.sampling import Sampling, Tokens, check_block, check_slot, core_ids, fitting
 from hybridge.runtime.core.statistics import GenerationStats
 
 Logits = NDArray[np.float32]
@@ -66,6 +67,7 @@ class Session(Owned):
     generation or a chunk of a prompt at a time; properties and ``close`` never wait for another session.
     """
 
+    @checked
     def __init__(self, model: Model) -> None:
         """Open a session. Raises ArtifactError if a method does not load, because an operator or memory is missing."""
         handle = Handle()
@@ -78,6 +80,7 @@ class Session(Owned):
         self._block = 0  # tokens of the last verified block
 
     @classmethod
+    @checked
     def load(cls, folder: str | Path, *, private_copy: bool = False) -> Session:
         """Open an artifact after checking sizes, hashes and the program.
 
@@ -92,6 +95,7 @@ class Session(Owned):
         return cls.of(open_artifact(folder, private_copy=private_copy))
 
     @classmethod
+    @checked
     def of(cls, artifact: Artifact) -> Session:
         """Make a session over an open artifact. Raises ArtifactError if its program is not what the manifest says.
 
@@ -149,10 +153,11 @@ class Session(Owned):
             PictureError: an id is of a picture that is not open, or a part of one.
             NumericalError: logits are NaN or infinite.
         """
-        ids, logits = self._ids(tokens), np.empty(self.vocab_size, np.float32)
+        ids, logits = core_ids(tokens), np.empty(self.vocab_size, np.float32)
         self._extend("prefill", ids, ids, len(ids), logits.ctypes.data_as(Floats))
         return logits
 
+    @checked
     def prefill_image(self, picture: HasIds) -> Logits:
         """Commit a picture, and the tokens around it if it has any; return the logits [V] after the last.
 
@@ -162,7 +167,7 @@ class Session(Owned):
 
     def decode(self, token: int) -> Logits:
         """Commit one token; return the logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
-        ids, logits = self._ids([token]), np.empty(self.vocab_size, np.float32)
+        ids, logits = core_ids([token]), np.empty(self.vocab_size, np.float32)
         self._extend("decode", ids, ids[0], logits.ctypes.data_as(Floats))
         return logits
 
@@ -174,7 +179,7 @@ class Session(Owned):
             CapacityError: they do not fit into the context.
             NumericalError: logits are NaN or infinite.
         """
-        ids = self._ids(tokens)
+        ids = core_ids(tokens)
         if len(ids) > self.verify_len:
             fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
             check_block(list(ids), self.verify_len)
@@ -227,6 +232,7 @@ class Session(Owned):
         self._run("checkpoint_make", byref(handle))
         return Checkpoint(handle.value)
 
+    @checked
     def read_checkpoint(self, parts: Sequence[bytes], like: Checkpoint | None = None, shared: int = 0) -> Checkpoint:
         """Return a checkpoint from parts (``Checkpoint.part``), after the first ``shared`` segments of ``like``.
 
@@ -238,6 +244,7 @@ class Session(Owned):
         self._run("checkpoint_read", like.handle if like else 0, shared, views, len(views), byref(handle))
         return Checkpoint(handle.value)
 
+    @checked
     def resume(self, checkpoint: Checkpoint) -> int:
         """Restore the state of ``checkpoint``, bit for bit, and empty the slots; return the length.
 
@@ -246,6 +253,7 @@ class Session(Owned):
         self._run("resume", checkpoint.handle)
         return self.length
 
+    @checked
     def generate(
         self,
         tokens: Tokens,
@@ -295,7 +303,7 @@ class Session(Owned):
                 that was passed in ends the generation too.
         """
         self.check_generation(max_new_tokens, drafter, block_length)
-        ids = self._ids(tokens)
+        ids = core_ids(tokens)
         if not len(ids):
             raise TokenError("the prompt is empty; give at least one token.")
         fitting(list(ids), self.vocab_size, self.length, self.max_seq_len, pictures=self._takes_pictures)
@@ -314,6 +322,7 @@ class Session(Owned):
         )
         return Generation(self, ids, arguments).tokens()
 
+    @checked
     def keep_hidden(self, wanted: bool) -> None:
         """Keep the hidden states of what is committed from now on, for the drafter of the next generation."""
         self._run("keep_hidden", wanted)
@@ -333,13 +342,18 @@ class Session(Owned):
             TokenError: the numbers of hidden states and tokens differ.
             DraftError: the artifact has no drafter.
         """
-        rows, ids = np.ascontiguousarray(hidden, np.float32), self._ids(following)
+        ids = core_ids(following)
+        try:
+            with np.errstate(over="ignore"):  # too large for float32: infinite
+                rows = np.ascontiguousarray(hidden, np.float32)
+        except (TypeError, ValueError) as error:
+            raise TokenError(f"hidden states are no array of numbers [n, F]: {error}.") from None
         if rows.ndim != 2 or not 0 < len(rows) == len(ids):
             raise TokenError(f"{len(rows)} hidden states and {len(ids)} tokens; each state needs the token after it.")
         self._check_drafter()
         limit = self.model.draft_len if limit is None else limit
-        if limit < 1:
-            raise DraftError(f"a limit of {limit} leaves no room for draft tokens; give 1 or more.")
+        if type(limit) is not int or limit < 1:
+            raise DraftError(f"a limit of {limit!r} leaves no room for draft tokens; give 1 or more.")
         noise = np.zeros(limit, np.float32) if draws is not None else None
         if draws is not None and noise is not None:
             noise[: len(draws.noise)] = draws.noise[:limit]
@@ -350,6 +364,7 @@ class Session(Owned):
         )  # fmt: skip
         return _drafted(found)
 
+    @checked
     def save(self, path: str | Path, note: str = "") -> None:
         """Write the whole state, slots included, and ``note`` to ``path``; a verified block is not part of it.
 
@@ -358,6 +373,7 @@ class Session(Owned):
         self.check_artifact()
         self._run("save", CText("the path", os.fsencode(path)), CText("the note", note.encode()))
 
+    @checked
     def load_state(self, path: str | Path) -> int:
         """Restore a saved state, bit for bit, and its ``note``; return the length.
 
@@ -412,11 +428,6 @@ class Session(Owned):
     def _check_drafter(self) -> None:
         if not self.model.draft_len:
             raise DraftError("this artifact has no drafter of its own; export it again with --drafter or --mtp.")
-
-    def _ids(self, tokens: Tokens) -> Array[c_int64]:
-        """Return token ids as the core takes them, one of more than 64 bits as one outside any vocabulary."""
-        ids = token_ids(tokens)
-        return (c_int64 * len(ids))(*(token if -(2**63) <= token < 2**63 else -1 for token in ids))
 
     @property
     def _takes_pictures(self) -> bool:

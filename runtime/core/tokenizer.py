@@ -14,10 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridge.cache.arguments import checked
 from hybridge.cache.errors import ArtifactError, DraftError, UsageError
 from hybridge.runtime.artifacts.artifact import LARGEST_SIDE_FILE, Artifact
 from hybridge.runtime.core.interface import Handle, Reading, Spans, Status, Tokens, VocabularyStruct
 from hybridge.runtime.core.library import failure, load, run
+from hybridge.runtime.core.sampling import core_ids
 from hybridge.runtime.files import read_regular
 
 
@@ -130,10 +132,12 @@ class Tokenizer:
         arguments = (given.ctypes.data_as(Tokens), len(given), skip_special_tokens)
         return self._text("tokenizer_decode", *arguments, capacity=16 * len(given) + 64)
 
+    @checked
     def stream(self, stop: Sequence[str] = ()) -> TextStream:
         """Return the text of tokens that come one after the other, without special ones; see ``TextStream`` for ``stop``."""
         return TextStream(self, stop=stop)
 
+    @checked
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token by its text."""
         data, found = token.encode("utf-8", "surrogatepass"), c_int64()
@@ -142,7 +146,7 @@ class Tokenizer:
 
     def id_to_token(self, token: int) -> str:
         """Return the text of a token as the vocabulary has it; empty for an id that nothing has."""
-        return self._text("tokenizer_token", token, capacity=256)
+        return self._text("tokenizer_token", core_ids([token])[0], capacity=256)
 
     def _text(self, call: str, *arguments: object, capacity: int) -> str:
         """Return the text that a call writes, which is called again if it has more bytes than ``capacity``."""

@@ -1,4 +1,4 @@
-"""Offer an artifact behind transformers' interface: ``model.generate(**tokenizer(...))``.
+"""Offer an artifact behind transformers' interface: ``model.generate(**tokenizer(...))``, ``model(ids)`` and pipelines.
 
 It needs transformers and no checkpoint; without transformers there is ``hybridge.runtime.Session``.
 """
@@ -10,22 +10,25 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from weakref import finalize
 
+import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
+from transformers import GenerationConfig, MaxTimeCriteria, PreTrainedConfig, StoppingCriteriaList, StopStringCriteria
+from transformers.modeling_outputs import CausalLMOutput
 
+from hybridge.cache.arguments import checked
 from hybridge.cache.errors import TokenError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.core.checkpoint import PrefixCache, keep_checkpoint, resume_prefix
 from hybridge.runtime.core.checkpoint_folder import CheckpointFolder
 from hybridge.runtime.core.drafters import AutoDrafter, Drafter
-from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.sampling import Sampling, fitting, token_ids
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
-from hybridge.runtime.integrations.pinned import ORIGIN, BaseStreamer, generation_defaults
+from hybridge.runtime.integrations.pinned import ORIGIN, BaseStreamer, generation_defaults, list_for_pipelines
 from hybridge.runtime.text.generate import TextPiece, generate_text
 from hybridge.runtime.text.grammars import Grammar, Grammars
 
@@ -34,6 +37,7 @@ class CausalLM:
     """A language model with the methods that transformers' scripts call, over a Session; one sequence at a time.
 
     Attributes:
+        config: the sizes, for scripts that ask for them; it has no model type.
         generation_config: default values of ``generate``, from the artifact's generation_config.json.
         drafter: proposes draft tokens, which makes a generation faster; may be set at any time.
         stats: counts of the last generation.
@@ -41,7 +45,8 @@ class CausalLM:
         checkpoints: those of the texts that were read; ``checkpoints.budget`` is in bytes.
     """
 
-    device = torch.device("cpu")
+    device, dtype = torch.device("cpu"), torch.float32
+    input_modalities, output_modalities = ("text",), ("text",)
 
     def __init__(
         self,
@@ -52,10 +57,12 @@ class CausalLM:
     ) -> None:
         self.session, self.generation_config, self.drafter = session, generation_config, drafter
         self._artifact = artifact
+        self.config = PreTrainedConfig(vocab_size=session.vocab_size, max_position_embeddings=session.max_seq_len)
         self.stats = GenerationStats()
         self.checkpoints = PrefixCache(session.model)
 
     @classmethod
+    @checked
     def from_pretrained(
         cls, folder: str | Path, *, drafter: Drafter | Literal["auto"] | None = "auto", cache_dir: str | Path | None = None
     ) -> CausalLM:
@@ -92,6 +99,49 @@ class CausalLM:
         if self._artifact is None:
             raise UsageError("grammars need the artifact's tokenizer: open the artifact with hybridge.load.")
         return Grammars.of(self._artifact, ends(self.generation_config))
+
+    def __call__(self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **options: Any) -> CausalLMOutput:
+        """Return the logits [1, T, V] after each token, as an uncached forward does.
+
+        Args:
+            input_ids: the tokens [1, T].
+            attention_mask: ones [1, T]; padding is not supported.
+            options: ``use_cache`` and ``return_dict`` change nothing; any other is refused.
+
+        Raises:
+            UsageError: an option is not supported.
+            TokenError: there are several sequences, padding, or no tokens.
+            CapacityError: the tokens do not fit.
+        """
+        tokens, session = one_sequence(input_ids, attention_mask), self.session
+        if refused := [
+            name for name, value in options.items() if value is not None and name not in ("use_cache", "return_dict")
+        ]:
+            raise UsageError(
+                f"a call cannot do {', '.join(refused)}: it takes input_ids [1, T] and attention_mask, and returns logits. "
+                "Session has a state, generate() continues a text."
+            )
+        self._keep_text()
+        fitting(tokens, session.vocab_size, session.reset(), session.max_seq_len)
+        blocks = []
+        for start in range(0, len(tokens), session.verify_len):
+            blocks.append(session.verify(tokens[start : start + session.verify_len]))
+            session.commit(len(blocks[-1]))
+        return CausalLMOutput(logits=torch.from_numpy(np.concatenate(blocks))[None])
+
+    def can_generate(self) -> bool:
+        """Return True, for pipelines."""
+        return True
+
+    def eval(self) -> Self:
+        """Return the model: it is never in training."""
+        return self
+
+    def to(self, device: object) -> Self:
+        """Return the model, which is on the CPU. Raises UsageError for another device or a dtype."""
+        if isinstance(device, torch.dtype) or torch.device(device) != self.device:  # type: ignore[call-overload]
+            raise UsageError(f"an artifact runs on the CPU in float32, not on {device}; leave it there: device='cpu'.")
+        return self
 
     def generate(
         self,
@@ -140,6 +190,7 @@ class CausalLM:
             ids.append(token)
         return torch.tensor([ids])
 
+    @checked
     def text_generation(self, tokenizer: Any, prompt: str, echo: bool = True, max_seq_len: int | None = None) -> str:
         """Return the greedy continuation of ``prompt``, as optimum's ExecuTorchModelForCausalLM does.
 
@@ -163,28 +214,35 @@ class CausalLM:
 
     def _unread(self, prompt: list[int]) -> list[int]:
         """Return the part of ``prompt`` that the session has not read, after going back to where their texts differ."""
-        if self.session.length:
-            keep_checkpoint(self.session, self.checkpoints)
+        self._keep_text()
         resume_prefix(self.session, prompt[:-1], self.checkpoints)
         return prompt[self.session.length :]
+
+    def _keep_text(self) -> None:
+        """Keep a checkpoint of the session's text, which is about to be replaced."""
+        if self.session.length:
+            keep_checkpoint(self.session, self.checkpoints)
 
     def _new_stats(self) -> GenerationStats:
         self.stats = GenerationStats()
         return self.stats
 
 
+list_for_pipelines(CausalLM.__name__)
+
+
 def one_sequence(ids: Tensor | None, mask: Tensor | None) -> list[int]:
-    """Return the tokens of ids [1, T]. Raises TokenError for other shapes, no tokens, and a mask that hides any."""
-    if ids is None or ids.ndim != 2 or ids.shape[0] != 1 or not ids.numel():
-        shape = "none" if ids is None else list(ids.shape)
+    """Return the tokens of ids [1, T]. Raises TokenError for other shapes and types, no tokens, and a mask that hides any."""
+    if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[0] != 1 or not ids.numel():
+        shape = list(ids.shape) if isinstance(ids, Tensor) else type(ids).__name__
         raise TokenError(
-            f"input_ids must be one sequence [1, T] of at least one token, got {shape}; generate one after the other."
+            f"input_ids must be one sequence [1, T] of at least one token, a tensor, got {shape}; generate one after the other."
         )
-    if mask is not None and (mask.shape != ids.shape or not mask.bool().all()):
+    if mask is not None and not (isinstance(mask, Tensor) and mask.shape == ids.shape and mask.bool().all()):
         raise TokenError(
             "attention_mask hides tokens: padding is not supported; give one sequence without it, and no mask or ones."
         )
-    return [int(token) for token in ids[0]]
+    return token_ids(ids[0])
 
 
 def streamed(pieces: Iterator[TextPiece], prompt: list[int], streamer: BaseStreamer | None) -> Iterator[int]:

@@ -6,7 +6,7 @@ Importing it loads nothing; each name below is imported where it is first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +35,12 @@ _MODULES = {
 }
 
 
-def load(folder: str | Path, *, drafter: Drafter | None = None, cache_dir: str | Path | None = None) -> CausalLM:
+def load(
+    folder: str | Path, *, drafter: Drafter | Literal["auto"] | None = "auto", cache_dir: str | Path | None = None
+) -> CausalLM:
     """Open an artifact with transformers' interface: ``load("OUT").generate(**tokenizer(text, return_tensors="pt"))``.
 
+    drafter: proposes draft tokens; "auto" is an ``AutoDrafter``, and None decodes plainly.
     cache_dir: a folder in which checkpoints of what was read stay for the next time; it holds texts, for their owner alone.
     Raises ArtifactError, saying what is wrong with the folder, and UsageError without ``pip install 'hybridge[export]'``: use
     ``hybridge.Session`` there.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from typing import Any
 
 import pytest
@@ -14,6 +16,11 @@ from hybridge.cache import HybridCache
 from hybridge.cache.errors import CapacityError, SnapshotError, UsageError
 
 FAMILIES = ["qwen3_5_text", "qwen3_next", "qwen3", "mistral"]
+OWN_CACHE = {"glm5_next_text", "inkling2_text", "inkling_text", "minimax", "qwen4_exp_text"}
+"""Their forward reaches into transformers' own cache."""
+ONE_BY_ONE = {"falcon_mamba", "jamba", "mamba", "recurrent_gemma", "zamba"}
+"""transformers' cached forward of several tokens starts their state from zero, whatever the cache; one at a time is right."""
+CACHE_PARAMS = {"falcon_mamba", "mamba", "mamba2"}
 
 
 @pytest.fixture(params=FAMILIES)
@@ -200,13 +207,51 @@ def test_a_snapshot_of_another_layout_is_refused(model: PreTrainedModel) -> None
 
 
 @torch.no_grad()
-def test_too_many_tokens_and_another_batch_are_refused(model: PreTrainedModel) -> None:
-    cache = new_cache(model, max_seq_len=16)
-    with pytest.raises(CapacityError, match="max_seq_len = 16"):
-        model(ids(17), past_key_values=cache)
-    cache.reset()
+def test_another_batch_is_refused(model: PreTrainedModel) -> None:
     with pytest.raises((UsageError, RuntimeError), match=r"batch|[Ss]izes"):
-        model(ids(3, batch=2), past_key_values=cache)
+        model(ids(3, batch=2), past_key_values=new_cache(model))
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "lfm2", "granitemoehybrid", "mamba2"])
+@pytest.mark.filterwarnings("ignore:transformers' mamba2 ignores past_key_values")
+@torch.no_grad()
+def test_too_many_tokens_are_refused_and_change_nothing(family: str) -> None:
+    """The layers before the first attention had taken the tokens."""
+    model = tiny_model(tiny_config(family))
+    cache, name = new_cache(model, max_seq_len=16), "cache_params" if family in CACHE_PARAMS else "past_key_values"
+    model(ids(7), use_cache=True, **{name: cache})
+    before = {name: buffer.clone() for name, buffer in cache.named_buffers()}
+    for count in (10, 17):
+        with pytest.raises(CapacityError, match="max_seq_len = 16"):
+            model(ids(count), use_cache=True, **{name: cache})
+        assert all(torch.equal(buffer, before[name]) for name, buffer in cache.named_buffers())
+
+
+@pytest.mark.parametrize("family", sorted(VARIANTS))
+def test_a_model_that_ignores_the_cache_is_named_when_it_is_made(family: str) -> None:
+    """Mamba-2 took a HybridCache as past_key_values silently, and its length stayed 0."""
+    model = tiny_model(tiny_config(family))
+    names = inspect.signature(model.forward).parameters
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        new_cache(model)
+    assert any("pass this cache as cache_params" in str(each.message) for each in said) == ("cache_params" in names)
+
+
+@pytest.mark.parametrize("wrong", [None, True, 1.5, float("nan"), 0, -1, 2**70, "8", b"8", [8], {}])
+def test_wrong_sizes_are_refused_by_name(wrong: Any) -> None:
+    config = tiny_config("qwen3")
+    for name in ("max_seq_len", "prefill_chunk", "verify_len", "snapshot_slots", "batch_size", "dtype", "kv_dtype", "kernels"):
+        if (name, wrong) in (("snapshot_slots", 0), ("max_seq_len", None)) or (
+            wrong is None and name[-5:] in ("dtype", "rnels")
+        ):
+            continue
+        with pytest.raises(UsageError, match=name):
+            HybridCache.from_config(config, **{"max_seq_len": 16, name: wrong})
+    cache = HybridCache.from_config(config, max_seq_len=16)
+    for call in (cache.restore, *([] if wrong in (0, -1) else [cache.crop])):
+        with pytest.raises(UsageError):
+            call(wrong)
 
 
 def test_the_default_length_comes_with_a_warning_and_not_from_the_config() -> None:
@@ -215,15 +260,11 @@ def test_the_default_length_comes_with_a_warning_and_not_from_the_config() -> No
         assert HybridCache.from_config(config).sizes.max_seq_len == 2048
 
 
-OWN_CACHE = {"glm5_next_text", "inkling2_text", "inkling_text", "minimax", "qwen4_exp_text"}
-"""Their forward reaches into transformers' own cache."""
-ONE_BY_ONE = {"falcon_mamba", "jamba", "mamba", "recurrent_gemma", "zamba"}
-"""transformers' cached forward of several tokens starts their state from zero, whatever the cache; one at a time is right."""
-CACHE_PARAMS = {"falcon_mamba", "mamba", "mamba2"}
 PIECES = {False: (5, 1, 17, 2, 1, 14), True: (9, *(1,) * 31)}
 
 
 @pytest.mark.parametrize("family", sorted(set(VARIANTS) - OWN_CACHE))
+@pytest.mark.filterwarnings("ignore:transformers' .*mamba2? ignores past_key_values")
 @torch.no_grad()
 def test_pieces_give_the_uncached_logits(family: str) -> None:
     """transformers' cached multi-token forward restarts or drops the window for some families; ours may not."""
@@ -238,7 +279,7 @@ def test_pieces_give_the_uncached_logits(family: str) -> None:
         start += length
     want = model(text, use_cache=False).logits
     torch.testing.assert_close(torch.cat(got, dim=1), want, rtol=0, atol=2e-5 * float(want.abs().max()))
-    assert family in CACHE_PARAMS or cache.get_seq_length() == 40
+    assert cache.get_seq_length() == 40
 
 
 def test_an_indexer_needs_a_session() -> None:

@@ -9,12 +9,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast, StoppingCriteriaList, TextStreamer
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    StoppingCriteriaList,
+    TextStreamer,
+    pipeline,
+)
 
 import hybridge
 from hybridge.cache import HybridCache
 from hybridge.cache.errors import ArtifactError, CapacityError, TokenError, UsageError
 from hybridge.runtime import PromptLookup, Sampling
+from hybridge.runtime.core.drafters import AutoDrafter
 from hybridge.runtime.integrations.causal_lm import CausalLM, read_generation_config
 
 PROMPTS = ["def main(", "class Point:\n    def __init__(self", "The first argument is the name of", "i"]
@@ -276,3 +284,62 @@ def test_optimums_text_generation(model: CausalLM, tokenizer: Any, length: int |
     assert model.text_generation(tokenizer, PROMPTS[0], echo=False, max_seq_len=length) == text[len(PROMPTS[0]) :]
     with pytest.raises(UsageError, match="which leaves none of max_seq_len = 9"):
         model.text_generation(tokenizer, PROMPTS[0], max_seq_len=9)
+
+
+# transformers' own callers
+
+
+@torch.no_grad()
+def test_a_call_returns_the_logits_of_an_uncached_forward(model: CausalLM, eager: Any, inputs: Any) -> None:
+    before = model.generate(**inputs, max_new_tokens=5)
+    got, wanted = model.eval().to("cpu")(**inputs, use_cache=False).logits, eager(**inputs, use_cache=False).logits
+    torch.testing.assert_close(got, wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
+    assert model.generate(**inputs, max_new_tokens=5).tolist() == before.tolist()
+
+
+@pytest.mark.parametrize(
+    ("ids", "options", "error"),
+    [
+        (None, {}, TokenError),
+        ([[1, 2]], {}, TokenError),
+        (torch.ones(2, 3, dtype=torch.long), {}, TokenError),
+        (torch.ones(1, 0, dtype=torch.long), {}, TokenError),
+        (torch.tensor([[1.5]]), {}, TokenError),
+        (torch.tensor([[True]]), {}, TokenError),
+        (torch.tensor([[-1]]), {}, TokenError),
+        (torch.ones(1, 5000, dtype=torch.long), {}, CapacityError),
+        (torch.ones(1, 3, dtype=torch.long), {"attention_mask": [[1, 1, 1]]}, TokenError),
+        (torch.ones(1, 3, dtype=torch.long), {"labels": torch.ones(1, 3)}, UsageError),
+        (torch.ones(1, 3, dtype=torch.long), {"past_key_values": object()}, UsageError),
+    ],
+)
+def test_a_call_refuses_what_it_cannot_do(model: CausalLM, ids: Any, options: dict[str, Any], error: type[UsageError]) -> None:
+    with pytest.raises(error):
+        model(ids, **options)
+    if error is not UsageError:  # generate() names its own options
+        with pytest.raises(error):
+            model.generate(ids, max_new_tokens=2, **options)
+
+
+def test_an_artifact_stays_on_the_cpu(model: CausalLM) -> None:
+    for place in ("cuda", "meta", torch.float16):
+        with pytest.raises(UsageError, match="CPU in float32"):
+            model.to(place)
+
+
+def test_a_pipeline_generates_what_generate_does(
+    model: CausalLM, tokenizer: Any, inputs: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended with an AttributeError; then with a list of all models of transformers, among which ours was not."""
+    pipe = pipeline("text-generation", model=model, tokenizer=tokenizer)
+    (answer,) = pipe(PROMPTS[1], max_new_tokens=20, do_sample=False)
+    wanted = model.generate(**inputs, max_new_tokens=20)
+    assert answer["generated_text"] == tokenizer.decode(wanted[0], skip_special_tokens=True)
+    assert "CausalLM" in repr(pipe)
+    assert "not supported" not in caplog.text
+    assert [len(each) for each in pipe([PROMPTS[0], PROMPTS[2]], max_new_tokens=3)] == [1, 1]
+
+
+def test_drafts_are_proposed_by_default(model: CausalLM) -> None:
+    """``hybridge.load`` decoded plainly, where the documents said that it drafts like the commands."""
+    assert isinstance(model.drafter, AutoDrafter)
