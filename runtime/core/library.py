@@ -236,11 +236,13 @@ REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
             f"the program failed in {call!r}: its file was changed, it refused what fits, or its state is of another length "
             "than the session's text. Open the artifact again, or reset the session.",
         )
-        for call in ("prefill", "decode", "verify", "commit", "snapshot", "restore", "reset", "begin", "next", "end")
+        for call in ("prefill", "decode", "verify", "commit", "snapshot", "restore", "reset", "save", "begin", "next", "end")
     },
     ("next", Status.INVALID_STATE): (UsageError, "the session's text was changed while the generation waited; begin another."),
 }
 """The error and its message, by call and status."""
+OLDER = "saved by an older version"
+"""The core's own words for a state of an earlier layout."""
 PICTURE_CALLS = ("model_pictures", "picture_open", "picture_open_prepared")
 CHAT_CALLS = ("chat_show", "chat_send", "chat_retry", "chat_save", "chat_load")
 """Calls that may refuse a picture, in words of the core's."""
@@ -255,6 +257,8 @@ def failure(call: str, status: int) -> HybridgeError:
         return PictureError(f"{'; '.join(lines)}.")
     if lines and (call, status) == ("draft", Status.INVALID_ARGUMENT):
         return DraftError(f"{'; '.join(lines)}.")
+    if older := [line for line in lines if OLDER in line]:
+        return StateFileError(f"{older[0]}.")
     if found := REFUSALS.get((call, Status(status))):
         return found[0](found[1])
     text = load().hybridge_status_text(status).decode()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hybridge.runtime import Session
 
-HEADER = 48
-"""Bytes in front of the content: format, model, checksum, bytes of buffers, number of texts."""
+HEADER, CHECKSUM = 24, 8
+"""Bytes before the content, format and model, and after it."""
 PRIME, MASK = 0x100000001B3, (1 << 64) - 1
 
 
@@ -26,18 +26,21 @@ def save_in_full(session: Session, prompt: Sequence[int], path: Path) -> Path:
 
 def forge_state(path: Path, change: Callable[[bytearray], object]) -> None:
     """Change the content of a state file, and its checksum with it."""
-    data = bytearray(path.read_bytes())
-    header, content = data[:HEADER], data[HEADER:]
+    data = path.read_bytes()
+    header, content = data[:HEADER], bytearray(data[HEADER:-CHECKSUM])
     change(content)
     model = struct.unpack("<Q", header[16:24])[0]
-    header[24:32] = struct.pack("<Q", _fnv1a(content, model))
-    path.write_bytes(header + content)
+    path.write_bytes(header + content + struct.pack("<Q", _fnv1a(content, model)))
 
 
-def state_content(buffers: bytes, texts: Sequence[Sequence[int]], note: bytes = b"") -> bytes:
-    """Return the content of a state file: the buffers, each text behind its length, the note behind its own."""
-    behind = b"".join(struct.pack(f"<{1 + len(text)}q", len(text), *text) for text in texts)
-    return buffers + behind + struct.pack("<Q", len(note)) + note
+def state_content(texts: Sequence[Sequence[int]], buffers: bytes, note: bytes = b"") -> bytes:
+    """Return the content of a state file: each text after its length, buffers and rows, the note after its length."""
+    return texts_content(texts) + buffers + struct.pack("<Q", len(note)) + note
+
+
+def texts_content(texts: Sequence[Sequence[int]]) -> bytes:
+    """Return what a state file's content begins with."""
+    return b"".join(struct.pack(f"<{1 + len(text)}q", len(text), *text) for text in texts)
 
 
 def _fnv1a(data: bytes, start: int) -> int:

@@ -94,12 +94,6 @@ class TableProgram final : public Program {
     return *array;
   }
 
-  std::vector<Bytes> memory() override {
-    std::vector<Bytes> pieces;
-    for (const std::string& name : names_) pieces.push_back(bytes(name));
-    return pieces;
-  }
-
  private:
   static constexpr size_t MOST_OUTPUTS = 8;
 

@@ -137,7 +137,7 @@ inline std::vector<uint8_t> encode(const Checkpoint& checkpoint) {
 // alive: checkpoints do that.
 class Checkpoints {
  public:
-  Checkpoints(Program& program, RowBuffers buffers) : program_(&program), buffers_(std::move(buffers)) {
+  Checkpoints(Program& program, const RowBuffers& buffers) : program_(&program), buffers_(buffers) {
     std::ranges::copy_if(program.bounded(), std::back_inserter(bounded_), [](const auto& name) { return name != "length"; });
   }
 
@@ -256,7 +256,7 @@ class Checkpoints {
   }
 
   Program* program_;
-  RowBuffers buffers_;
+  const RowBuffers& buffers_;
   Names bounded_;
   std::vector<std::weak_ptr<RowSegment>> known_;
 };

@@ -124,9 +124,9 @@ class Conversation {
   // for. A file that holds no conversation is InvalidExternalData, and the conversation is as it was then.
   Error save(const std::string& path) {
     failure_.clear();
-    const std::string note = log_.to_json();
+    std::string note = log_.to_json();
     const bool has_pictures = std::ranges::any_of(log_.turns, [](const text::Turn& each) { return !each.pictures.empty(); });
-    if (note.size() <= MOST_SAVED || !has_pictures) return session_.save(path, note);
+    if (note.size() <= MOST_SAVED || !has_pictures) return session_.save(path, std::move(note));
     return refused(
         Error::InvalidArgument, "the pictures of this conversation take " + std::to_string(note.size() >> 20) + " MB, and a saved one has at most " +
             std::to_string(MOST_SAVED >> 20) + ": undo messages with pictures");

@@ -66,6 +66,9 @@ class OpenFile {
     return true;
   }
 
+  // Moves to a byte of the file, for the next read or write.
+  bool seek(size_t place) const { return ::lseek(descriptor_, static_cast<off_t>(place), SEEK_SET) >= 0; }
+
   // All of a regular file that has at most `most` bytes. AccessFailed otherwise.
   static Result<std::string> content(const char* path, size_t most) {
     const auto file = regular(path);

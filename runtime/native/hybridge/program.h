@@ -40,9 +40,6 @@ class Program {
   // Names of the bounded buffers: those that a rollback must restore, the length among them.
   const Names& bounded() const { return bounded_; }
 
-  // The memory of the whole state, in pieces.
-  virtual std::vector<Bytes> memory() = 0;
-
   // Returns whether the methods are still those that were opened.
   virtual bool is_unchanged() const { return true; }
 

@@ -74,13 +74,6 @@ class PteMethods final : public Program {
     return found->second;
   }
 
-  // Export plans the buffers into one arena that is the same for all methods.
-  std::vector<Bytes> memory() override {
-    if (arenas_.size() <= STATE) return {};
-    const auto arena = arenas_[STATE].bytes();
-    return {Bytes(arena.data(), arena.size())};
-  }
-
   bool is_unchanged() const override { return mapped_ == nullptr || mapped_->is_unchanged(); }
 
   // Finds the buffers, those at `bounded` places of the program's list among them.
@@ -119,7 +112,6 @@ class PteMethods final : public Program {
   using HierarchicalAllocator = executorch::runtime::HierarchicalAllocator;
 
   static constexpr std::string_view PREFIX = "state.cache.";
-  static constexpr size_t STATE = 1;  // memory id 2
 
   PteMethods(std::string prefix, const MappedFile* mapped) : prefix_(std::move(prefix)), mapped_(mapped) {}
 

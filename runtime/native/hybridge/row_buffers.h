@@ -113,6 +113,12 @@ class RowBuffers {
   size_t size() const { return buffers_.size(); }
   const RowBuffer& operator[](size_t i) const { return buffers_[i]; }
   Bytes memory(size_t i) const { return program_->bytes(names_[i]); }
+  const Names& names() const { return names_; }
+
+  // Returns whether a buffer is for a block that waits for its commit.
+  static bool is_staged(std::string_view name) {
+    return name == "staged" || name.substr(name.rfind('.') + 1).starts_with("staged_");
+  }
 
   // Rows of each that a text of so many tokens has filled, of which a drafter has read `drafted`: those of its layers go by that.
   std::vector<size_t> filled(size_t length, size_t drafted) const {
@@ -148,8 +154,8 @@ class RowBuffers {
     const auto& bounded = program_->bounded();
     if (std::find(bounded.begin(), bounded.end(), name) != bounded.end()) return false;
     const std::string_view own = std::string_view(name).substr(name.rfind('.') + 1);
-    const bool is_own = name == "length" || name == "staged" || name == "slot_length" || name == "operations";
-    return !is_own && !name.starts_with("slots.") && !own.ends_with("_slots") && !own.starts_with("staged_");
+    const bool is_own = name == "length" || name == "slot_length" || name == "operations";
+    return !is_own && !is_staged(name) && !name.starts_with("slots.") && !own.ends_with("_slots");
   }
 
   Error add(const std::string& name) {

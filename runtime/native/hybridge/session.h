@@ -208,7 +208,7 @@ class Session {
     if (checkpoint.model != model_->fingerprint()) return Error::InvalidArgument;
     checkpoints_.restore(checkpoint);
     text_ = checkpoint.tokens();
-    layout_.set_length(*program_, length());
+    layout_.set_length(length());
     for (auto& slot : slots_) slot.clear();
     has_slots_ = false;
     staged_.clear();
@@ -229,21 +229,25 @@ class Session {
     return checkpoints_.read(model_->fingerprint(), facts(), std::move(parent), parts);
   }
 
-  // Writes the whole state, slots included, and a note, for this artifact on a processor with the same byte order.
-  Error save(const std::string& path, const std::string& note = "") const {
-    SavedState saved = now();
-    saved.note = note;
-    return write_state(path, model_->fingerprint(), saved);
+  // Writes the state, slots included, and a note, for this artifact on a processor with the same byte order. Of rows by position,
+  // those that the text and the slots have filled.
+  Error save(const std::string& path, std::string note = "") const {
+    std::vector<std::vector<int64_t>> texts = {text_};
+    texts.insert(texts.end(), slots_.begin(), slots_.end());
+    const SavedState state = layout_.now(std::move(texts), std::move(note));
+    if (!layout_.allows(state)) return Error::InvalidProgram;
+    return write_state(path, model_->fingerprint(), [&](StateWriter& out) { layout_.write(out, state); });
   }
 
-  // Goes on where `save` was called, bit for bit; the length. A block that waited for commit then is dropped. check: refuses a note,
-  // and nothing has changed then.
+  // Continues where `save` was called, bit for bit; the length. A block that waited for commit then is dropped. check: refuses a
+  // note. A file that is refused changes nothing; the session is empty if one was changed while it was read.
   Result<int64_t> load(const std::string& path, const std::function<Error(const std::string&)>& check = {}) {
-    const auto longest = static_cast<size_t>(facts().max_seq_len);
-    auto saved = read_state(path, model_->fingerprint(), layout_.size(), 1 + slots_.size(), longest);
+    auto file = StateReader::open(path, model_->fingerprint());
+    if (!file.ok()) return file.error();
+    auto saved = layout_.read(*file, slots_.size());
     if (!saved.ok()) return saved.error();
     if (check) ET_CHECK_OK_OR_RETURN_ERROR(check(saved->note));
-    return apply(std::move(*saved));
+    return apply(*file, std::move(*saved));
   }
 
   // The note of the state that was loaded last.
@@ -260,25 +264,16 @@ class Session {
   Session(std::shared_ptr<const Model> model, std::unique_ptr<Program> program, RowBuffers rows)
       : model_(std::move(model)),
         program_(std::move(program)),
-        layout_(*program_, model_->facts()),
-        checkpoints_(*program_, std::move(rows)),
+        rows_(std::move(rows)),
+        layout_(*program_, model_->facts(), rows_),
+        checkpoints_(*program_, rows_),
         slots_(static_cast<size_t>(facts().snapshot_slots)),
         costs_(facts().verify_lens) {}
 
-  // The state as it is, with its texts.
-  SavedState now() const {
-    SavedState state{{}, {text_}};
-    for (const Bytes& piece : program_->memory()) state.bytes.insert(state.bytes.end(), piece.begin(), piece.end());
-    state.texts.insert(state.texts.end(), slots_.begin(), slots_.end());
-    return state;
-  }
-
-  Result<int64_t> apply(SavedState saved) {
-    if (!layout_.allows(saved)) return Error::InvalidExternalData;
-    const uint8_t* next = saved.bytes.data();
-    for (const Bytes& piece : program_->memory()) {
-      std::copy(next, next + piece.size(), piece.begin());
-      next += piece.size();
+  Result<int64_t> apply(StateReader& file, SavedState saved) {
+    if (const Error failed = layout_.restore(file, saved); failed != Error::Ok) {
+      (void)reset();
+      return failed;
     }
     text_ = std::move(saved.texts.front());
     slots_.assign(saved.texts.begin() + 1, saved.texts.end());
@@ -532,6 +527,7 @@ class Session {
 
   std::shared_ptr<const Model> model_;  // outlives the program
   std::unique_ptr<Program> program_;
+  RowBuffers rows_;
   StateLayout layout_;
   Checkpoints checkpoints_;
   std::vector<int64_t> text_, staged_;

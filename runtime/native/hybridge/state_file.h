@@ -1,8 +1,9 @@
-// A session on disk: the bytes of its state, the tokens that they are the state of, what a caller noted, and a checksum.
+// A session on disk: its texts, its state, what a caller noted, and a checksum. hybridge/state_layout.h has the order.
 #ifndef HYBRIDGE_NATIVE_STATE_FILE_H
 #define HYBRIDGE_NATIVE_STATE_FILE_H
 
 #include <executorch/runtime/core/result.h>
+#include <executorch/runtime/platform/log.h>
 
 #include <sys/file.h>
 
@@ -13,6 +14,8 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <hybridge/fnv1a.h>
@@ -20,19 +23,12 @@
 
 namespace hybridge {
 
-// texts: the committed tokens, then those of each snapshot slot.
-struct SavedState {
-  std::vector<uint8_t> bytes;
-  std::vector<std::vector<int64_t>> texts;
-  std::string note = {};
-};
-
-// A block of numbers in front of the rest, in this processor's byte order.
+// What a file begins with, in this processor's byte order. It ends with the checksum of what lies between.
 struct StateHeader {
-  static constexpr std::array<char, 16> FORMAT = {"hybridge-state2"};
+  static constexpr std::array<char, 16> FORMAT = {"hybridge-state3"};
 
   std::array<char, 16> format = FORMAT;
-  uint64_t model = 0, checksum = 0, bytes = 0, texts = 0;
+  uint64_t model = 0;
 };
 
 inline void append(std::vector<uint8_t>& out, const void* data, size_t size) {
@@ -48,38 +44,126 @@ inline bool read_bytes(std::span<const uint8_t>& in, void* data, size_t size) {
   return true;
 }
 
-constexpr size_t LONGEST_NOTE = 64 << 20;
-
-// The bytes, then each text behind its length, then the note behind its own.
-inline std::vector<uint8_t> encode_state(const SavedState& state) {
-  std::vector<uint8_t> content(state.bytes);
-  for (const auto& text : state.texts) {
-    const uint64_t length = text.size();
-    append(content, &length, sizeof(length));
-    append(content, text.data(), text.size() * sizeof(int64_t));
+// Writes a state piece by piece.
+class StateWriter {
+ public:
+  StateWriter(const OpenFile& file, uint64_t model) : file_(file), checksum_(model) {
+    const StateHeader header{.model = model};
+    is_written_ = file_.write_all({reinterpret_cast<const uint8_t*>(&header), sizeof(header)});
   }
-  const uint64_t length = state.note.size();
-  append(content, &length, sizeof(length));
-  append(content, state.note.data(), state.note.size());
-  return content;
-}
 
-inline Result<SavedState> decode_state(std::span<const uint8_t> content, size_t bytes, size_t texts) {
-  SavedState state{std::vector<uint8_t>(bytes), std::vector<std::vector<int64_t>>(texts)};
-  bool whole = read_bytes(content, state.bytes.data(), bytes);
-  for (auto& text : state.texts) {
-    uint64_t length = 0;
-    whole = whole && read_bytes(content, &length, sizeof(length)) && length <= content.size() / sizeof(int64_t);
-    text.resize(whole ? length : 0);
-    whole = whole && read_bytes(content, text.data(), text.size() * sizeof(int64_t));
+  void write(std::span<const uint8_t> bytes) {
+    checksum_ = fnv1a(bytes.data(), bytes.size(), checksum_);
+    is_written_ = is_written_ && file_.write_all(bytes);
   }
-  uint64_t length = 0;
-  whole = whole && read_bytes(content, &length, sizeof(length)) && length <= std::min(content.size(), LONGEST_NOTE);
-  state.note.resize(whole ? length : 0);
-  whole = whole && read_bytes(content, state.note.data(), state.note.size());
-  if (!whole || !content.empty()) return Error::InvalidExternalData;
-  return state;
-}
+
+  // Writes values after their number.
+  template <typename Value>
+  void write_counted(std::span<const Value> values) {
+    const uint64_t count = values.size();
+    write({reinterpret_cast<const uint8_t*>(&count), sizeof(count)});
+    write({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()});
+  }
+
+  // Writes the checksum; false if the file lacks anything.
+  bool finish() {
+    const uint64_t checksum = checksum_;
+    write({reinterpret_cast<const uint8_t*>(&checksum), sizeof(checksum)});
+    return is_written_;
+  }
+
+ private:
+  const OpenFile& file_;
+  uint64_t checksum_;
+  bool is_written_ = false;
+};
+
+// Reads a state piece by piece. Every read is false once one failed; `error` says why.
+class StateReader {
+ public:
+  // AccessFailed if it cannot be read; InvalidExternalData if it is no saved state of this model.
+  static Result<StateReader> open(const std::string& path, uint64_t model) {
+    auto file = OpenFile::regular(path.c_str());
+    if (!file.ok()) return file.error();
+    StateReader reader(std::move(*file), model);
+    StateHeader header;
+    if (!reader.read_exactly(&header, sizeof(header))) return reader.error();
+    if (header.format != StateHeader::FORMAT) {
+      const bool is_state = std::string_view(header.format.data(), header.format.size()).starts_with("hybridge-state");
+      if (is_state && header.format < StateHeader::FORMAT) ET_LOG(Error, "saved by an older version of hybridge; save it again");
+      return Error::InvalidExternalData;
+    }
+    if (header.model != model) return Error::InvalidExternalData;
+    return reader;
+  }
+
+  bool read(void* data, size_t size) {
+    if (!read_exactly(data, size)) return false;
+    checksum_ = fnv1a(data, size, checksum_);
+    return true;
+  }
+
+  // Reads values after their number, which is at most `most`.
+  template <typename Values>
+  bool read_counted(Values& values, size_t most) {
+    uint64_t count = 0;
+    if (!read(&count, sizeof(count))) return false;
+    if (count > std::min(most, left_ / sizeof(values[0]))) return refuse(Error::InvalidExternalData);
+    values.resize(count);
+    return read(values.data(), count * sizeof(values[0]));
+  }
+
+  bool skip(size_t size) {
+    if (size > left_) return refuse(Error::InvalidExternalData);
+    std::vector<uint8_t> chunk(std::min(size, CHUNK));
+    for (size_t skipped = 0, count = 0; skipped < size; skipped += count) {
+      count = std::min(chunk.size(), size - skipped);
+      if (!read(chunk.data(), count)) return false;
+    }
+    return true;
+  }
+
+  // Returns whether all was read, and the checksum is right.
+  bool finish() {
+    const uint64_t wanted = checksum_;
+    uint64_t checksum = 0;
+    return read_exactly(&checksum, sizeof(checksum)) && ((left_ == 0 && checksum == wanted) || refuse(Error::InvalidExternalData));
+  }
+
+  // The byte that is read next; what lies between can be read again from there.
+  size_t place() const { return size_ - left_; }
+  bool go_back(size_t place) {
+    if (!file_.seek(place)) return refuse(Error::AccessFailed);
+    left_ = size_ - place;
+    return true;
+  }
+
+  Error error() const { return error_; }
+
+ private:
+  static constexpr size_t CHUNK = 64 << 10;
+
+  StateReader(OpenFile file, uint64_t model)
+      : file_(std::move(file)), size_(static_cast<size_t>(file_.status().st_size)), left_(size_), checksum_(model) {}
+
+  bool read_exactly(void* data, size_t size) {
+    if (error_ != Error::Ok) return false;
+    if (size > left_) return refuse(Error::InvalidExternalData);
+    if (!file_.read_all({static_cast<uint8_t*>(data), size})) return refuse(Error::AccessFailed);
+    left_ -= size;
+    return true;
+  }
+
+  bool refuse(Error error) {
+    error_ = error;
+    return false;
+  }
+
+  OpenFile file_;
+  size_t size_, left_;
+  uint64_t checksum_;
+  Error error_ = Error::Ok;
+};
 
 // An empty file at `path` for this process's user, which no other writer has meanwhile. What a killed one has left there is
 // used up. Not open where it cannot be had.
@@ -105,47 +189,26 @@ inline OpenFile claim(const std::string& path) {
   }
 }
 
-// The file appears whole or not at all, and is on the disk then: AccessFailed where it cannot be written.
-inline Error write_state(const std::string& path, uint64_t model, const SavedState& state) {
-  const std::vector<uint8_t> content = encode_state(state);
-  const StateHeader header{
-      .model = model,
-      .checksum = fnv1a(content.data(), content.size(), model),
-      .bytes = state.bytes.size(),
-      .texts = state.texts.size(),
-  };
+// Writes what `content(StateWriter&)` gives. The file appears whole or not at all, and is on the disk then: AccessFailed where it
+// cannot be written.
+template <typename Content>
+Error write_state(const std::string& path, uint64_t model, Content content) {
   const std::string unfinished = path + ".part";
   const OpenFile file = claim(unfinished);
   if (!file.is_open()) return Error::AccessFailed;
-  const bool written = file.write_all({reinterpret_cast<const uint8_t*>(&header), sizeof(header)}) &&
-                       file.write_all(content) && file.sync() && std::rename(unfinished.c_str(), path.c_str()) == 0;
-  if (!written) {
-    std::remove(unfinished.c_str());
-    return Error::AccessFailed;
-  }
+  struct Remove {
+    const char* path;
+    ~Remove() {
+      if (path != nullptr) std::remove(path);
+    }
+  } remove{unfinished.c_str()};
+  StateWriter out(file, model);
+  content(out);
+  if (!out.finish() || !file.sync() || std::rename(unfinished.c_str(), path.c_str()) != 0) return Error::AccessFailed;
+  remove.path = nullptr;
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   return OpenFile(folder.c_str(), O_RDONLY).sync() ? Error::Ok : Error::AccessFailed;
-}
-
-// Reads a state file. AccessFailed if it cannot be read; InvalidExternalData if it is damaged, or not of this model with this
-// number of bytes and texts, none longer than `longest`.
-inline Result<SavedState> read_state(
-    const std::string& path, uint64_t model, size_t bytes, size_t texts, size_t longest) {
-  const auto file = OpenFile::regular(path.c_str());
-  if (!file.ok()) return file.error();
-  const auto size = static_cast<uint64_t>(file->status().st_size);
-  const size_t most = sizeof(StateHeader) + bytes + texts * sizeof(int64_t) * (1 + longest) + sizeof(uint64_t) + LONGEST_NOTE;
-  if (size > most) return Error::InvalidExternalData;
-  std::vector<uint8_t> all(size);
-  if (!file->read_all(all)) return Error::AccessFailed;
-  std::span<const uint8_t> content(all);
-  StateHeader header;
-  const bool is_ours = read_bytes(content, &header, sizeof(header)) && header.format == StateHeader::FORMAT &&
-                       header.model == model && header.bytes == bytes && header.texts == texts &&
-                       header.checksum == fnv1a(content.data(), content.size(), model);
-  if (!is_ours) return Error::InvalidExternalData;
-  return decode_state(content, bytes, texts);
 }
 
 }  // namespace hybridge

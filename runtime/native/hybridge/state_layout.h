@@ -1,4 +1,5 @@
-// The numbers of a state that methods go by without looking again: where they lie in its bytes, and what they may be.
+// The layout of a saved state: texts, buffers, the rows by position that these texts have filled, and the note. Also which numbers
+// are possible, because methods go by them without looking again.
 #ifndef HYBRIDGE_NATIVE_STATE_LAYOUT_H
 #define HYBRIDGE_NATIVE_STATE_LAYOUT_H
 
@@ -6,62 +7,128 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <hybridge/program.h>
+#include <hybridge/row_buffers.h>
 #include <hybridge/state_file.h>
 
 namespace hybridge {
 
+// texts: the committed tokens, then those of each snapshot slot. buffers: those that are neither rows by position nor staged, where
+// they lie in the program or in `memory`.
+struct SavedState {
+  std::vector<std::vector<int64_t>> texts;
+  std::map<std::string, Bytes, std::less<>> buffers;
+  std::string note = {};
+  std::vector<uint8_t> memory = {};
+  size_t rows_place = 0;  // in the file that it was read from
+};
+
 class StateLayout {
  public:
-  StateLayout(Program& program, const Facts& facts) : facts_(facts) {
-    const auto memory = program.memory();
+  StateLayout(Program& program, const Facts& facts, const RowBuffers& rows) : program_(&program), facts_(facts), rows_(&rows) {
     for (const std::string& name : program.names()) {
-      const auto bytes = program.bytes(name);
-      size_t before = 0;
-      for (const Bytes& piece : memory) {
-        const bool is_in = piece.data() <= bytes.data() && bytes.data() + bytes.size() <= piece.data() + piece.size();
-        if (is_in && !bytes.empty()) places_.emplace(name, Place{before + static_cast<size_t>(bytes.data() - piece.data()), bytes.size()});
-        before += piece.size();
-      }
-      size_ = before;
+      const size_t size = program.bytes(name).size();
+      const bool has_rows = std::ranges::find(rows.names(), name) != rows.names().end();
+      if (has_rows || RowBuffers::is_staged(name) || size == 0 || !sizes_.emplace(name, size).second) continue;
+      if (is_number(name)) numbers_.push_back({name, 0, size});
+      else std::ranges::move(pieces_of(name, size), std::back_inserter(pieces_));
     }
   }
-
-  // Bytes of the whole state.
-  size_t size() const { return size_; }
 
   // Returns whether the program has the buffers that a saved state is checked by.
   bool is_whole() const {
     const auto slots = slot_names();
-    const auto has = [this](const std::string& name) { return places_.contains(name); };
+    const auto has = [this](const std::string& name) { return sizes_.contains(name); };
     return has(LENGTH) && has(OPERATIONS) && std::all_of(slots.begin(), slots.end(), has);
   }
 
   // Gives the state a length, and empties its slots.
-  void set_length(Program& program, int64_t length) const {
-    if (int64_t* own = program.number(LENGTH)) *own = length;
+  void set_length(int64_t length) const {
+    if (int64_t* own = program_->number(LENGTH)) *own = length;
     for (const std::string& name : slot_names()) {
-      const auto bytes = program.bytes(name);
+      const auto bytes = program_->bytes(name);
       std::memset(bytes.data(), -1, bytes.size());
     }
   }
 
+  // The program's state as it is now, with these texts.
+  SavedState now(std::vector<std::vector<int64_t>> texts, std::string note) const {
+    SavedState state{std::move(texts), {}, std::move(note)};
+    for (const auto& [name, size] : sizes_) state.buffers.emplace(name, program_->bytes(name));
+    return state;
+  }
+
+  void write(StateWriter& out, const SavedState& state) const {
+    for (const auto& text : state.texts) out.write_counted(std::span(text));
+    each_piece(state, [&](const Piece& piece, Bytes bytes) {
+      out.write(bytes.subspan(piece.offset, piece.size));
+      return true;
+    });
+    each_chunk(state, [&](size_t i, size_t start, size_t stop) {
+      out.write((*rows_)[i].read(rows_->memory(i), start, stop));
+      return true;
+    });
+    out.write_counted(std::span(state.note));
+  }
+
+  // Reads a file to its end, but leaves the rows there, for `restore`. AccessFailed if it cannot be read; InvalidExternalData if it
+  // is damaged, or no program could have left this state.
+  Result<SavedState> read(StateReader& in, size_t slots) const {
+    SavedState state{std::vector<std::vector<int64_t>>(1 + slots), {}};
+    for (auto& text : state.texts) in.read_counted(text, static_cast<size_t>(facts_.max_seq_len));
+    size_t size = 0;
+    for (const auto& each : sizes_) size += each.second;
+    state.memory.resize(size);
+    uint8_t* next = state.memory.data();
+    for (const auto& each : sizes_) {
+      state.buffers.emplace(each.first, Bytes(next, each.second));
+      next += each.second;
+    }
+    each_piece(state, [&](const Piece& piece, Bytes bytes) { return in.read(bytes.data() + piece.offset, piece.size); });
+    if (in.error() != Error::Ok) return in.error();
+    if (!allows(state)) return Error::InvalidExternalData;
+    state.rows_place = in.place();
+    each_chunk(state, [&](size_t i, size_t start, size_t stop) { return in.skip((stop - start) * (*rows_)[i].row_bytes()); });
+    in.read_counted(state.note, LONGEST_NOTE);
+    return in.finish() ? Result<SavedState>(std::move(state)) : in.error();
+  }
+
+  // Gives the program a state that was read, and its rows. Fails if these can no longer be read: some of them are there then.
+  Error restore(StateReader& in, const SavedState& state) const {
+    in.go_back(state.rows_place);
+    std::vector<uint8_t> chunk;
+    each_chunk(state, [&](size_t i, size_t start, size_t stop) {
+      chunk.resize((stop - start) * (*rows_)[i].row_bytes());
+      if (!in.read(chunk.data(), chunk.size())) return false;
+      (*rows_)[i].write(rows_->memory(i), start, chunk);
+      return true;
+    });
+    if (in.error() != Error::Ok) return in.error();
+    each_piece(state, [&](const Piece& piece, Bytes bytes) {
+      std::ranges::copy(bytes.subspan(piece.offset, piece.size), program_->bytes(piece.name).begin() + static_cast<ptrdiff_t>(piece.offset));
+      return true;
+    });
+    return Error::Ok;
+  }
+
   // Returns whether a program could have left this state. Other numbers index nothing: wrong ones give wrong logits.
-  bool allows(const SavedState& saved) const {
+  bool allows(const SavedState& state) const {
     const auto is_text = [&](const auto& text) {
       const auto known = [&](int64_t id) { return facts_.is_id(id); };
       return text.size() <= static_cast<size_t>(facts_.max_seq_len) && std::all_of(text.begin(), text.end(), known);
     };
-    const std::vector<int64_t> operations = numbers<int64_t>(saved, OPERATIONS);
-    return std::all_of(saved.texts.begin(), saved.texts.end(), is_text) &&
-           numbers<int64_t>(saved, LENGTH) == std::vector{length_of(saved.texts.front())} && allows_slots(saved) &&
-           operations.size() == 1 && 0 <= operations[0] && operations[0] < MOST_OPERATIONS && allows_drafted(saved) &&
-           allows_rope_deltas(saved);
+    const std::vector<int64_t> operations = numbers<int64_t>(state, OPERATIONS);
+    return std::all_of(state.texts.begin(), state.texts.end(), is_text) &&
+           numbers<int64_t>(state, LENGTH) == std::vector{length_of(state.texts.front())} && allows_slots(state) &&
+           operations.size() == 1 && 0 <= operations[0] && operations[0] < MOST_OPERATIONS && allows_drafted(state) &&
+           allows_rope_deltas(state);
   }
 
   // Returns whether a drafter can have read this number of tokens, stored as float32, of a text of at most `longest`.
@@ -73,52 +140,116 @@ class StateLayout {
   static bool is_rope_delta(std::string_view name) { return name.ends_with(".rope_delta"); }
 
  private:
-  struct Place {
+  // A part of a buffer that is saved by itself: of a snapshot slot, or all of it and slot -1.
+  struct Piece {
+    std::string name;
     size_t offset, size;
+    int64_t slot = -1;
   };
 
   static constexpr const char* LENGTH = "length";
   static constexpr const char* SLOT_LENGTHS = "slot_length";
   static constexpr const char* OPERATIONS = "operations";
   static constexpr const char* DRAFTED = ".drafted_length";
+  static constexpr std::string_view SLOT = "slots.";
   static constexpr int64_t MOST_OPERATIONS = int64_t(1) << 62;
+  static constexpr size_t LONGEST_NOTE = 64 << 20, CHUNK = 64 << 10;
 
   static int64_t length_of(const std::vector<int64_t>& text) { return static_cast<int64_t>(text.size()); }
 
+  static bool is_number(std::string_view name) {
+    return name == LENGTH || name == OPERATIONS || name == SLOT_LENGTHS || (name.starts_with(SLOT) && name.ends_with(".length"));
+  }
+
+  // A slot's buffers are slots.N.layers.…, or all slots' in one, layers.…_slots [1, slots, …].
+  std::vector<Piece> pieces_of(const std::string& name, size_t size) const {
+    const auto slots = static_cast<size_t>(facts_.snapshot_slots);
+    if (name.starts_with(SLOT) && !is_number(name)) return {{name, 0, size, std::atoll(name.c_str() + SLOT.size())}};
+    if (!name.ends_with("_slots") || slots == 0 || size % slots != 0) return {{name, 0, size}};
+    std::vector<Piece> pieces;
+    for (size_t slot = 0; slot < slots; ++slot) pieces.push_back({name, slot * (size / slots), size / slots, static_cast<int64_t>(slot)});
+    return pieces;
+  }
+
+  // Calls visit(piece, its buffer) until it is false, for all pieces but those of slots that keep nothing. The numbers come first:
+  // they say which slots follow.
+  template <typename Visit>
+  void each_piece(const SavedState& state, Visit visit) const {
+    for (const Piece& piece : numbers_) {
+      if (!visit(piece, state.buffers.at(piece.name))) return;
+    }
+    const auto lengths = slot_lengths(state);
+    for (const Piece& piece : pieces_) {
+      if (piece.slot >= 0 && !keeps(lengths, static_cast<size_t>(piece.slot))) continue;
+      if (!visit(piece, state.buffers.at(piece.name))) return;
+    }
+  }
+
+  // Calls visit(buffer, start, stop) until it is false, for all rows in use, in chunks.
+  template <typename Visit>
+  void each_chunk(const SavedState& state, Visit visit) const {
+    const auto counts = rows_in_use(state);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      const size_t most = std::max(size_t(1), CHUNK / (*rows_)[i].row_bytes());
+      for (size_t start = 0; start < counts[i]; start += most) {
+        if (!visit(i, start, std::min(start + most, counts[i]))) return;
+      }
+    }
+  }
+
+  // Returns the rows of each buffer that the text, or that of a slot, has filled.
+  std::vector<size_t> rows_in_use(const SavedState& state) const {
+    const std::string& drafter = rows_->drafter();
+    const auto filled = [&](const std::vector<int64_t>& text, const std::vector<float>& drafted, size_t place) {
+      return rows_->filled(text.size(), drafter.empty() || place >= drafted.size() ? text.size() : static_cast<size_t>(drafted[place]));
+    };
+    auto counts = filled(state.texts.front(), numbers<float>(state, drafter), 0);
+    const auto drafted = numbers<float>(state, drafter + "_slots");
+    const auto lengths = slot_lengths(state);
+    for (size_t slot = 0; slot + 1 < state.texts.size(); ++slot) {
+      if (!keeps(lengths, slot)) continue;
+      const auto kept = filled(state.texts[slot + 1], drafted, slot);
+      for (size_t i = 0; i < counts.size(); ++i) counts[i] = std::max(counts[i], kept[i]);
+    }
+    return counts;
+  }
+
   // The buffers that have the slots' lengths: one for all of them, or one for each; none without slots.
   Names slot_names() const {
-    if (places_.contains(SLOT_LENGTHS)) return {SLOT_LENGTHS};
+    if (sizes_.contains(SLOT_LENGTHS)) return {SLOT_LENGTHS};
     Names names;
-    for (int64_t slot = 0; slot < facts_.snapshot_slots; ++slot) names.push_back("slots." + std::to_string(slot) + ".length");
+    for (int64_t slot = 0; slot < facts_.snapshot_slots; ++slot) names.push_back(std::string(SLOT) + std::to_string(slot) + ".length");
     return names;
   }
 
-  std::vector<int64_t> slot_lengths(const SavedState& saved) const {
+  std::vector<int64_t> slot_lengths(const SavedState& state) const {
     std::vector<int64_t> lengths;
     for (const std::string& name : slot_names()) {
-      const auto own = numbers<int64_t>(saved, name);
+      const auto own = numbers<int64_t>(state, name);
       lengths.insert(lengths.end(), own.begin(), own.end());
     }
     return lengths;
   }
 
+  static bool keeps(const std::vector<int64_t>& lengths, size_t slot) { return slot < lengths.size() && lengths[slot] != -1; }
+
   // A slot of length -1 keeps nothing; the others keep their texts, which stand behind the state's own.
-  bool allows_slots(const SavedState& saved) const {
-    const std::vector<int64_t> lengths = slot_lengths(saved);
+  bool allows_slots(const SavedState& state) const {
+    const std::vector<int64_t> lengths = slot_lengths(state);
     for (size_t i = 0; i < lengths.size(); ++i) {
-      const bool is_kept = i + 1 < saved.texts.size() && lengths[i] == length_of(saved.texts[i + 1]);
+      const bool is_kept = i + 1 < state.texts.size() && lengths[i] == length_of(state.texts[i + 1]);
       if (lengths[i] != -1 && !is_kept) return false;
     }
     return true;
   }
 
   // In a slot that keeps nothing it may be anything.
-  bool allows_drafted(const SavedState& saved) const {
+  bool allows_drafted(const SavedState& state) const {
     const auto is_length = [&](float value) { return is_drafted(value, static_cast<size_t>(facts_.max_seq_len)); };
-    const std::vector<int64_t> slots = slot_lengths(saved);
-    for (const auto& [name, place] : places_) {
+    const std::vector<int64_t> slots = slot_lengths(state);
+    for (const auto& [name, buffer] : state.buffers) {
       if (!name.ends_with(DRAFTED)) continue;
-      const auto own = numbers<float>(saved, name), kept = numbers<float>(saved, name + "_slots");
+      const auto own = numbers<float>(state, name), kept = numbers<float>(state, name + "_slots");
       if (!std::all_of(own.begin(), own.end(), is_length)) return false;
       for (size_t i = 0; i < std::min(kept.size(), slots.size()); ++i) {
         if (slots[i] != -1 && !is_length(kept[i])) return false;
@@ -128,12 +259,12 @@ class StateLayout {
   }
 
   // Rope positions are behind the length, and never before the text.
-  bool allows_rope_deltas(const SavedState& saved) const {
-    const std::vector<int64_t> slots = slot_lengths(saved);
-    for (const auto& [name, place] : places_) {
+  bool allows_rope_deltas(const SavedState& state) const {
+    const std::vector<int64_t> slots = slot_lengths(state);
+    for (const auto& [name, buffer] : state.buffers) {
       if (!is_rope_delta(name)) continue;
-      const auto own = numbers<float>(saved, name), kept = numbers<float>(saved, name + "_slots");
-      if (own.size() != 1 || !is_drafted(-own[0], saved.texts.front().size())) return false;
+      const auto own = numbers<float>(state, name), kept = numbers<float>(state, name + "_slots");
+      if (own.size() != 1 || !is_drafted(-own[0], state.texts.front().size())) return false;
       for (size_t i = 0; i < std::min(kept.size(), slots.size()); ++i) {
         if (slots[i] != -1 && !is_drafted(-kept[i], static_cast<size_t>(slots[i]))) return false;
       }
@@ -142,17 +273,19 @@ class StateLayout {
   }
 
   template <typename T>
-  std::vector<T> numbers(const SavedState& saved, const std::string& name) const {
-    const auto found = places_.find(name);
-    if (found == places_.end()) return {};
-    std::vector<T> values(found->second.size / sizeof(T));
-    std::memcpy(values.data(), saved.bytes.data() + found->second.offset, values.size() * sizeof(T));
+  std::vector<T> numbers(const SavedState& state, const std::string& name) const {
+    const auto found = state.buffers.find(name);
+    if (found == state.buffers.end()) return {};
+    std::vector<T> values(found->second.size() / sizeof(T));
+    std::memcpy(values.data(), found->second.data(), values.size() * sizeof(T));
     return values;
   }
 
+  Program* program_;
   const Facts& facts_;
-  size_t size_ = 0;
-  std::map<std::string, Place, std::less<>> places_;
+  const RowBuffers* rows_;
+  std::map<std::string, size_t, std::less<>> sizes_;
+  std::vector<Piece> numbers_, pieces_;
 };
 
 }  // namespace hybridge

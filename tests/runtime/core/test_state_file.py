@@ -8,6 +8,7 @@ import resource
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from ctypes import byref, c_size_t, memset
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,16 @@ import safetensors.numpy
 from core_child import in_core
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from state_files import forge_state, save_in_full
-from states import Arrays, same
-from table import table_session
+from state_files import CHECKSUM, HEADER, forge_state, save_in_full, texts_content
+from states import Arrays, same, seen
+from table import VOCABULARY, Table, table_session
 
 from hybridge.cache.errors import CommitError, NumericalError, OutputError, SnapshotError, StateFileError, UsageError
-from hybridge.runtime import Model, Session, open_artifact
+from hybridge.runtime import ExportOptions, Model, Session, open_artifact
+from hybridge.runtime.core.interface import ArrayStruct
+from hybridge.runtime.core.library import run
+from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
+from hybridge.runtime.core.programs import seen as shown
 
 PROMPT = [5, 6, 7, 0, 9, 5, 6, 130, 8, 9, 5, 6]
 """With the first and the last of the vocabulary."""
@@ -53,11 +58,97 @@ def test_another_session_goes_on_bit_for_bit(session: Session, state_file: Path,
     assert other.load_state(state_file) == len(PROMPT)
     assert other.tokens == session.tokens == PROMPT
     assert other.slots == session.slots == {1: PROMPT[:4]}
-    assert same(bits(other), bits(session))
+    assert same(seen(other), seen(session))
     assert np.array_equal(other.decode(3), session.decode(3))
     assert other.restore(1) == session.restore(1) == 4
     assert other.tokens == PROMPT[:4]
     assert np.array_equal(other.decode(3), session.decode(3))
+
+
+FORMS = ["artifact", *(pytest.param(form, marks=pytest.mark.slow) for form in ("kernels_artifact", "onnx_artifact"))]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_nothing_is_read_that_was_not_saved(form: str, goes_back: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Load into memory that is full of NaN. goes_back: a slot is longer than the text, and its rows are needed."""
+    session, other = (Session.load(request.getfixturevalue(form)) for _ in range(2))
+    session.prefill(PROMPT[:4])
+    session.snapshot(0)
+    session.prefill(PROMPT[4:])
+    session.snapshot(1)
+    if goes_back:
+        session.restore(0)
+    session.save(tmp_path / "state")
+    fill(other, 0xFF)
+    assert other.load_state(tmp_path / "state") == session.length
+    assert same(seen(other), seen(session))
+    for go_on in (
+        lambda each: each.restore(1) and each.decode(3) if goes_back else each.restore(0) and each.decode(3),
+        lambda each: each.verify([1, 2, 3]),
+        lambda each: each.commit(2),
+        lambda each: each.prefill(list(range(1, 30))),
+        lambda each: list(each.generate([3], max_new_tokens=6, eos_ids=())),
+    ):
+        assert np.array_equal(go_on(other), go_on(session))
+
+
+def fill(session: Session, byte: int) -> None:
+    """Fill the memory of all buffers."""
+    count = c_size_t()
+    run("buffers", session.handle, None, 0, byref(count))
+    views = (ArrayStruct * count.value)()
+    run("buffers", session.handle, views, count.value, byref(count))
+    for view in views:
+        memset(view.data, byte, shown(view).nbytes)
+
+
+def test_a_saved_state_has_the_rows_of_its_text(session: Session, tmp_path: Path) -> None:
+    """What is bounded, tokens, and rows in use; three tokens of a context of 1,024 once took 47 MB."""
+    sizes = []
+    for tokens in ([1, 2, 3], [4] * 20):
+        session.prefill(tokens)
+        session.save(tmp_path / "state")
+        sizes.append((tmp_path / "state").stat().st_size)
+        state = session.state()
+        numbers = state["slot_length"].nbytes + state["operations"].nbytes + 8 * (1 + session.snapshot_slots + session.length)
+        own = HEADER + numbers + sum(each.nbytes for each in seen(session).values()) + len(struct.pack("<Q", 0)) + CHECKSUM
+        assert sizes[-1] == own
+    row = sum(each.nbytes // each.shape[1] for name, each in state.items() if name.endswith((".keys", ".values")))
+    assert sizes[1] - sizes[0] == 20 * (8 + row)
+
+
+class LongContext(TextProgram):
+    """A program whose rows by position take 64 MB, of which a text fills a few."""
+
+    names = (*TextProgram.names, "layers.0.keys")
+
+    def __init__(self, options: ExportOptions) -> None:
+        super().__init__(Table(1, ends=False), options.max_seq_len, options.snapshot_slots)
+        self.keys = np.zeros((1, options.max_seq_len + options.prefill_chunk, 4096), np.float32)
+
+    def buffer(self, name: str) -> Numbers:
+        return self.keys if name == "layers.0.keys" else super().buffer(name)
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no peak of memory that can be begun anew")
+def test_saving_and_loading_take_memory_for_the_text_alone(tmp_path: Path) -> None:
+    options = ExportOptions(max_seq_len=4091, prefill_chunk=5, verify_len=4, snapshot_slots=2)
+    session = Session.over(LongContext(options), ModelDescription(vocab_size=VOCABULARY, options=options, identity="long"))
+    session.prefill([1, 2, 3])
+    for call in (session.save, session.load_state):
+        Path("/proc/self/clear_refs").write_text("5")
+        before = resident("VmRSS")
+        call(tmp_path / "state")
+        assert resident("VmHWM") - before < 4 << 20
+    assert (tmp_path / "state").stat().st_size < 64 << 10
+    assert session.tokens == [1, 2, 3]
+
+
+def resident(field: str) -> int:
+    """Return bytes of this process's memory: now, VmRSS, or the most so far, VmHWM."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
 
 
 @pytest.mark.parametrize("note", ["", "what a caller noted\n", "ä" * 3000])
@@ -115,6 +206,16 @@ def test_what_is_no_saved_session_is_refused(session: Session, tmp_path: Path) -
     for path in (tmp_path / "nothing", tmp_path, tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(StateFileError, match="does not exist, cannot be read, or is no regular file"):
             session.load_state(path)
+
+
+def test_a_state_of_an_older_layout_is_refused_by_name(session: Session, state_file: Path) -> None:
+    data = state_file.read_bytes()
+    state_file.write_bytes(b"hybridge-state2\0" + data[16:])
+    with pytest.raises(StateFileError, match="saved by an older version of hybridge; save it again"):
+        session.load_state(state_file)
+    state_file.write_bytes(b"hybridge-states\0" + data[16:])
+    with pytest.raises(StateFileError, match="damaged"):
+        session.load_state(state_file)
 
 
 def test_a_file_that_cannot_be_written_leaves_what_was_there(session: Session, state_file: Path) -> None:
@@ -190,23 +291,23 @@ def test_another_process_goes_on_bit_for_bit(artifact: Path, tmp_path: Path) -> 
 
 
 def at(place: int, value: int) -> Callable[[bytearray], object]:
-    """Write a number into the texts, which stand behind the state's bytes: a length, tokens, a length, …"""
+    """Write a number into the texts: a length, tokens, a length, …"""
 
     def change(content: bytearray) -> None:
-        texts = bytes(content).rfind(struct.pack("<13q", len(PROMPT), *PROMPT))
-        content[texts + 8 * place : texts + 8 * place + 8] = struct.pack("<q", value)
+        content[8 * place : 8 * place + 8] = struct.pack("<q", value)
 
     return change
 
 
 def everywhere(old: int, new: int) -> Callable[[bytearray], object]:
-    """Write a number into the state's bytes wherever another one stands, which nothing but a length is."""
+    """Write a number into the state's buffers wherever another one stands, which nothing but a length is."""
 
     def change(content: bytearray) -> None:
-        end = bytes(content).rfind(struct.pack("<13q", len(PROMPT), *PROMPT)) // 8
-        numbers = struct.unpack(f"<{end}q", content[: 8 * end])
+        begin = len(texts_content([PROMPT, [], PROMPT[:4]]))
+        end = begin + (len(content) - begin) // 8 * 8
+        numbers = struct.unpack(f"<{(end - begin) // 8}q", content[begin:end])
         assert old in numbers
-        content[: 8 * end] = struct.pack(f"<{end}q", *(new if number == old else number for number in numbers))
+        content[begin:end] = struct.pack(f"<{len(numbers)}q", *(new if number == old else number for number in numbers))
 
     return change
 
