@@ -133,11 +133,12 @@ class PromptPrefill:
             cache: of checkpoints.
             marks: lengths of the text at which to keep a checkpoint.
             rest: leave up to this many trailing tokens unread; the caller prefills them with the next call.
-            drafter: of the generation that follows; the hidden states that it has to read are kept for it.
+            drafter: of the generation that follows; the hidden states that it has to read are kept for it, and those of the
+                artifact's own drafter are read before each checkpoint.
         """
         self.session, self.tokens, self.cache = session, list(tokens), cache
         resume_prefix(session, self.tokens, cache)
-        session.keep_hidden(drafter is not None and drafter.needs_hidden)
+        session.keep_hidden(drafter is not None and drafter.needs_hidden, own=getattr(drafter, "own_reads", False))
         self.cached_tokens = session.length
         end = len(self.tokens)
         wanted = (*marks, *range(self.cached_tokens + EVERY, end, EVERY), end)
@@ -157,9 +158,11 @@ class PromptPrefill:
         keep_checkpoint(session, self.cache)
 
 
-def bring_to(session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Collection[int] = ()) -> int:
+def bring_to(
+    session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Collection[int] = (), *, drafter: Drafter | None = None
+) -> int:
     """Bring the session to the text ``tokens`` (``PromptPrefill``); return the number of tokens that were not read."""
-    reading = PromptPrefill(session, tokens, cache, marks)
+    reading = PromptPrefill(session, tokens, cache, marks, drafter=drafter)
     for _ in reading.steps():
         pass
     return reading.cached_tokens

@@ -25,11 +25,11 @@ from hybridge.runtime.core.session import Session
 from hybridge.runtime.files import private_folder, read_regular, replace_file
 
 log = logging.getLogger(__name__)
-FORMAT = "hybridge-checkpoint-2"
+FORMAT = "hybridge-checkpoint-3"
 STATE, ROWS = ".state", ".rows"
 NAME = re.compile(r"[0-9a-f]{64}\.(state|rows)")
-HEADER = 1 << 12
-"""Most bytes of a file's first line."""
+HEADER, HIDDEN = 1 << 12, 1 << 24
+"""Most bytes of a file's first line, and of the hidden states of a few tokens."""
 MOST_FILES = 100_000
 MOST_WAITING = 256
 """Checkpoints that wait to be written; others are not."""
@@ -47,7 +47,7 @@ class CheckpointFolder:
         if session.manifest.identity is None:
             raise UsageError("only checkpoints of an exported artifact can be kept in a folder.")
         self.session, self.artifact, self.budget = session, session.manifest.identity, budget
-        self._largest = sum(buffer.nbytes for buffer in session.state().values()) + 16 * session.max_seq_len + HEADER
+        self._largest = sum(buffer.nbytes for buffer in session.state().values()) + 16 * session.max_seq_len + HEADER + HIDDEN
         self.folder = top / hashlib.sha256(self.artifact.encode()).hexdigest()[:32]
         try:
             private_folder(self.folder, self.folder)

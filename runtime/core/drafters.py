@@ -107,6 +107,7 @@ class BlockDrafter:
 
     kind: ClassVar = DrafterKind.OWN
     needs_hidden: ClassVar = True
+    own_reads: ClassVar = True
 
     @checked
     def __init__(self, target: DraftTarget) -> None:
@@ -159,6 +160,7 @@ class AutoDrafter:
         """Draft for ``target``, a session or model of the artifact. beside: a draft model or a drafter in Python, too."""
         self.beside = beside
         self.needs_hidden = target.manifest.drafter is not None
+        self.own_reads = self.needs_hidden and (beside is None or not beside.needs_hidden)
 
 
 Drafter = PromptLookup | BlockDrafter | DraftModel | AutoDrafter | Proposer

@@ -323,9 +323,12 @@ class Session(Owned):
         return Generation(self, ids, arguments).tokens()
 
     @checked
-    def keep_hidden(self, wanted: bool) -> None:
-        """Keep the hidden states of what is committed from now on, for the drafter of the next generation."""
-        self._run("keep_hidden", wanted)
+    def keep_hidden(self, wanted: bool, *, own: bool = False) -> None:
+        """Keep the hidden states of what is committed from now on, for the drafter of the next generation.
+
+        own: it is the artifact's own drafter, which then reads them before a snapshot, a checkpoint or a saved state is made.
+        """
+        self._run("keep_hidden", interface.DrafterKind.OWN if wanted and own else wanted)
 
     def draft(
         self, hidden: ArrayLike, following: Sequence[int], *, limit: int | None = None, draws: DraftNoise | None = None

@@ -260,8 +260,10 @@ hybridge_status hybridge_hidden(hybridge_session session, const float** hidden, 
 
 hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted) {
   return with_session(session, [&](OpenSession& it) {
-    it.session->keep_hidden(wanted != 0);
-    return HYBRIDGE_OK;
+    if (wanted != HYBRIDGE_OWN_DRAFTER) return it.session->keep_hidden(wanted != 0), HYBRIDGE_OK;
+    const auto own = own_drafter(it);
+    if (own.ok()) it.own->listen(true);
+    return status(own.error());
   });
 }
 
@@ -424,7 +426,10 @@ hybridge_status hybridge_bring_to(
     if (found != nullptr && found->of->model->fingerprint() != it.of->model->fingerprint()) return HYBRIDGE_INVALID_ARGUMENT;
     hybridge::PrefixCache none(0);
     hybridge::PrefixCache& kept = found != nullptr ? *found->kept : none;
+    const bool reads = it.session->facts().has_drafter() && !it.session->hidden().is_kept() && own_drafter(it).ok();
+    if (reads) it.own->listen(true);
     const auto cached = hybridge::bring_to(*it.session, span(tokens, count), kept, nullptr, let_others_run(it));
+    if (reads) it.own->listen(false);
     if (cached.ok() && cached_tokens != nullptr) *cached_tokens = static_cast<size_t>(*cached);
     return answer(cached);
   });

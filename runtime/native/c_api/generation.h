@@ -149,7 +149,8 @@ inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation
   }
   std::vector<Drafter*> drafters = ET_UNWRAP(drafters_of(chosen, it, user));
   const bool is_own = it.own && std::ranges::find(drafters, &*it.own) != drafters.end();
-  it.session->keep_hidden(is_own || (!drafters.empty() && chosen.reads_hidden != 0));
+  if (is_own) it.own->listen(true);
+  else it.session->keep_hidden(!drafters.empty() && chosen.reads_hidden != 0);
   return std::make_unique<Generator>(*it.session, std::move(asked), std::move(drafters));
 }
 

@@ -38,8 +38,8 @@ inline Distribution distribution_of(std::span<const float> scores, std::span<con
   return once;
 }
 
-// While it lives and listens, the session keeps the hidden states that it has yet to
-// read. Its state rolls back with the session's.
+// While it lives and listens, the session keeps the hidden states that it has yet to read. Its state rolls back with the session's,
+// and is a part of its checkpoints.
 class BlockDrafter final : public Drafter {
  public:
   explicit BlockDrafter(Session& session) : session_(session) { listen(true); }
@@ -48,8 +48,12 @@ class BlockDrafter final : public Drafter {
   BlockDrafter(const BlockDrafter&) = delete;
   BlockDrafter& operator=(const BlockDrafter&) = delete;
 
-  // Starts or stops reading what is committed; it may stop while a text goes on for long without it.
-  void listen(bool wanted) { session_.keep_hidden(wanted); }
+  // Starts or stops reading what is committed. Unless it cannot pay, it reads a text before a checkpoint of it is made: that is a
+  // prefill, too.
+  void listen(bool wanted) {
+    if (!wanted) return session_.keep_hidden(false);
+    session_.keep_for_drafter(controller(&session_.facts()).could_pay(session_.costs(), 1 + longest()));
+  }
 
   size_t longest() const override { return static_cast<size_t>(session_.facts().draft_blocks.back()) - 1; }
 

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <ranges>
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include <hybridge/hidden_states.h>
 #include <hybridge/program.h>
 #include <hybridge/row_buffers.h>
 #include <hybridge/state_file.h>
@@ -71,11 +73,13 @@ inline std::vector<std::shared_ptr<RowSegment>> chain(std::shared_ptr<RowSegment
   return segments;
 }
 
-// A state of a session; every session over the same artifact can resume it. model: its fingerprint.
+// A state of a session; every session over the same artifact can resume it. model: its fingerprint. unread: hidden states that
+// the drafter in the program has yet to read.
 struct Checkpoint {
   uint64_t model;
   std::vector<std::vector<uint8_t>> bounded;
   std::shared_ptr<RowSegment> segment;
+  HiddenRows unread = {};
   const uint64_t id = next_id();
 
   size_t length() const { return segment->length; }
@@ -97,7 +101,7 @@ struct Checkpoint {
   }
 
   size_t bounded_bytes() const {
-    size_t sum = 0;
+    size_t sum = unread.floats.size() * sizeof(float);
     for (const auto& each : bounded) sum += each.size();
     return sum;
   }
@@ -126,10 +130,14 @@ inline std::vector<uint8_t> encode(const RowSegment& segment) {
   return out;
 }
 
-// The bounded states of a checkpoint, likewise.
+// The bounded states of a checkpoint, likewise, and its hidden states behind their width, if it has any.
 inline std::vector<uint8_t> encode(const Checkpoint& checkpoint) {
   std::vector<uint8_t> out;
   for (const auto& each : checkpoint.bounded) append(out, each.data(), each.size());
+  const auto& [floats, width] = checkpoint.unread;
+  const uint64_t size = width;
+  if (!floats.empty()) append(out, &size, sizeof(size));
+  append(out, floats.data(), floats.size() * sizeof(float));
   return out;
 }
 
@@ -141,8 +149,8 @@ class Checkpoints {
     std::ranges::copy_if(program.bounded(), std::back_inserter(bounded_), [](const auto& name) { return name != "length"; });
   }
 
-  std::shared_ptr<const Checkpoint> make(uint64_t model, std::span<const int64_t> text) {
-    auto made = std::make_shared<Checkpoint>(model, std::vector<std::vector<uint8_t>>(), segment_of(text));
+  std::shared_ptr<const Checkpoint> make(uint64_t model, std::span<const int64_t> text, HiddenRows unread) {
+    auto made = std::make_shared<Checkpoint>(model, std::vector<std::vector<uint8_t>>(), segment_of(text), std::move(unread));
     for (const std::string& name : bounded_) {
       const auto bytes = program_->bytes(name);
       made->bounded.emplace_back(bytes.begin(), bytes.end());
@@ -177,15 +185,17 @@ class Checkpoints {
       auto& own = made->bounded.emplace_back(program_->bytes(name).size());
       if (!read_bytes(rest, own.data(), own.size())) return Error::InvalidExternalData;
     }
-    if (!rest.empty() || made->segment == nullptr || !fits(*made)) return Error::InvalidExternalData;
+    if (made->segment == nullptr || !read_unread(rest, *made) || !made->unread.fits(facts, made->length()) || !fits(*made)) return Error::InvalidExternalData;
     return std::shared_ptr<const Checkpoint>(std::move(made));
   }
 
-  // Notes a rollback of the state's text, which leaves the rows of the first `length` tokens unchanged.
+  // Notes a rollback of the state's text, which leaves the rows of the first `length` tokens unchanged, and those of the drafter as
+  // far as it has read now.
   void go_back(size_t length) {
+    const auto unchanged = buffers_.filled(length, buffers_.drafted(length));
     std::erase_if(known_, [&](const auto& each) {
       const auto segment = each.lock();
-      return segment == nullptr || segment->length >= length;
+      return segment == nullptr || segment->length >= length || !std::ranges::equal(segment->counts, unchanged, std::less_equal());
     });
   }
 
@@ -239,6 +249,15 @@ class Checkpoints {
     }
     if (!is_whole || !part.empty()) return Error::InvalidExternalData;
     return std::make_shared<RowSegment>(std::move(parent), std::move(tokens), std::move(counts), std::move(rows));
+  }
+
+  // Reads hidden states up to the end of a part, if it has any.
+  static bool read_unread(Part part, Checkpoint& checkpoint) {
+    uint64_t width = 0;
+    if (part.empty()) return true;
+    if (!read_bytes(part, &width, sizeof(width)) || part.empty() || part.size() % sizeof(float) != 0) return false;
+    checkpoint.unread = {Floats(part.size() / sizeof(float)), width};
+    return read_bytes(part, checkpoint.unread.floats.data(), part.size());
   }
 
   // Returns whether it has as many rows as its text, and the part that its drafter has read, fill, and rope positions of its text.

@@ -85,22 +85,30 @@ inline Floats padded_noise(const std::optional<Draws>& draws, size_t count) {
   return noise;
 }
 
+// Lets the drafter read rows of hidden states [n, width] and the token after each.
+template <typename Call>
+Error read_pairs(const Facts& facts, Call call, std::span<const float> rows, std::span<const int64_t> following) {
+  const auto chunk = static_cast<size_t>(facts.prefill_chunk);
+  for (size_t begin = 0; begin < following.size(); begin += chunk) {
+    const size_t end = std::min(begin + chunk, following.size());
+    const auto [floats, ids] = padded_pairs(rows, following, begin, end, chunk);
+    const auto size = static_cast<int64_t>(chunk), read = static_cast<int64_t>(end - begin);
+    const auto width = static_cast<int64_t>(rows.size() / following.size());
+    ET_UNWRAP(call("draft_prefill", {input(floats, {1, size, width}), input(ids, {1, size}), number(read)}));
+  }
+  return Error::Ok;
+}
+
 // Lets the drafter read rows of hidden states [n, width] and the token after each, n ≥ 1, and propose at most `limit` ≥ 1
 // tokens behind the last one: its best, or drawn by a drafter that can. call(name, inputs) runs a method.
 template <typename Call>
 Result<Drafted> draft(
     const Facts& facts, Call call, std::span<const float> rows, std::span<const int64_t> following, size_t limit,
     const std::optional<Draws>& draws = std::nullopt) {
-  const auto last = static_cast<size_t>(facts.verify_len()), chunk = static_cast<size_t>(facts.prefill_chunk);
+  const auto last = static_cast<size_t>(facts.verify_len());
   const auto width = static_cast<int64_t>(rows.size() / following.size());
-  size_t begin = 0;
-  while (following.size() - begin > last) {
-    const size_t end = std::min(begin + chunk, following.size() - last);
-    const auto [floats, ids] = padded_pairs(rows, following, begin, end, chunk);
-    const auto size = static_cast<int64_t>(chunk), read = static_cast<int64_t>(end - begin);
-    ET_UNWRAP(call("draft_prefill", {input(floats, {1, size, width}), input(ids, {1, size}), number(read)}));
-    begin = end;
-  }
+  const size_t begin = following.size() - std::min(following.size(), last);
+  ET_CHECK_OK_OR_RETURN_ERROR(read_pairs(facts, call, rows.first(begin * static_cast<size_t>(width)), following.first(begin)));
   const auto enough = std::lower_bound(facts.draft_blocks.begin(), facts.draft_blocks.end(), static_cast<int64_t>(limit) + 1);
   const int64_t block = enough == facts.draft_blocks.end() ? facts.draft_blocks.back() : *enough;
   const std::string name = block == facts.draft_blocks.back() ? "draft" : "draft_" + std::to_string(block);

@@ -11,15 +11,37 @@
 
 namespace hybridge {
 
-// Rows [taps * width] of floats, one for each token: those of the last call, and those of committed tokens that nobody has read
-// yet, as long as they are kept.
+// Rows of `width` floats, of the last tokens of a text.
+struct HiddenRows {
+  Floats floats = {};
+  size_t width = 0;
+
+  // Returns whether the drafter in a program can read them with its next proposal, behind a text of `length` tokens.
+  bool fits(const Facts& facts, size_t length) const {
+    if (floats.empty()) return true;
+    const size_t most = facts.has_drafter() ? std::min(length, static_cast<size_t>(facts.verify_len())) : 0;
+    return width > 0 && width % static_cast<size_t>(facts.taps) == 0 && floats.size() % width == 0 && floats.size() / width <= most;
+  }
+};
+
+// Rows [taps * width] of floats, one for each token: those of the last call, and those of the text's last tokens that their reader has
+// not read yet.
 class HiddenStates {
  public:
-  bool is_kept() const { return kept_; }
+  // Who reads those of committed tokens: the drafter in the program, or a drafter of the caller's.
+  enum class Reader { nobody, drafter, caller };
 
-  void keep(bool wanted) {
-    kept_ = wanted;
-    if (!wanted) clear();
+  Reader reader() const { return reader_; }
+
+  bool is_kept() const { return is_kept_; }
+
+  // Keeps them for a reader from now on. With nobody, the drafter in the program can read later what it has not read, as long as no
+  // token is committed meanwhile.
+  void keep(Reader reader) {
+    const bool are_old = reader == Reader::nobody ? reader_ == Reader::caller : reader == Reader::caller && !is_kept_;
+    if (are_old) unread_.clear();
+    is_kept_ = reader != Reader::nobody;
+    if (is_kept_) reader_ = reader;
   }
 
   // Floats of a row; 0 before the first.
@@ -36,6 +58,7 @@ class HiddenStates {
     const Array& output = outputs[1];
     const float* first = output.real();
     if (first == nullptr || output.shape.size() != 3 || output.extent(1) < count) return Error::InvalidProgram;
+    if (width_ != output.extent(2)) unread_.clear();
     width_ = output.extent(2);
     last_.insert(last_.end(), first, first + count * width_);
     return Error::Ok;
@@ -43,13 +66,27 @@ class HiddenStates {
 
   // The last call's first `count` tokens were committed.
   void add(size_t count) {
-    if (kept_) unread_.insert(unread_.end(), last_.begin(), last_.begin() + static_cast<ptrdiff_t>(std::min(count * width_, last_.size())));
+    const size_t size = std::min(count * width_, last_.size());
+    keep_behind(std::span(last_).first(size));
   }
 
   // The last `count` tokens that were seen were committed.
   void add_last(size_t count) {
-    if (kept_) unread_.insert(unread_.end(), last_.end() - static_cast<ptrdiff_t>(std::min(count * width_, last_.size())), last_.end());
+    const size_t size = std::min(count * width_, last_.size());
+    keep_behind(std::span(last_).last(size));
   }
+
+  // Takes rows of the text's last tokens that the drafter in the program has not read.
+  void set_unread(const HiddenRows& rows) {
+    unread_.clear();
+    if (rows.floats.empty() || (is_kept_ && reader_ == Reader::caller) || (width_ > 0 && width_ != rows.width)) return;
+    reader_ = Reader::drafter;
+    unread_ = rows.floats;
+    width_ = rows.width;
+  }
+
+  // Keeps the last row alone: the others were read.
+  void keep_last() { unread_.erase(unread_.begin(), unread_.end() - static_cast<ptrdiff_t>(std::min(width_, unread_.size()))); }
 
   void shorten(size_t count) { unread_.resize(std::min(unread_.size(), count * width_)); }
   void clear() { unread_.clear(); }
@@ -69,7 +106,14 @@ class HiddenStates {
   }
 
  private:
-  bool kept_ = false;
+  // Rows of tokens that nobody keeps leave a gap, behind which earlier ones are of no use.
+  void keep_behind(std::span<const float> rows) {
+    if (is_kept_) unread_.insert(unread_.end(), rows.begin(), rows.end());
+    else unread_.clear();
+  }
+
+  Reader reader_ = Reader::nobody;
+  bool is_kept_ = false;
   size_t width_ = 0;
   Floats last_, unread_;
 };

@@ -347,7 +347,8 @@ hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffe
 hybridge_status hybridge_hidden(hybridge_session session, const float** hidden, size_t* rows, size_t* width);
 
 // Keeps the hidden states of all committed tokens from now on, or stops with 0, until a drafter reads them: that of a generation
-// with HYBRIDGE_OWN_DRAFTER, after which they are no longer kept, or one that reads_hidden.
+// with HYBRIDGE_OWN_DRAFTER, after which they are no longer kept, or one that reads_hidden. wanted: HYBRIDGE_OWN_DRAFTER if the
+// program's drafter will read them; then it reads them before a snapshot, a checkpoint or a saved state is made.
 hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted);
 
 // Draft tokens, none where the drafter's context is full, and its own estimate of each. Where they were drawn: scores [count, width]
@@ -422,7 +423,8 @@ hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cache
 
 // Brings the session to a text of at least one token. It reads only what neither the session nor a checkpoint of `cache` has;
 // `cached_tokens`, which may be null, takes the number of tokens that were not read. Checkpoints of what it reads go into the
-// cache; 0 is none, and one of another model is HYBRIDGE_INVALID_ARGUMENT. If it fails, the session is at a beginning of the text.
+// cache; 0 is none, and one of another model is HYBRIDGE_INVALID_ARGUMENT. The program's drafter reads the text, too, unless
+// hybridge_keep_hidden keeps hidden states for another one. If it fails, the session is at a beginning of the text.
 hybridge_status hybridge_bring_to(
     hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* cached_tokens);
 

@@ -76,7 +76,7 @@ class Session {
 
   const Facts& facts() const { return model_->facts(); }
   Tokens tokens() const { return text_; }  // committed
-  Tokens slot(int64_t number) const { return has(number) ? Tokens(slots_[static_cast<size_t>(number)]) : Tokens(); }
+  Tokens slot(int64_t number) const { return has(number) ? Tokens(slots_[static_cast<size_t>(number)].tokens) : Tokens(); }
   int64_t length() const { return static_cast<int64_t>(text_.size()); }
   int64_t room() const { return facts().max_seq_len - length(); }
 
@@ -131,8 +131,15 @@ class Session {
     return program_->input_count("draft", 0) / read * static_cast<size_t>(facts().taps);
   }
 
-  // Keeps hidden states of committed tokens from now on for a drafter to read, or stops; needs a program with taps.
-  void keep_hidden(bool wanted) { hidden_.keep(wanted && facts().taps > 0); }
+  // Keeps hidden states of committed tokens from now on for a drafter of the caller's, or stops; needs a program with taps.
+  void keep_hidden(bool wanted) { hidden_.keep(wanted && facts().taps > 0 ? HiddenStates::Reader::caller : HiddenStates::Reader::nobody); }
+
+  // Keeps them for the drafter in the program. reads_ahead: it reads them before the state is kept, in a slot, a checkpoint or a file,
+  // so that whoever continues there drafts as if it had read the text.
+  void keep_for_drafter(bool reads_ahead) {
+    hidden_.keep(facts().has_drafter() ? HiddenStates::Reader::drafter : HiddenStates::Reader::nobody);
+    reads_ahead_ = reads_ahead;
+  }
 
   // They were read.
   void forget_hidden() { hidden_.clear(); }
@@ -152,7 +159,7 @@ class Session {
 
   // The same, of hidden states [n, F] of committed tokens and the token after each, n ≥ 1.
   Result<Drafted> draft(std::span<const float> rows, Tokens following, size_t limit, const std::optional<Draws>& draws = std::nullopt) {
-    const Numbers tokens = facts().encoder ? as_tokens(following, facts().encoder->placeholder) : Numbers(following.begin(), following.end());
+    const Numbers tokens = without_pictures(following);
     const bool are_known = std::all_of(tokens.begin(), tokens.end(), [this](int64_t token) { return known(token); });
     if (!facts().has_drafter() || limit == 0 || following.empty() || !are_known) return Error::InvalidArgument;
     const size_t width = rows.size() / following.size();
@@ -161,6 +168,7 @@ class Session {
     const bool has_width = width > 0 && width % taps == 0 && rows.size() % following.size() == 0;
     if (!has_width || (wanted > 0 && width != wanted)) return Error::InvalidArgument;
     const Floats read = HiddenStates::at(rows, width, facts().draft_taps, taps);
+    if (hidden_.reader() == HiddenStates::Reader::drafter) hidden_.clear();
     const auto call = [this](const std::string& name, std::initializer_list<Array> inputs) { return this->call(name, inputs); };
     return hybridge::draft(facts(), call, read, tokens, limit, draws);
   }
@@ -168,8 +176,9 @@ class Session {
   // Keeps the committed state; its length.
   Result<int64_t> snapshot(int64_t slot) {
     if (!has(slot)) return Error::InvalidArgument;
+    read_ahead();
     ET_UNWRAP(move("snapshot", slot, length()));
-    slots_[static_cast<size_t>(slot)] = text_;
+    slots_[static_cast<size_t>(slot)] = {text_, unread()};
     has_slots_ = true;
     staged_.clear();
     return length();
@@ -178,12 +187,12 @@ class Session {
   // Goes back to what a slot keeps; the new length. InvalidState also where tokens were written below its length since.
   Result<int64_t> restore(int64_t slot) {
     if (!has(slot)) return Error::InvalidArgument;
-    ET_UNWRAP(move("restore", slot, static_cast<int64_t>(slots_[static_cast<size_t>(slot)].size())));
-    text_ = slots_[static_cast<size_t>(slot)];
-    // A drafter's rows may be others than those of the slot: which ones it had is known to no one.
-    checkpoints_.go_back(facts().has_drafter() ? 0 : text_.size());
+    const KeptText& kept = slots_[static_cast<size_t>(slot)];
+    ET_UNWRAP(move("restore", slot, static_cast<int64_t>(kept.tokens.size())));
+    text_ = kept.tokens;
+    checkpoints_.go_back(text_.size());
     staged_.clear();
-    hidden_.clear();
+    hidden_.set_unread(kept.unread);
     return length();
   }
 
@@ -193,7 +202,7 @@ class Session {
     text_.clear();
     staged_.clear();
     hidden_.clear();
-    for (auto& slot : slots_) slot.clear();  // a saved state is not to hold what was said before
+    for (auto& slot : slots_) slot = {};  // a saved state is not to hold what was said before
     has_slots_ = false;
     checkpoints_.go_back(0);
     return length();
@@ -201,7 +210,10 @@ class Session {
 
   // The committed state in memory of its own, valid whatever comes after, and for every session over this artifact. Rows by
   // position are copied from the last checkpoint on that this session made or resumed on its way here, if that is still kept.
-  std::shared_ptr<const Checkpoint> checkpoint() { return checkpoints_.make(model_->fingerprint(), text_); }
+  std::shared_ptr<const Checkpoint> checkpoint() {
+    read_ahead();
+    return checkpoints_.make(model_->fingerprint(), text_, unread());
+  }
 
   // Goes on where `checkpoint` was made, bit for bit; the length. Slots are empty then. InvalidArgument for one of another model.
   Result<int64_t> resume(const Checkpoint& checkpoint) {
@@ -209,10 +221,10 @@ class Session {
     checkpoints_.restore(checkpoint);
     text_ = checkpoint.tokens();
     layout_.set_length(length());
-    for (auto& slot : slots_) slot.clear();
+    for (auto& slot : slots_) slot = {};
     has_slots_ = false;
     staged_.clear();
-    hidden_.clear();
+    hidden_.set_unread(checkpoint.unread);
     drop_staged();
     return length();
   }
@@ -231,8 +243,9 @@ class Session {
 
   // Writes the state, slots included, and a note, for this artifact on a processor with the same byte order. Of rows by position,
   // those that the text and the slots have filled.
-  Error save(const std::string& path, std::string note = "") const {
-    std::vector<std::vector<int64_t>> texts = {text_};
+  Error save(const std::string& path, std::string note = "") {
+    read_ahead();
+    std::vector<KeptText> texts = {{text_, unread()}};
     texts.insert(texts.end(), slots_.begin(), slots_.end());
     const SavedState state = layout_.now(std::move(texts), std::move(note));
     if (!layout_.allows(state)) return Error::InvalidProgram;
@@ -275,15 +288,38 @@ class Session {
       (void)reset();
       return failed;
     }
-    text_ = std::move(saved.texts.front());
+    text_ = std::move(saved.texts.front().tokens);
     slots_.assign(saved.texts.begin() + 1, saved.texts.end());
     note_ = std::move(saved.note);
     has_slots_ = true;
     checkpoints_.go_back(0);
     staged_.clear();
-    hidden_.clear();
+    hidden_.set_unread(saved.texts.front().unread);
     drop_staged();
     return length();
+  }
+
+  // Lets the drafter read what it would not read with its next proposal, so that what is kept of the state has its rows.
+  void read_ahead() {
+    const size_t pairs = hidden_.count();
+    const bool is_for_drafter = reads_ahead_ && hidden_.reader() == HiddenStates::Reader::drafter;
+    if (!is_for_drafter || pairs <= static_cast<size_t>(facts().verify_len())) return;
+    const auto rows = hidden_.unread().first((pairs - 1) * hidden_.width());
+    const Floats read = HiddenStates::at(rows, hidden_.width(), facts().draft_taps, static_cast<size_t>(facts().taps));
+    const auto call = [this](const std::string& name, std::initializer_list<Array> inputs) { return this->call(name, inputs); };
+    const Error done = read_pairs(facts(), call, read, without_pictures(Tokens(text_).last(pairs - 1)));
+    if (done == Error::Ok) hidden_.keep_last();
+    else hidden_.clear();
+  }
+
+  // Hidden states of the text's last tokens that the drafter has yet to read; none if these are more than a proposal reads.
+  HiddenRows unread() const {
+    if (hidden_.reader() != HiddenStates::Reader::drafter || hidden_.count() > static_cast<size_t>(facts().verify_len())) return {};
+    return {Floats(hidden_.unread().begin(), hidden_.unread().end()), hidden_.width()};
+  }
+
+  Numbers without_pictures(Tokens ids) const {
+    return facts().encoder ? as_tokens(ids, facts().encoder->placeholder) : Numbers(ids.begin(), ids.end());
   }
 
   // Copies of the bounded buffers, to roll back a prefill of several chunks. Rows past the length do not count, and an empty state
@@ -531,8 +567,8 @@ class Session {
   StateLayout layout_;
   Checkpoints checkpoints_;
   std::vector<int64_t> text_, staged_;
-  bool has_slots_ = false;
-  std::vector<std::vector<int64_t>> slots_;
+  bool has_slots_ = false, reads_ahead_ = false;
+  std::vector<KeptText> slots_;
   std::string note_;
   Floats last_;
   HiddenStates hidden_;

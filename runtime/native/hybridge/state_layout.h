@@ -8,23 +8,31 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <hybridge/hidden_states.h>
 #include <hybridge/program.h>
 #include <hybridge/row_buffers.h>
 #include <hybridge/state_file.h>
 
 namespace hybridge {
 
-// texts: the committed tokens, then those of each snapshot slot. buffers: those that are neither rows by position nor staged, where
-// they lie in the program or in `memory`.
+// Tokens, and hidden states of the last ones that the drafter in the program has yet to read.
+struct KeptText {
+  std::vector<int64_t> tokens;
+  HiddenRows unread = {};
+};
+
+// texts: the committed one, then those of each snapshot slot. buffers: those that are neither rows by position nor staged, where they
+// lie in the program or in `memory`.
 struct SavedState {
-  std::vector<std::vector<int64_t>> texts;
-  std::map<std::string, Bytes, std::less<>> buffers;
+  std::vector<KeptText> texts;
+  std::map<std::string, Bytes, std::less<>> buffers = {};
   std::string note = {};
   std::vector<uint8_t> memory = {};
   size_t rows_place = 0;  // in the file that it was read from
@@ -59,14 +67,17 @@ class StateLayout {
   }
 
   // The program's state as it is now, with these texts.
-  SavedState now(std::vector<std::vector<int64_t>> texts, std::string note) const {
-    SavedState state{std::move(texts), {}, std::move(note)};
+  SavedState now(std::vector<KeptText> texts, std::string note) const {
+    SavedState state{.texts = std::move(texts), .note = std::move(note)};
     for (const auto& [name, size] : sizes_) state.buffers.emplace(name, program_->bytes(name));
     return state;
   }
 
   void write(StateWriter& out, const SavedState& state) const {
-    for (const auto& text : state.texts) out.write_counted(std::span(text));
+    for (const KeptText& text : state.texts) out.write_counted(std::span(text.tokens));
+    if (facts_.has_drafter()) {
+      for (const KeptText& text : state.texts) write_unread(out, text.unread);
+    }
     each_piece(state, [&](const Piece& piece, Bytes bytes) {
       out.write(bytes.subspan(piece.offset, piece.size));
       return true;
@@ -81,8 +92,11 @@ class StateLayout {
   // Reads a file to its end, but leaves the rows there, for `restore`. AccessFailed if it cannot be read; InvalidExternalData if it
   // is damaged, or no program could have left this state.
   Result<SavedState> read(StateReader& in, size_t slots) const {
-    SavedState state{std::vector<std::vector<int64_t>>(1 + slots), {}};
-    for (auto& text : state.texts) in.read_counted(text, static_cast<size_t>(facts_.max_seq_len));
+    SavedState state{.texts = std::vector<KeptText>(1 + slots)};
+    for (KeptText& text : state.texts) in.read_counted(text.tokens, static_cast<size_t>(facts_.max_seq_len));
+    if (facts_.has_drafter()) {
+      for (KeptText& text : state.texts) read_unread(in, text.unread);
+    }
     size_t size = 0;
     for (const auto& each : sizes_) size += each.second;
     state.memory.resize(size);
@@ -120,13 +134,14 @@ class StateLayout {
 
   // Returns whether a program could have left this state. Other numbers index nothing: wrong ones give wrong logits.
   bool allows(const SavedState& state) const {
-    const auto is_text = [&](const auto& text) {
+    const auto is_text = [&](const KeptText& text) {
       const auto known = [&](int64_t id) { return facts_.is_id(id); };
-      return text.size() <= static_cast<size_t>(facts_.max_seq_len) && std::all_of(text.begin(), text.end(), known);
+      const size_t length = text.tokens.size();
+      return length <= static_cast<size_t>(facts_.max_seq_len) && std::ranges::all_of(text.tokens, known) && text.unread.fits(facts_, length);
     };
     const std::vector<int64_t> operations = numbers<int64_t>(state, OPERATIONS);
     return std::all_of(state.texts.begin(), state.texts.end(), is_text) &&
-           numbers<int64_t>(state, LENGTH) == std::vector{length_of(state.texts.front())} && allows_slots(state) &&
+           numbers<int64_t>(state, LENGTH) == std::vector{length_of(state.texts.front().tokens)} && allows_slots(state) &&
            operations.size() == 1 && 0 <= operations[0] && operations[0] < MOST_OPERATIONS && allows_drafted(state) &&
            allows_rope_deltas(state);
   }
@@ -171,6 +186,19 @@ class StateLayout {
     return pieces;
   }
 
+  static void write_unread(StateWriter& out, const HiddenRows& rows) {
+    const uint64_t width = rows.width;
+    out.write({reinterpret_cast<const uint8_t*>(&width), sizeof(width)});
+    out.write_counted(std::span(rows.floats));
+  }
+
+  static void read_unread(StateReader& in, HiddenRows& rows) {
+    uint64_t width = 0;
+    in.read(&width, sizeof(width));
+    in.read_counted(rows.floats, std::numeric_limits<size_t>::max());
+    rows.width = width;
+  }
+
   // Calls visit(piece, its buffer) until it is false, for all pieces but those of slots that keep nothing. The numbers come first:
   // they say which slots follow.
   template <typename Visit>
@@ -203,12 +231,12 @@ class StateLayout {
     const auto filled = [&](const std::vector<int64_t>& text, const std::vector<float>& drafted, size_t place) {
       return rows_->filled(text.size(), drafter.empty() || place >= drafted.size() ? text.size() : static_cast<size_t>(drafted[place]));
     };
-    auto counts = filled(state.texts.front(), numbers<float>(state, drafter), 0);
+    auto counts = filled(state.texts.front().tokens, numbers<float>(state, drafter), 0);
     const auto drafted = numbers<float>(state, drafter + "_slots");
     const auto lengths = slot_lengths(state);
     for (size_t slot = 0; slot + 1 < state.texts.size(); ++slot) {
       if (!keeps(lengths, slot)) continue;
-      const auto kept = filled(state.texts[slot + 1], drafted, slot);
+      const auto kept = filled(state.texts[slot + 1].tokens, drafted, slot);
       for (size_t i = 0; i < counts.size(); ++i) counts[i] = std::max(counts[i], kept[i]);
     }
     return counts;
@@ -237,7 +265,7 @@ class StateLayout {
   bool allows_slots(const SavedState& state) const {
     const std::vector<int64_t> lengths = slot_lengths(state);
     for (size_t i = 0; i < lengths.size(); ++i) {
-      const bool is_kept = i + 1 < state.texts.size() && lengths[i] == length_of(state.texts[i + 1]);
+      const bool is_kept = i + 1 < state.texts.size() && lengths[i] == length_of(state.texts[i + 1].tokens);
       if (lengths[i] != -1 && !is_kept) return false;
     }
     return true;
@@ -264,7 +292,7 @@ class StateLayout {
     for (const auto& [name, buffer] : state.buffers) {
       if (!is_rope_delta(name)) continue;
       const auto own = numbers<float>(state, name), kept = numbers<float>(state, name + "_slots");
-      if (own.size() != 1 || !is_drafted(-own[0], state.texts.front().size())) return false;
+      if (own.size() != 1 || !is_drafted(-own[0], state.texts.front().tokens.size())) return false;
       for (size_t i = 0; i < std::min(kept.size(), slots.size()); ++i) {
         if (slots[i] != -1 && !is_drafted(-kept[i], static_cast<size_t>(slots[i]))) return false;
       }

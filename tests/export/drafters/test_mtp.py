@@ -2,7 +2,12 @@
 
 import copy
 import dataclasses
+import itertools
+import random
 import re
+import struct
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_int64, c_size_t
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +22,7 @@ from quantized_folders import FORMS
 from store import exported
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
 
-from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedModelError, UsageError
+from hybridge.cache.errors import CheckpointError, SnapshotError, StateFileError, UnsupportedModelError, UsageError
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.drafter import DrafterPlan
@@ -26,9 +31,11 @@ from hybridge.export.drafters.plan import plan_drafter, plan_own_drafter
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, resolve_checkpoint
 from hybridge.export.write.methods import build_cache
-from hybridge.runtime import Context, ExportOptions, Sampling, Session
+from hybridge.runtime import Context, ExportOptions, GenerationStats, PrefixCache, Sampling, Session
 from hybridge.runtime.artifacts.options import DrafterDescription
-from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime.core.checkpoint import bring_to, keep_checkpoint
+from hybridge.runtime.core.drafters import AutoDrafter, BlockDrafter
+from hybridge.runtime.core.library import run
 from hybridge.runtime.core.programs import ModelDescription
 from hybridge.runtime.core.session import DraftNoise
 
@@ -66,6 +73,7 @@ def reference_and_session(request: pytest.FixtureRequest) -> tuple[MtpReference,
         eos_ids=[],
         options=OPTIONS,
         drafter=DrafterDescription(kind="mtp", taps=(-1,), blocks=(4,), samples=True),
+        identity=f"tiny {request.param}",
     )
     return MtpReference(model, weights), Session.over(program(adapted, drafter), description)
 
@@ -172,6 +180,182 @@ def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(reference_and_session
     fed(session, context, (TOKENS * 3)[:39], 7)
     assert proposed(session, context) == []
     assert [each.item() for name, each in session.state().items() if name.endswith("drafted_length")] == [34.0]
+
+
+# A text that is kept, and continued later
+
+
+@dataclasses.dataclass(kw_only=True)
+class Drafts(GenerationStats):
+    """Keeps the draft tokens of each verified block, and the index of the first among the new tokens."""
+
+    blocks: list[tuple[int, list[int]]] = dataclasses.field(default_factory=list)
+
+    def add_block(self, first: int, draft: Sequence[int], accepted: int, forced: bool) -> None:
+        self.blocks.append((first, list(draft)))
+
+
+def steady_clock() -> Callable[[], float]:
+    """Return a clock by which drafting could pay, whatever it takes: a drafter that cannot pay reads nothing ahead."""
+    return itertools.count(0.0).__next__
+
+
+def first_drafts(session: Session, text: list[int]) -> tuple[list[int], list[int]]:
+    """Continue ``text``, whose last token is not committed; return the text before the first draft tokens, and these."""
+    stats, drafter = Drafts(), BlockDrafter(session)
+    new = list(
+        session.generate(
+            text[-1:], max_new_tokens=6, drafter=drafter, block_length=4, eos_ids=(), stats=stats, clock=steady_clock()
+        )
+    )
+    first, drafted = stats.blocks[0]
+    return [*text, *new[:first]], drafted
+
+
+def read(session: Session, text: list[int], cache: PrefixCache, marks: Sequence[int] = ()) -> int:
+    return bring_to(session, text, cache, marks, drafter=BlockDrafter(session))
+
+
+def from_memory(session: Session, text: list[int], cache: PrefixCache, folder: Path) -> None:
+    assert read(session, text, cache) == len(text)
+
+
+def by_a_shared_half(session: Session, text: list[int], cache: PrefixCache, folder: Path) -> None:
+    half = len(text) // 2
+    session.reset()
+    read(session, [*text[:half], 90, *text[half + 1 :]], PrefixCache(session.model, 0))
+    session.reset()
+    cache.clear()
+    read(session, [*text[:half], 91, 92, 93], cache, [half])
+    assert read(session, text, cache) == half
+
+
+def from_parts(session: Session, text: list[int], cache: PrefixCache, folder: Path) -> None:
+    kept = cache.find(text)
+    assert kept is not None
+    parts = [kept.part(place) for place in range(len(kept.parts()))]
+    cache.clear()
+    session.reset()
+    assert session.resume(session.read_checkpoint(parts)) == len(text)
+
+
+def from_a_file(session: Session, text: list[int], cache: PrefixCache, folder: Path) -> None:
+    assert read(session, text, cache) == len(text)
+    session.save(folder / "state")
+    session.reset()
+    session.prefill([3, 4, 5])
+    assert session.load_state(folder / "state") == len(text)
+
+
+def from_a_slot(session: Session, text: list[int], cache: PrefixCache, folder: Path) -> None:
+    assert read(session, text, cache) == len(text)
+    session.snapshot(0)
+    session.prefill([3, 4, 5])
+    assert session.restore(0) == len(text)
+
+
+def from_a_slot_in_a_file(session: Session, text: list[int], cache: PrefixCache, folder: Path) -> None:
+    assert read(session, text, cache) == len(text)
+    session.snapshot(0)
+    session.prefill([3, 4, 5])
+    session.save(folder / "state")
+    session.reset()
+    session.load_state(folder / "state")
+    assert session.restore(0) == len(text)
+
+
+def by_the_core(session: Session, text: list[int], cache: PrefixCache, folder: Path) -> None:
+    """Read it by the function that other languages call, twice."""
+    cache.clear()
+    ids, known = (c_int64 * len(text))(*text), c_size_t()
+    for _ in range(2):
+        session.reset()
+        run("bring_to", session.handle, cache.handle, ids, len(text), byref(known))
+    assert known.value == len(text)
+
+
+Way = Callable[[Session, list[int], PrefixCache, Path], None]
+WAYS: list[Way] = [from_memory, by_a_shared_half, from_parts, from_a_file, from_a_slot, from_a_slot_in_a_file, by_the_core]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_first_drafts_after_a_kept_text_are_those_after_one_that_was_read(
+    reference_and_session: tuple[MtpReference, Session], way: Way, tmp_path: Path
+) -> None:
+    """A drafter once knew nothing of a text that came from a checkpoint: 9 of 40 first draft tokens were right."""
+    reference, session = reference_and_session
+    rng = random.Random(way.__name__)
+    for length in (2, rng.randint(12, 29)):
+        text, cache = [rng.randrange(95) for _ in range(length)], PrefixCache(session.model, 1 << 20)
+        session.reset()
+        read(session, text[:-1], cache)
+        session.reset()
+        read(session, [94, *text], cache)
+        way(session, text[:-1], cache, tmp_path)
+        before, drafted = first_drafts(session, text)
+        assert drafted == reference.chain(before, len(drafted)) != []
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_next_turn_drafts_as_if_it_had_read_the_first(
+    reference_and_session: tuple[MtpReference, Session], resumes: bool
+) -> None:
+    """What the drafter had not read at the end of an answer was lost to the next turn."""
+    reference, session = reference_and_session
+    session.reset()
+    cache = PrefixCache(session.model, 1 << 20)
+    read(session, TOKENS[:9], cache)
+    for drafter in (BlockDrafter(session), AutoDrafter(session)):
+        list(session.generate([7], max_new_tokens=9, drafter=drafter, block_length=3, eos_ids=(), clock=steady_clock()))
+        keep_checkpoint(session, cache)
+        text = [*session.tokens, 30, 31, 32]
+        if resumes:
+            session.reset()
+        assert read(session, text[:-1], cache) == len(text) - 3
+    before, drafted = first_drafts(session, text)
+    assert drafted == reference.chain(before, len(drafted)) != []
+
+
+def test_a_checkpoint_after_a_restore_shares_rows_as_far_as_the_drafter_had_read(
+    reference_and_session: tuple[MtpReference, Session],
+) -> None:
+    """It may read other hidden states after the restore than it had read after the snapshot."""
+    _, session = reference_and_session
+    session.reset()
+    session.prefill(TOKENS[:4])
+    hidden, unread = session.hidden, session.checkpoint()
+    session.snapshot(0)
+    session.prefill(TOKENS[4:8])
+    session.snapshot(1)
+    session.restore(1)
+    assert unread.parts()[0] in session.checkpoint().parts()
+    session.restore(0)
+    session.draft(hidden[:3], TOKENS[1:4])
+    been_read = session.checkpoint()
+    session.restore(1)
+    assert been_read.parts()[0] not in session.checkpoint().parts()
+
+
+@pytest.mark.parametrize("place", ["width", "count", "float"])
+def test_hidden_states_that_no_session_could_have_kept_are_refused(
+    reference_and_session: tuple[MtpReference, Session], place: str
+) -> None:
+    _, session = reference_and_session
+    session.reset()
+    read(session, TOKENS[:12], PrefixCache(session.model, 0))
+    kept = session.checkpoint()
+    *segments, rest = (kept.part(each) for each in range(len(kept.parts())))
+    width = session.hidden.shape[1]
+    at = rest.rfind(struct.pack("<Q", width))
+    assert session.resume(session.read_checkpoint([*segments, rest])) == 12
+    row = 4 * width
+    wrong = {
+        "width": rest[:at] + struct.pack("<Q", 2**62) + rest[at + 8 :],
+        "count": rest + rest[-row:] * session.verify_len,
+        "float": rest[:-1],
+    }
+    with pytest.raises(StateFileError, match="no checkpoint"):
+        session.read_checkpoint([*segments, wrong[place]])
 
 
 @pytest.mark.slow
