@@ -19,7 +19,16 @@ from table import VOCABULARY, Table, table_model, table_session
 
 from hybridge.cache.errors import ArtifactError, HybridgeError, StateFileError, UsageError
 from hybridge.runtime import Checkpoint, Model, PrefixCache, Session
-from hybridge.runtime.core.interface import ArrayStruct, DrafterKind, GeneratedStruct, GenerationStruct, Handle, OnCall, Status
+from hybridge.runtime.core.interface import (
+    ArrayStruct,
+    CText,
+    DrafterKind,
+    GeneratedStruct,
+    GenerationStruct,
+    Handle,
+    OnCall,
+    Status,
+)
 from hybridge.runtime.core.library import load
 from hybridge.runtime.core.programs import Numbers, ProgramFunctions
 
@@ -221,11 +230,12 @@ TEXTS = [PROMPT, PROMPT[:2], []]
 def load_forged(session: Session, state: State, texts: list[list[int]], folder: Path) -> int:
     """Load these buffers and texts, in a file whose checksum is right; returns the status."""
     path = folder / "state"
-    assert load().hybridge_save(session.handle, bytes(path), b"") == Status.OK
+    name = CText("the path", bytes(path))
+    assert load().hybridge_save(session.handle, name, None) == Status.OK
     numbers = [state[name] for name in ("length", "operations", "slot_length")]
     buffers = b"".join(each.tobytes() for each in (*numbers, state["rows"], *state.get("another", [])))
     forge_state(path, lambda content: content.__setitem__(slice(None), state_content(texts, buffers, b"noted")))
-    status: int = load().hybridge_load(session.handle, bytes(path))
+    status: int = load().hybridge_load(session.handle, name)
     return status
 
 
