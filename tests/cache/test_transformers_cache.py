@@ -213,7 +213,6 @@ def test_another_batch_is_refused(model: PreTrainedModel) -> None:
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "lfm2", "granitemoehybrid", "mamba2"])
-@pytest.mark.filterwarnings("ignore:transformers' mamba2 ignores past_key_values")
 @torch.no_grad()
 def test_too_many_tokens_are_refused_and_change_nothing(family: str) -> None:
     """The layers before the first attention had taken the tokens."""
@@ -264,7 +263,6 @@ PIECES = {False: (5, 1, 17, 2, 1, 14), True: (9, *(1,) * 31)}
 
 
 @pytest.mark.parametrize("family", sorted(set(VARIANTS) - OWN_CACHE))
-@pytest.mark.filterwarnings("ignore:transformers' .*mamba2? ignores past_key_values")
 @torch.no_grad()
 def test_pieces_give_the_uncached_logits(family: str) -> None:
     """transformers' cached multi-token forward restarts or drops the window for some families; ours may not."""
