@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import re
 import weakref
 from collections.abc import Iterable, Sequence
 from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,10 +104,10 @@ class Tokenizer:
             plain: parts of the text that people wrote, begin and end in characters: special tokens take nothing of them.
 
         Raises:
-            UsageError: the vocabulary has no tokens for the text.
+            UsageError: the vocabulary has no tokens for the text, or a part is not inside it.
         """
         data = _utf8(text)
-        parts = np.array(plain, np.uintp).reshape(-1, 2)
+        parts = _places(plain, len(text))
         if len(data) > len(text) and len(parts):
             parts = np.append(np.flatnonzero(_begins_character(data)), len(data)).astype(np.uintp)[parts]
         arguments = (self.handle, data, len(data), Reading.AROUND if around else 0, parts.ctypes.data_as(Spans), len(parts))
@@ -126,10 +128,10 @@ class Tokenizer:
                 return Encoding(ids[: count.value].tolist(), found)
             capacity = count.value
 
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of tokens; ids that nothing has are left out."""
-        given = np.fromiter(ids, np.int64)
-        arguments = (given.ctypes.data_as(Tokens), len(given), skip_special_tokens)
+    def decode(self, ids: Iterable[SupportsIndex], skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens; ids that nothing has are left out. Raises TokenError for what is no whole number."""
+        given = core_ids(ids)
+        arguments = (given, len(given), skip_special_tokens)
         return self._text("tokenizer_decode", *arguments, capacity=16 * len(given) + 64)
 
     @checked
@@ -163,6 +165,18 @@ def check_stop_strings(stop: Sequence[str]) -> None:
     """Raise UsageError for an empty stop string."""
     if "" in stop:
         raise UsageError("a stop string is empty; give at least one character.")
+
+
+def _places(parts: Sequence[tuple[int, int]], length: int) -> NDArray[np.uintp]:
+    """Return parts of a text as an array [n, 2]. Raises UsageError for one that is not inside a text of this length."""
+    for part in parts:
+        try:
+            begin, end = map(operator.index, part)
+        except (TypeError, ValueError):
+            raise UsageError(f"{part!r} is no part of a text; give its begin and its end in characters.") from None
+        if not 0 <= begin <= end <= length:
+            raise UsageError(f"the part from {begin} to {end} is not inside the text, which has {length} characters.")
+    return np.array(parts, np.uintp).reshape(-1, 2)
 
 
 def _utf8(text: str) -> bytes:
@@ -223,7 +237,7 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """Return what a token adds to the text; a character is held back until all of it is there."""
-        return self._piece("text_push", token)
+        return self._piece("text_push", core_ids([token])[0])
 
     def finish(self) -> str:
         """Return what is still held back."""

@@ -11,6 +11,9 @@ namespace {
 
 using Tokens = std::vector<std::string>;
 
+// Bytes that decoders make of one byte or token at most, and some more for short texts: no published one makes ten.
+constexpr size_t MOST_GROWTH = 64, ROOM = 4096, STEPS_FOR_A_BYTE = 32;
+
 // A decoder that is two functions: of all tokens, and of one as `spell` has it.
 template <typename Function, typename Spell>
 class Simple : public Decoder {
@@ -42,9 +45,19 @@ std::unique_ptr<Decoder> of_each(Function function) {
 bool spell_unknown(std::string&, bool&) { throw TextError("its decoder has no bytes for a single token"); }
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (size_t place = 0; !from.empty() && (place = text.find(from, place)) != std::string::npos; place += to.size()) {
-    text.replace(place, from.size(), to);
+  size_t place = 0, found;
+  std::string replaced;
+  while (!from.empty() && (found = text.find(from, place)) != std::string::npos) {
+    replaced.append(text, place, found - place).append(to);
+    place = found + from.size();
   }
+  if (place > 0) text = replaced.append(text, place);
+}
+
+size_t bytes_of(const Tokens& tokens) {
+  size_t bytes = 0;
+  for (const auto& each : tokens) bytes += each.size();
+  return bytes;
 }
 
 std::string joined(const Tokens& tokens) {
@@ -166,22 +179,39 @@ std::unique_ptr<Decoder> metaspace(const Json& json) {
 }
 
 std::unique_ptr<Decoder> replace(const Json& json) {
-  return of_each([pattern = read_pattern(json["pattern"]), content = std::string(json["content"].string())](std::string& token) {
+  const auto change = [pattern = read_pattern(json["pattern"]), content = std::string(json["content"].string())](
+      std::string& token, Work& work
+  ) {
     std::string text;
-    for (const auto& [begin, end, match] : pattern.parts(token)) text += match ? content : token.substr(begin, end - begin);
+    for (const auto& [begin, end, match] : pattern.parts(token, work)) {
+      work.spend(STEPS_FOR_A_BYTE * (match ? content.size() : end - begin));
+      if (match) text += content;
+      else text.append(token, begin, end - begin);
+    }
     token = std::move(text);
+  };
+  const auto all = [=](Tokens& tokens) {
+    Work work(bytes_of(tokens));
+    for (auto& token : tokens) change(token, work);
+  };
+  return simple(all, [=](std::string& token, bool&) {
+    Work work(token.size());
+    change(token, work);
+    return true;
   });
 }
 
 class Sequence : public Decoder {
  public:
   explicit Sequence(const Json& json) {
-    json["decoders"].each([&](const Json& each) {
-      if (auto decoder = read_decoder(each)) decoders_.push_back(std::move(decoder));
-    });
+    read_parts(json, "decoders", read_decoder, decoders_);
   }
   void apply(Tokens& tokens) const override {
-    for (const auto& each : decoders_) each->apply(tokens);
+    const size_t most = MOST_GROWTH * (bytes_of(tokens) + tokens.size()) + ROOM;
+    for (const auto& each : decoders_) {
+      each->apply(tokens);
+      if (bytes_of(tokens) > most) throw TextError("the tokenizer's decoder makes a text of these tokens that is too long");
+    }
   }
   bool spell(std::string& token, bool& bytes) const override {
     return std::ranges::all_of(decoders_, [&](const auto& each) { return each->spell(token, bytes); });

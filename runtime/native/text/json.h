@@ -2,6 +2,7 @@
 #ifndef HYBRIDGE_NATIVE_TEXT_JSON_H
 #define HYBRIDGE_NATIVE_TEXT_JSON_H
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -28,7 +29,9 @@ class Json {
   bool is_number() const { return yyjson_is_num(value_); }
   size_t size() const { return yyjson_get_len(value_); }
 
-  Json operator[](const char* key) const { return {yyjson_obj_get(value_, key), name_ + "." + key}; }
+  Json operator[](std::string_view key) const {
+    return {yyjson_obj_getn(value_, key.data(), key.size()), name_ + "." + std::string(key)};
+  }
   Json item(size_t place) const { return {yyjson_arr_get(value_, place), name_ + "[]"}; }
   Json as(std::string name) const { return {value_, std::move(name)}; }
 
@@ -95,13 +98,38 @@ class Json {
   std::string name_;
 };
 
-// A document. Throws TextError if the text is no JSON; invalid UTF-8 and nesting that is too deep are none.
+// Lists and objects inside each other that a document may have, as many as serde_json and so the tokenizers library read: what a
+// document describes is read by recursion, in threads of apps whose stacks have half a megabyte.
+inline constexpr size_t MOST_NESTED = 127;
+
+// A document. Throws TextError if the text is no JSON; invalid UTF-8 and more than MOST_NESTED lists in lists are none.
 class JsonDocument {
  public:
   explicit JsonDocument(std::string_view text) {
+    if (nesting(text) > MOST_NESTED) throw TextError("no JSON that is read here: it is nested too deeply");
     yyjson_read_err error;
     document_.reset(yyjson_read_opts(const_cast<char*>(text.data()), text.size(), YYJSON_READ_NOFLAG, nullptr, &error));
     if (document_ == nullptr) throw TextError("no JSON: " + std::string(error.msg) + " at byte " + std::to_string(error.pos));
+  }
+
+  // How many lists and objects of a JSON text are inside each other at most.
+  static size_t nesting(std::string_view text) {
+    size_t depth = 0, deepest = 0;
+    bool quoted = false;
+    for (size_t place = 0; place < text.size(); place++) {
+      const char each = text[place];
+      if (quoted) {
+        place += each == '\\';  // which takes what comes after it along
+        quoted = each != '"';
+      } else if (each == '"') {
+        quoted = true;
+      } else if (each == '[' || each == '{') {
+        deepest = std::max(deepest, ++depth);
+      } else if ((each == ']' || each == '}') && depth > 0) {
+        depth--;
+      }
+    }
+    return deepest;
   }
 
   // name: what messages call the document.

@@ -14,7 +14,12 @@ void read_vocabulary(const Json& json, Vocabulary& into) {
   size_t bytes = 0;
   json.each_entry([&](std::string_view text, const Json&) { bytes += text.size(); });
   into.reserve(json.size(), bytes);
-  json.each_entry([&](std::string_view text, const Json& id) { into.add(text, id.integer(LARGEST_ID)); });
+  json.each_entry([&](std::string_view text, const Json& number) {
+    const auto id = static_cast<uint32_t>(number.integer(LARGEST_ID));
+    if (into.id(text)) throw TextError("the vocabulary has the token '" + std::string(text) + "' twice");
+    if (into.text(id)) throw TextError("two tokens of the vocabulary have the id " + std::to_string(id));
+    into.add(text, id);
+  });
 }
 
 // The ids of `<0x00>` to `<0xFF>`; none for those that the vocabulary does not have.
@@ -84,6 +89,7 @@ class BytePairs : public Model {
     if (json["dropout"] && json["dropout"].number() != 0) throw TextError("dropout is for training, and not supported");
     read_vocabulary(json["vocab"], vocabulary_);
     if (json["byte_fallback"].boolean_or(false)) bytes_ = byte_tokens(vocabulary_);
+    if (json["merges"].size() > LARGEST_ID) json["merges"].fail("a list of fewer merges than there may be tokens");
     merges_.reserve(json["merges"].size());
     uint32_t rank = 0;
     std::string both;
@@ -112,13 +118,13 @@ class BytePairs : public Model {
     if (!unknown_text_.empty()) unknown_ = vocabulary_.id(unknown_text_);
   }
 
-  void tokenize(std::string_view word, std::vector<Token>& into) const override {
+  void tokenize(std::string_view word, Work&, std::vector<Token>& into) const override {
     if (ignore_merges_) {
       if (const auto id = vocabulary_.id(word)) return into.push_back({*id, 0, word.size()});
     }
     const size_t first = into.size();
     split(word, into);
-    merge(into, first);
+    merge(into, first, word.size());
   }
 
  private:
@@ -156,8 +162,9 @@ class BytePairs : public Model {
     flush();
   }
 
-  // Merges the tokens from `first` on: of all pairs the one of the least rank, the leftmost of several.
-  void merge(std::vector<Token>& tokens, size_t first) const {
+  // Merges the tokens from `first` on: of all pairs the one of the least rank, the leftmost of several. They stand one after the
+  // other, as in the reference; the bytes of a prefix or a suffix have tokens but no part of the word, which is `size` long.
+  void merge(std::vector<Token>& tokens, size_t first, size_t size) const {
     const size_t count = tokens.size() - first;
     struct Symbol {
       uint32_t id;
@@ -208,10 +215,15 @@ class BytePairs : public Model {
     size_t begin = 0;
     for (const Symbol& symbol : symbols) {
       if (symbol.length == 0) continue;
-      tokens.push_back({symbol.id, begin, begin + symbol.length});
-      begin += symbol.length;
+      const size_t end = std::min(begin + symbol.length, size);
+      tokens.push_back({symbol.id, begin, end});
+      begin = end;
     }
+    if (symbols.capacity() > MOST_KEPT) symbols = {};
+    if (queue.capacity() > MOST_KEPT) queue = {};
   }
+
+  static constexpr size_t MOST_KEPT = 1 << 14;  // of a long word; memory of a thread's next one
 
   std::string unknown_text_, prefix_, suffix_;
   bool fuse_unknown_, ignore_merges_;
@@ -250,7 +262,9 @@ class Unigram : public Model {
     add_prefixes();
   }
 
-  void tokenize(std::string_view word, std::vector<Token>& into) const override {
+  size_t next_id() const override { return scores_.size(); }  // a piece that is there twice has two
+
+  void tokenize(std::string_view word, Work& work, std::vector<Token>& into) const override {
     struct Best {
       double score = 0;
       size_t begin = NOWHERE;
@@ -270,6 +284,7 @@ class Unigram : public Model {
       for (size_t length = 1; length <= most; length++) {
         hash = next_hash(hash, word[begin + length - 1]);
         if (!is_prefix(hash)) break;
+        work.spend(1 + length / 8);  // bytes that the look-up reads at a time
         if (const auto id = vocabulary_.id(word.substr(begin, length))) {
           offer(begin, begin + length, *id, scores_[*id]);
           single = single || length == character;
@@ -351,14 +366,16 @@ class WordPiece : public Model {
     unknown_ = vocabulary_.id(unknown_text_);
   }
 
-  void tokenize(std::string_view word, std::vector<Token>& into) const override {
+  void tokenize(std::string_view word, Work& work, std::vector<Token>& into) const override {
     const size_t first = into.size();
     size_t begin = count_characters(word) > most_ ? SIZE_MAX : 0;
     std::string piece;
     while (begin < word.size()) {
-      size_t end = word.size();
+      size_t end = std::min(word.size(), whole_words_ ? SIZE_MAX : begin + vocabulary_.longest());
+      while (end < word.size() && (word[end] & 0xC0) == 0x80) end--;
       std::optional<uint32_t> id;
       while (end > begin) {
+        work.spend(1 + (end - begin + prefix_.size()) / 8);
         piece.assign(begin > 0 ? prefix_ : "").append(word.substr(begin, end - begin));
         if ((id = vocabulary_.id(piece)) || whole_words_) break;
         do end--; while (end > begin && (word[end] & 0xC0) == 0x80);

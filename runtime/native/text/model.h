@@ -7,6 +7,7 @@
 
 #include "json.h"
 #include "vocabulary.h"
+#include "work.h"
 
 namespace hybridge::text {
 
@@ -19,10 +20,14 @@ struct Token {
 class Model {
  public:
   virtual ~Model() = default;
-  // Adds the tokens of a word, which is not empty. Throws TextError if the word has none.
-  virtual void tokenize(std::string_view word, std::vector<Token>& into) const = 0;
+  // Adds the tokens of a word, which is not empty: each is inside the word. Throws TextError if the word has none, or takes more
+  // work than is left.
+  virtual void tokenize(std::string_view word, Work& work, std::vector<Token>& into) const = 0;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
+
+  // The id of the first added token that the vocabulary does not have.
+  virtual size_t next_id() const { return vocabulary_.size(); }
 
  protected:
   Vocabulary vocabulary_;

@@ -4,7 +4,11 @@
 
 namespace hybridge::text {
 
-NormalizedText::NormalizedText(std::string_view original, uint32_t start) : text_(original), start_(start) {
+// NFKD makes 11 bytes of one at most, and a byte-level alphabet 2; the rest is room for what is put in front of a word.
+constexpr size_t MOST_GROWTH = 32, ROOM = 64;
+
+NormalizedText::NormalizedText(std::string_view original, Work& work, uint32_t start)
+    : work_(&work), text_(original), start_(start), most_(original.size() * MOST_GROWTH + 16 * ROOM) {
   spans_.reserve(text_.size());
   for (size_t place = 0; place < text_.size();) {
     const size_t length = length_of(text_[place]);
@@ -15,12 +19,19 @@ NormalizedText::NormalizedText(std::string_view original, uint32_t start) : text
 }
 
 Span NormalizedText::original(size_t begin, size_t end) const {
-  if (begin == end) return {static_cast<uint32_t>(start_ + begin), static_cast<uint32_t>(start_ + end)};
-  return {spans_[begin].begin, spans_[end - 1].end};
+  end = std::min(end, spans_.size());
+  if (begin < end) return {spans_[begin].begin, spans_[end - 1].end};
+  const uint32_t place = begin < spans_.size() ? spans_[begin].begin : spans_.empty() ? start_ : spans_.back().end;
+  return {place, place};
+}
+
+void NormalizedText::check_growth(size_t size) const {
+  if (size > most_) throw TextError("the tokenizer makes a text of this one that is too long");
 }
 
 NormalizedText NormalizedText::slice(size_t begin, size_t end) const {
-  NormalizedText part;
+  NormalizedText part(work_);
+  part.most_ = (end - begin) * std::max<size_t>(most_ / std::max<size_t>(text_.size(), 1), 1) + ROOM;
   part.text_ = text_.substr(begin, end - begin);
   part.spans_.assign(spans_.begin() + static_cast<ptrdiff_t>(begin), spans_.begin() + static_cast<ptrdiff_t>(end));
   part.start_ = original(begin, end).begin;
@@ -44,6 +55,7 @@ void NormalizedText::transform(const std::vector<Change>& changes, size_t skippe
     append(text, character);
     spans.resize(text.size(), span);
   }
+  check_growth(text.size());
   text_ = std::move(text);
   spans_ = std::move(spans);
 }
@@ -77,6 +89,7 @@ void NormalizedText::lower() {
 
 void NormalizedText::prepend(std::string_view text) {
   if (text_.empty()) return;
+  check_growth(text_.size() + text.size());
   const Span span = spans_.front();
   text_.insert(0, text);
   spans_.insert(spans_.begin(), text.size(), span);
@@ -95,8 +108,9 @@ void NormalizedText::strip(bool left, bool right) {
 void NormalizedText::replace(const Pattern& pattern, std::string_view content) {
   std::string text;
   std::vector<Span> spans;
-  for (const auto& [begin, end, match] : pattern.parts(text_)) {
+  for (const auto& [begin, end, match] : parts(pattern)) {
     if (match) {
+      check_growth(text.size() + content.size());
       text += content;
       spans.insert(spans.end(), content.size(), end == 0 ? Span{start_, start_} : spans_[end - 1]);
     } else {

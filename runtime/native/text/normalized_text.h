@@ -23,14 +23,18 @@ enum class Delimiter { Removed, Isolated, MergedWithPrevious, MergedWithNext, Co
 
 class NormalizedText {
  public:
-  // A part of an original text that begins at `start` there.
-  explicit NormalizedText(std::string_view original, uint32_t start = 0);
+  // A part of an original text that begins at `start` there. work: of the call, which outlives this.
+  NormalizedText(std::string_view original, Work& work, uint32_t start = 0);
 
   const std::string& text() const { return text_; }
   uint32_t start() const { return start_; }
+  Work& work() const { return *work_; }
 
-  // Where in the original text a part of this one came from.
+  // Where in the original text a part of this one came from, whose end is not before its beginning and inside the text.
   Span original(size_t begin, size_t end) const;
+
+  // Throws TextError for a size in bytes that no published file makes of the text.
+  void check_growth(size_t size) const;
 
   NormalizedText slice(size_t begin, size_t end) const;
 
@@ -43,15 +47,20 @@ class NormalizedText {
   void strip(bool left, bool right);
   void replace(const Pattern& pattern, std::string_view content);
 
+  // The parts of the text that match and those between them.
+  std::vector<Found> parts(const Pattern& pattern) const { return pattern.parts(text_, *work_); }
+
   // The parts that are left of it; `inverted`: what does not match is the delimiter.
   void split(const std::vector<Found>& parts, Delimiter behavior, bool inverted, std::vector<NormalizedText>& into) const;
 
  private:
-  NormalizedText() = default;
+  explicit NormalizedText(Work* work) : work_(work) {}
 
+  Work* work_;
   std::string text_;
   std::vector<Span> spans_;  // of each byte
   uint32_t start_ = 0;
+  size_t most_ = 0;  // bytes that it may grow to
 };
 
 // The parts of a text, each character of which `is` there alone, or what lies between.

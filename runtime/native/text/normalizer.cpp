@@ -113,6 +113,7 @@ class Precompiled : public Normalizer {
       const auto replacement = find(part);
       if (!replacement) return false;
       const std::u32string characters = to_utf32(*replacement);
+      text.check_growth(changes.size() + characters.size());
       const auto before = static_cast<int>(count_characters(part)), after = static_cast<int>(characters.size());
       for (int i = 0; i < after; i++) changes.emplace_back(characters[static_cast<size_t>(i)], i >= before ? 1 : 0);
       if (after < before && !changes.empty()) changes.back().second += after - before;
@@ -162,12 +163,13 @@ class Precompiled : public Normalizer {
 class Sequence : public Normalizer {
  public:
   explicit Sequence(const Json& json) {
-    json["normalizers"].each([&](const Json& each) {
-      if (auto normalizer = read_normalizer(each)) normalizers_.push_back(std::move(normalizer));
-    });
+    read_parts(json, "normalizers", read_normalizer, normalizers_);
   }
   void apply(NormalizedText& text) const override {
-    for (const auto& each : normalizers_) each->apply(text);
+    for (const auto& each : normalizers_) {
+      text.work().spend(text.text().size());
+      each->apply(text);
+    }
   }
 
  private:

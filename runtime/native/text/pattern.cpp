@@ -1,5 +1,6 @@
 #include "pattern.h"
 
+#include <algorithm>
 #include <array>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -18,11 +19,31 @@ constexpr std::string_view NO_WHITESPACE =  // all categories but Z, and of Cc w
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{7f}-\\x{84}\\x{86}-\\x{9f}\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Cs}\\p{Co}\\p{Cn}";
 constexpr std::string_view WORD = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
-// More steps than any published expression takes for a text; one that backtracks without end stops here.
-constexpr uint32_t MOST_STEPS = 10'000'000;
+// Steps that a match is tried with first, and how many times more each time that they were not enough. PCRE2 does not say how
+// many it took: all that it was given are spent.
+constexpr uint32_t FIRST_STEPS = 128, MORE_STEPS = 8;
 
 [[noreturn]] void refuse(std::string_view expression, const std::string& why) {
   throw TextError("the regular expression '" + std::string(expression) + "' " + why);
+}
+
+// Whether PCRE2 knows a script by this name.
+bool is_script(std::string_view name) {
+  const std::string expression = "\\p{sc:" + std::string(name) + "}";
+  int error;
+  PCRE2_SIZE place;
+  const auto* words = reinterpret_cast<PCRE2_SPTR>(expression.data());
+  pcre2_code* code = pcre2_compile(words, expression.size(), PCRE2_UTF | PCRE2_UCP, &error, &place, nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
+
+// A property such as {L} or {^Han}, with its braces. A script is the characters of that script to Oniguruma; PCRE2 takes those that
+// are used with it for it, too, unless it is told.
+std::string property(std::string_view braces) {
+  const size_t begin = braces.starts_with("{^") ? 2 : 1;
+  const std::string_view name = braces.substr(begin, braces.size() - begin - 1);
+  return std::string(braces.substr(0, begin)) + (is_script(name) ? "sc:" : "") + std::string(name) + "}";
 }
 
 // The expression in PCRE2's syntax. What the two read in different ways, and no published tokenizer uses, is refused.
@@ -51,7 +72,8 @@ std::string translate(std::string_view from) {
           const size_t end = (next == 'p' || next == 'P' || next == 'x') && from.substr(i + 1).starts_with('{') ? from.find('}', i) : i;
           if (end == std::string_view::npos) refuse(from, "has a brace that never ends");
           to += '\\';
-          to += from.substr(i, end + 1 - i);
+          to += from[i];
+          if (end > i) to += next == 'x' ? std::string(from.substr(i + 1, end - i)) : property(from.substr(i + 1, end - i));
           i = end;
         }
       }
@@ -91,21 +113,25 @@ std::string translate(std::string_view from) {
 struct Scratch {  // of a thread: matching needs memory of its own
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
-  Scratch() { pcre2_set_match_limit(context, MOST_STEPS); }
   ~Scratch() {
     pcre2_match_data_free(data);
     pcre2_match_context_free(context);
   }
 };
 
-// The next match at or behind `from`; false if there is none.
-bool search(const void* code, std::string_view text, size_t from, size_t& begin, size_t& end) {
+// The next match at or after `from`; false if there is none.
+bool search(const void* code, std::string_view text, size_t from, Work& work, size_t& begin, size_t& end) {
   thread_local Scratch scratch;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const auto* pattern = static_cast<const pcre2_code*>(code);
-  const int answer = pcre2_match(pattern, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch.data, scratch.context);
+  int answer = PCRE2_ERROR_MATCHLIMIT;
+  for (uint64_t steps = FIRST_STEPS; answer == PCRE2_ERROR_MATCHLIMIT; steps *= MORE_STEPS) {
+    work.spend(steps);
+    pcre2_set_match_limit(scratch.context, static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX)));
+    answer = pcre2_match(pattern, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch.data, scratch.context);
+  }
   if (answer == PCRE2_ERROR_NOMATCH) return false;
-  if (answer < 0) throw TextError("a regular expression takes too long for this text");
+  if (answer < 0) throw TextError("a regular expression needs too much memory for this text");
   const PCRE2_SIZE* found = pcre2_get_ovector_pointer(scratch.data);
   begin = found[0];
   end = found[1];
@@ -117,7 +143,8 @@ bool search(const void* code, std::string_view text, size_t from, size_t& begin,
 Pattern::Pattern(const std::string& translated, std::string_view original) {
   int error;
   PCRE2_SIZE place;
-  const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  // A repetition that gives nothing back is no step, however long it is: without it, steps tell the work.
+  const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_AUTO_POSSESS;
   const auto* words = reinterpret_cast<PCRE2_SPTR>(translated.data());
   pcre2_code* code = pcre2_compile(words, translated.size(), options, &error, &place, nullptr);
   if (code == nullptr) {
@@ -131,20 +158,21 @@ Pattern::Pattern(const std::string& translated, std::string_view original) {
 Pattern Pattern::regex(std::string_view expression) { return Pattern(translate(expression), expression); }
 
 Pattern Pattern::literal(std::string_view text) {
+  if (text.empty()) return regex("");  // which is found in front of each character
   Pattern pattern;
   pattern.literal_ = text;
   return pattern;
 }
 
-std::vector<Found> Pattern::parts(std::string_view text) const {
+std::vector<Found> Pattern::parts(std::string_view text, Work& work) const {
   std::vector<Found> all;
   size_t last = 0, from = 0, begin, end;
   bool matched = false;  // at `last`
   while (from <= text.size()) {
     if (code_ != nullptr) {
-      if (!search(code_.get(), text, from, begin, end)) break;
+      if (!search(code_.get(), text, from, work, begin, end)) break;
     } else {
-      if (literal_.empty() || (begin = text.find(literal_, from)) == std::string_view::npos) break;
+      if ((begin = text.find(literal_, from)) == std::string_view::npos) break;
       end = begin + literal_.size();
     }
     if (begin == end && matched && end == last) {  // no empty match right behind a match
@@ -162,7 +190,8 @@ std::vector<Found> Pattern::parts(std::string_view text) const {
 
 bool Pattern::matches(std::string_view text) const {
   size_t begin, end;
-  return search(code_.get(), text, 0, begin, end) && begin == 0 && end == text.size();
+  Work work(text.size());
+  return search(code_.get(), text, 0, work, begin, end) && begin == 0 && end == text.size();
 }
 
 }  // namespace hybridge::text

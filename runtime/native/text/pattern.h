@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "work.h"
+
 namespace hybridge::text {
 
 // A part of a text, in bytes, and whether the pattern matches it.
@@ -25,8 +27,9 @@ class Pattern {
   static Pattern regex(std::string_view expression);
   static Pattern literal(std::string_view text);
 
-  // The parts of a text, those between matches included, one behind the other. Throws TextError if matching takes too long.
-  std::vector<Found> parts(std::string_view text) const;
+  // The parts of a text, those between matches included, one after the other. Throws TextError if the work that is left is not
+  // enough to match.
+  std::vector<Found> parts(std::string_view text, Work& work) const;
 
   // Whether a text matches as a whole.
   bool matches(std::string_view text) const;

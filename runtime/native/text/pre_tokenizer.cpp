@@ -32,7 +32,7 @@ std::unique_ptr<PreTokenizer> at(bool (*is)(char32_t), Delimiter behavior) {
 }
 
 std::unique_ptr<PreTokenizer> at(Pattern pattern, Delimiter behavior, bool inverted) {
-  return simple([=](NormalizedText word, Words& into) { word.split(pattern.parts(word.text()), behavior, inverted, into); });
+  return simple([=](NormalizedText word, Words& into) { word.split(word.parts(pattern), behavior, inverted, into); });
 }
 
 Delimiter read_behavior(const Json& json, std::string_view otherwise = "") {
@@ -53,7 +53,7 @@ std::unique_ptr<PreTokenizer> byte_level(const Json& json) {
   return simple([=](NormalizedText word, Words& into) {
     if (blank && !word.text().starts_with(' ')) word.prepend(" ");
     const size_t first = into.size();
-    if (regex) word.split(gpt2.parts(word.text()), Delimiter::Isolated, false, into);
+    if (regex) word.split(word.parts(gpt2), Delimiter::Isolated, false, into);
     else into.push_back(std::move(word));
     for (size_t i = first; i < into.size(); i++) to_byte_level(into[i]);
   });
@@ -65,7 +65,7 @@ std::unique_ptr<PreTokenizer> metaspace(const Json& json) {
     word.replace(blank, of.replacement);
     const bool wanted = of.prepend == Metaspace::Prepend::Always || (of.prepend == Metaspace::Prepend::First && word.start() == 0);
     if (wanted && !word.text().starts_with(of.replacement)) word.prepend(of.replacement);
-    if (of.split) word.split(mark.parts(word.text()), Delimiter::MergedWithNext, false, into);
+    if (of.split) word.split(word.parts(mark), Delimiter::MergedWithNext, false, into);
     else into.push_back(std::move(word));
   });
 }
@@ -87,9 +87,7 @@ std::unique_ptr<PreTokenizer> fixed_length(const Json& json) {
 class Sequence : public PreTokenizer {
  public:
   explicit Sequence(const Json& json) {
-    json["pretokenizers"].each([&](const Json& each) {
-      if (auto pre_tokenizer = read_pre_tokenizer(each)) all_.push_back(std::move(pre_tokenizer));
-    });
+    read_parts(json, "pretokenizers", read_pre_tokenizer, all_);
   }
 
   void split(NormalizedText word, Words& into) const override {
@@ -99,7 +97,9 @@ class Sequence : public PreTokenizer {
       Words next;
       next.reserve(words.size());
       for (auto& each : words) {
-        if (!each.text().empty()) pre_tokenizer->split(std::move(each), next);
+        if (each.text().empty()) continue;
+        each.work().spend(each.text().size());
+        pre_tokenizer->split(std::move(each), next);
       }
       words = std::move(next);
     }

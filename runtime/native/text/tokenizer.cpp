@@ -25,6 +25,7 @@ class Matcher {
  public:
   void add(std::string_view text, uint32_t id) {
     uint32_t node = 0;
+    if (nodes_ + text.size() > MOST_NODES) throw TextError("the added tokens have too many bytes");
     for (const char byte : text) {
       const auto [entry, added] = edges_.try_emplace(edge(node, byte), nodes_);
       nodes_ += added;
@@ -40,14 +41,15 @@ class Matcher {
     uint32_t id;
   };
 
-  // The leftmost match at or behind `from` that is `allowed`, of several the longest.
+  // The leftmost match at or after `from` that is `allowed`, of several the longest.
   template <typename Allowed>
-  std::optional<Match> find(std::string_view text, size_t from, Allowed&& allowed) const {
+  std::optional<Match> find(std::string_view text, size_t from, Work& work, Allowed&& allowed) const {
     for (size_t begin = from; begin < text.size(); begin++) {
       if (!first_[static_cast<uint8_t>(text[begin])]) continue;
       std::optional<Match> longest;
       uint32_t node = 0;
       for (size_t end = begin; end < text.size();) {
+        work.spend(8);  // as long as eight steps of a regular expression
         const auto next = edges_.find(edge(node, text[end++]));
         if (next == edges_.end()) break;
         node = next->second;
@@ -60,6 +62,8 @@ class Matcher {
   }
 
  private:
+  static constexpr size_t MOST_NODES = 1 << 22;
+
   static uint64_t edge(uint32_t node, char byte) { return static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(byte); }
 
   std::unordered_map<uint64_t, uint32_t> edges_;
@@ -123,11 +127,13 @@ std::string repaired_text(std::string_view text, std::vector<TextPart>& plain) {
 // A token that is cut out of a text before anything else happens to it.
 struct AddedToken {
   std::string content;
+  uint32_t id;
   bool single_word = false, lstrip = false, rstrip = false, normalized = true, special = false;
   std::string decoded;  // what it is to the decoder: as the normalizer leaves it
 
   explicit AddedToken(const Json& json)
       : content(json["content"].string()),
+        id(static_cast<uint32_t>(json["id"].integer(LARGEST_ID))),
         single_word(json["single_word"].boolean()),
         lstrip(json["lstrip"].boolean()),
         rstrip(json["rstrip"].boolean()),
@@ -149,17 +155,25 @@ struct PostProcessor {
   bool keeps_first_blank = false;
 };
 
+constexpr size_t MOST_AROUND = 1000;  // tokens; published templates have five at most
+
 std::vector<std::optional<uint32_t>> read_template(const Json& json) {
   std::vector<std::optional<uint32_t>> around;
   const Json known = json["special_tokens"];
+  const auto add = [&](std::optional<uint32_t> id) {
+    if (around.size() == MOST_AROUND) throw TextError("the template puts too many tokens around a text");
+    around.push_back(id);
+  };
   json["single"].each([&](const Json& piece) {
     if (piece["Sequence"]) {
       if (piece["Sequence"]["id"].string() != "A") piece.fail("of the one text that there is");
-      around.emplace_back();
+      if (std::ranges::any_of(around, [](const auto& id) { return !id; })) piece.fail("the one place of the text");
+      add(std::nullopt);
     } else {
-      const auto name = std::string(piece["SpecialToken"]["id"].string());
-      if (!known[name.c_str()]) throw TextError("the template names '" + name + "', which is no special token of it");
-      known[name.c_str()]["ids"].each([&](const Json& id) { around.emplace_back(static_cast<uint32_t>(id.integer(LARGEST_ID))); });
+      const std::string_view name = piece["SpecialToken"]["id"].string();
+      const Json token = known[name];
+      if (!token) throw TextError("the template names '" + std::string(name) + "', which is no special token of it");
+      token["ids"].each([&](const Json& id) { add(static_cast<uint32_t>(id.integer(LARGEST_ID))); });
     }
   });
   return around;
@@ -179,6 +193,7 @@ void read_post_processors(const Json& json, std::vector<PostProcessor>& into) {
   if (!json) return;
   const std::string_view type = json["type"].string();
   if (type == "Sequence") return json["processors"].each([&](const Json& each) { read_post_processors(each, into); });
+  if (into.size() == MOST_PARTS) json.fail(("one of " + std::to_string(MOST_PARTS) + " post-processors at most").c_str());
   PostProcessor processor;
   if (type == "TemplateProcessing") {
     processor.around = read_template(json);
@@ -245,15 +260,23 @@ struct Tokenizer::Parts {
   }
 
   void read_added_tokens(const Json& json) {
-    size_t next = model->vocabulary().size();
+    size_t next = model->next_id();  // the library gives ids by the order, and reads over those of the file
     json.each([&](const Json& each) {
       AddedToken token(each);
       if (token.content.empty()) return;
       const auto known = find(token.content);
       const uint32_t id = known.value_or(static_cast<uint32_t>(next));
-      if (!known) next++;
+      if (id != token.id) {
+        throw TextError("the added token '" + token.content + "' has the id " + std::to_string(token.id) + " in the file, and " +
+                        std::to_string(id) + " by its place among the tokens");
+      }
+      if (const auto other = model->vocabulary().text(id); other && *other != token.content) {
+        throw TextError("the added token '" + token.content + "' has the id of '" + std::string(*other) + "'");
+      }
+      next += !known;
       if (token.normalized && normalizer != nullptr) {
-        NormalizedText text(token.content);
+        Work work(token.content.size());
+        NormalizedText text(token.content, work);
         normalizer->apply(text);
         token.decoded = text.text();
       }
@@ -261,7 +284,13 @@ struct Tokenizer::Parts {
       if (token.special) special.insert(token.content);
       added.insert_or_assign(id, std::move(token));
     });
-    for (const auto& [id, token] : added) (token.normalized ? as_normalized : as_written).add(token.decoded, id);
+    std::vector<uint32_t> ids;
+    for (const auto& [id, token] : added) ids.push_back(id);
+    std::ranges::sort(ids);
+    for (const uint32_t id : ids) {  // of several that the normalizer makes alike, the last is found
+      const AddedToken& token = added.at(id);
+      (token.normalized ? as_normalized : as_written).add(token.decoded, id);
+    }
   }
 
   std::optional<uint32_t> find(const std::string& token) const {
@@ -283,7 +312,9 @@ struct Tokenizer::Parts {
   // Calls `call(begin, end, id)` for the parts of a text; id: the added token that one is, if it is one. original: where a part
   // of this text is in the one that `plain` is of.
   template <typename Original, typename Call>
-  void cut(const Matcher& matcher, std::string_view text, const PlainParts& plain, Original&& original, Call&& call) const {
+  void cut(
+      const Matcher& matcher, std::string_view text, const PlainParts& plain, Work& work, Original&& original, Call&& call
+  ) const {
     // A special token that is half people's words and half not is none; the shorter one that it may begin with is.
     const auto allowed = [&](const Matcher::Match& match) {
       if (plain.empty() || !is_special(match.id)) return true;
@@ -291,7 +322,7 @@ struct Tokenizer::Parts {
       return !plain.touch(span.begin, span.end) || plain.cover(span.begin, span.end);
     };
     size_t last = 0;
-    for (size_t from = 0; const auto match = matcher.find(text, from, allowed);) {
+    for (size_t from = 0; const auto match = matcher.find(text, from, work, allowed);) {
       auto [begin, end, id] = *match;
       from = end;
       const AddedToken& token = added.at(id);
@@ -322,30 +353,34 @@ struct Tokenizer::Parts {
   // Adds the tokens of a word. A vocabulary may have special tokens among the others: one that people spelled is read in two
   // parts, its first character and the rest.
   void tokenize(const NormalizedText& word, const PlainParts& plain, std::vector<Token>& into) const {
-    if (plain.empty()) return model->tokenize(word.text(), into);
+    if (plain.empty()) return model->tokenize(word.text(), word.work(), into);
     const std::string_view text = word.text();
-    std::vector<Token> tokens, left{{0, 0, text.size()}};
-    while (!left.empty()) {
-      const Token part = left.back();  // of the text, or a token of it
-      left.pop_back();
+    std::vector<Token> tokens, left;  // left: in reverse, those that are yet to be looked at
+    const auto read = [&](size_t begin, size_t end) {
       tokens.clear();
-      model->tokenize(text.substr(part.begin, part.end - part.begin), tokens);
-      const auto is_spelled = [&](const Token& token) {
-        const std::string_view spelled = text.substr(part.begin + token.begin, token.end - token.begin);
-        if (!is_special(token.id) || spelled != model->vocabulary().text(token.id)) return false;
-        const Span span = word.original(part.begin + token.begin, part.begin + token.end);
-        return plain.touch(span.begin, span.end) && length_of(spelled[0]) < spelled.size();
-      };
-      const auto found = std::ranges::find_if(tokens, is_spelled);
-      for (auto token = tokens.begin(); token != found; token++) {
-        into.push_back({token->id, part.begin + token->begin, part.begin + token->end});
+      word.work().spend(end - begin);
+      model->tokenize(text.substr(begin, end - begin), word.work(), tokens);
+      for (auto token = tokens.rbegin(); token != tokens.rend(); token++) {
+        left.push_back({token->id, begin + token->begin, begin + token->end});
       }
-      if (found == tokens.end()) continue;
-      const size_t begin = part.begin + found->begin, end = part.begin + found->end;
-      const size_t second = begin + length_of(text[begin]);
-      if (end < part.end) left.push_back({0, end, part.end});
-      left.push_back({0, second, end});
-      left.push_back({0, begin, second});
+    };
+    const auto is_spelled = [&](const Token& token) {
+      const std::string_view spelled = text.substr(token.begin, token.end - token.begin);
+      if (!is_special(token.id) || spelled.empty() || spelled != model->vocabulary().text(token.id)) return false;
+      const Span span = word.original(token.begin, token.end);
+      return plain.touch(span.begin, span.end) && length_of(spelled[0]) < spelled.size();
+    };
+    read(0, text.size());
+    while (!left.empty()) {
+      const Token token = left.back();
+      left.pop_back();
+      if (is_spelled(token)) {
+        const size_t second = token.begin + length_of(text[token.begin]);
+        read(second, token.end);
+        read(token.begin, second);
+      } else {
+        into.push_back(token);
+      }
     }
   }
 };
@@ -365,6 +400,7 @@ std::vector<TextToken> Tokenizer::encode(std::string_view given, bool special, s
   }
   const PlainParts plain(people);
   if (given.size() > UINT32_MAX) throw TextError("the text has more than 4 GB");
+  Work work(given.size());
   std::vector<TextToken> all;
   const auto add = [&](TextToken token, std::string_view value) {
     for (const auto& each : parts.post_processors) {
@@ -383,13 +419,13 @@ std::vector<TextToken> Tokenizer::encode(std::string_view given, bool special, s
     }
   };
   const auto as_given = [](size_t begin, size_t end) { return Span{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)}; };
-  parts.cut(parts.as_written, given, plain, as_given, [&](size_t begin, size_t end, std::optional<uint32_t> id) {
+  parts.cut(parts.as_written, given, plain, work, as_given, [&](size_t begin, size_t end, std::optional<uint32_t> id) {
     const std::string_view part = given.substr(begin, end - begin);
     if (id) return add({*id, static_cast<uint32_t>(begin), static_cast<uint32_t>(end)}, part);
-    NormalizedText text(part, static_cast<uint32_t>(begin));
+    NormalizedText text(part, work, static_cast<uint32_t>(begin));
     if (parts.normalizer != nullptr) parts.normalizer->apply(text);
     const auto original = [&](size_t first, size_t last) { return text.original(first, last); };
-    parts.cut(parts.as_normalized, text.text(), plain, original, [&](size_t first, size_t last, std::optional<uint32_t> found) {
+    parts.cut(parts.as_normalized, text.text(), plain, work, original, [&](size_t first, size_t last, std::optional<uint32_t> found) {
       const Span span = text.original(first, last);
       if (found) return add({*found, span.begin, span.end}, std::string_view(text.text()).substr(first, last - first));
       if (parts.pre_tokenizer == nullptr) return add_word(text.slice(first, last));

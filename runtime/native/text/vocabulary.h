@@ -40,7 +40,7 @@ inline uint64_t hash_of(std::string_view text) {
 
 class Vocabulary {
  public:
-  // Makes room for so many tokens in so many bytes.
+  // Makes room for a number of tokens in a number of bytes.
   void reserve(size_t tokens, size_t bytes) {
     texts_.reserve(bytes);
     size_t size = 16;
@@ -48,7 +48,7 @@ class Vocabulary {
     table_.assign(size, NONE);
   }
 
-  // Gives a text an id, the last of several; so many as there is room for.
+  // Gives a text an id, the last of several; as many as there is room for.
   void add(std::string_view text, uint64_t id) {
     if (id > LARGEST_ID) throw TextError("the token id " + std::to_string(id) + " is out of range");
     if (id >= places_.size()) places_.resize(id + 1, Place{0, NONE});
@@ -72,6 +72,7 @@ class Vocabulary {
     return std::string_view(texts_).substr(places_[id].begin, places_[id].length);
   }
 
+  // Tokens, each text counted once.
   size_t size() const { return count_; }
   size_t end() const { return places_.size(); }  // one more than the largest id
   size_t longest() const { return longest_; }    // bytes of the longest text

@@ -58,7 +58,7 @@ std::string answer_chat(std::string_view json, std::string_view text) {
     const Parts last = splitter.finish();
     if (shown > said.size() || last.content.size() > said.size()) return "wrong: an answer has more than was said";
     const auto picture = std::make_shared<const MessagePicture>(MessagePicture{{-5}, [saved = std::string(part(0))] { return saved; }});
-    const ChatLog log{{{"user", part(1), "", 1}, {"assistant", said, said}}, {{0, 2, said, said, {{0, 1}}, {picture}}}, {1, -5, 3}};
+    const ChatLog log{{{"user", part(1), "", 1}, {"assistant", said, said}}, {{0, 2, 1, said, said, {{0, 1}}, {picture}}}, {1, -5, 3}};
     if (ChatLog::from_json(log.to_json()).to_json() != log.to_json()) return "wrong: a log is another one when it is read";
     return "accepted";
   } catch (const TextError& error) {
@@ -120,11 +120,12 @@ std::string follow_grammar(std::string_view given, std::string_view text) {
 std::string answer(std::string_view json, std::string_view text) {
   try {
     const Tokenizer tokenizer(json);
+    const size_t readable = valid_utf8(text).size();
     const TextPart people[] = {{0, text.size() / 4}, {text.size() / 2, text.size()}};
     for (const bool flag : {true, false}) {
       std::vector<uint32_t> ids;
       for (const TextToken& token : tokenizer.encode(text, flag, flag ? std::span<const TextPart>() : people)) {
-        if (token.begin > token.end) return "wrong: a token ends before it begins";
+        if (token.begin > token.end || token.end > readable) return "wrong: a token is outside the text";
         ids.push_back(token.id);
       }
       tokenizer.decode(ids, flag);

@@ -23,7 +23,7 @@ FLAGS = ("-O1", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", 
 
 
 class Tokenizers(Compiled):
-    """See ``Target``: each published kind of tokenizer, its file changed nine times of ten."""
+    """See ``Target``: published kinds of tokenizers, changed nine times of ten, and as many of freely drawn parts."""
 
     name = "native-tokenizers"
 
@@ -34,9 +34,17 @@ class Tokenizers(Compiled):
 
     def make(self, seed: int, index: int) -> Input:
         """Return a text of odd pieces or of bytes that are none, for a file as it is or changed."""
+        from random_tokenizers import as_bytes, random_text, random_tokenizer
         from tokenizer_zoo import odd_texts
 
         rng = random.Random(f"{self.name} {seed} {index}")
+        if rng.random() < 0.5:
+            content = random_tokenizer(rng)
+            data = as_bytes(content)
+            if rng.random() < 0.2:
+                data = as_bytes({**content, **deep(rng)}) if rng.random() < 0.5 else changed_text(rng, data)
+            text = random_text(rng).encode() * rng.choice((1, 1, 1, 300))
+            return Input(struct.pack("<I", len(data)) + data + text, f"{data[:2000]!r}; {text[:80]!r}")
         name, file = rng.choice(files())
         text = odd_texts(2, ("<s>", "<|im_end|>", " <l> "), rng.randrange(1 << 30))[1].encode() * rng.choice((1, 1, 1, 50))
         if rng.random() < 0.3:
@@ -44,6 +52,22 @@ class Tokenizers(Compiled):
         good = rng.random() < 0.1
         data = file if good else changed_text(rng, file)
         return Input(struct.pack("<I", len(data)) + data + text, f"{name}, {len(data)} bytes; {text[:80]!r}", good=good)
+
+
+def deep(rng: random.Random) -> dict[str, object]:
+    """Return a part of a tokenizer.json with many parts inside each other or in a row."""
+    part, key, kind = rng.choice(
+        (
+            ("normalizer", "normalizers", {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}),
+            ("pre_tokenizer", "pretokenizers", {"type": "ByteLevel", "add_prefix_space": True, "use_regex": False}),
+            ("decoder", "decoders", {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}),
+            ("post_processor", "processors", {"type": "BertProcessing", "sep": ["b", 1], "cls": ["a", 0]}),
+        )
+    )
+    made: dict[str, object] = dict(kind)
+    for _ in range(rng.choice((3, 60, 63, 64, 300))):
+        made = {"type": "Sequence", key: [made]}
+    return {part: made} if rng.random() < 0.5 else {part: {"type": "Sequence", key: [kind] * rng.choice((40, 100, 101, 9000))}}
 
 
 class ChatFormats(Compiled):

@@ -19,7 +19,7 @@ from tokenizer_zoo import QWEN, SPECIAL, ZOO, bpe, byte_level, odd_texts, split
 from tokenizers import Tokenizer as Reference
 from tokenizers import decoders, normalizers
 
-from hybridge.cache.errors import ArtifactError, UsageError
+from hybridge.cache.errors import ArtifactError, TokenError, UsageError
 from hybridge.runtime.core.interface import Reading, SpanStruct, Status
 from hybridge.runtime.core.library import load
 from hybridge.runtime.core.tokenizer import TextStream, Tokenizer
@@ -315,3 +315,56 @@ def test_the_file_of_a_folder_is_read(tmp_path: Path, content: dict[str, Any]) -
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content))
     assert Tokenizer.from_file(path).encode("state").ids == Reference.from_file(str(path)).encode("state").ids
+
+
+# Scripts
+
+
+SCRIPTS = ("Han", "Hiragana", "Katakana", "Hangul", "Latin", "Cyrillic", "Greek", "Arabic", "Thai", "Devanagari", "Common")
+
+
+def check_a_property(expression: str, codes: Sequence[int]) -> None:
+    """Compare what is left of characters, without those that an expression matches."""
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    content = {"version": "1.0", "model": {"type": "BPE", "vocab": vocabulary, "merges": [], "byte_fallback": True}}
+    content["normalizer"] = {"type": "Replace", "pattern": {"Regex": expression}, "content": ""}
+    reference, own = Reference.from_str(json.dumps(content)), Tokenizer(json.dumps(content).encode())
+    for begin in range(0, len(codes), 4096):
+        text = "".join(map(chr, codes[begin : begin + 4096]))
+        assert bytes(own.encode(text).ids).decode() == bytes(reference.encode(text).ids).decode()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_characters_of_a_script_are_those_of_the_library(script: str) -> None:
+    """PCRE2 takes '·' and '、' for Han, because Chinese texts have them."""
+    codes = [*range(0x20, 0x3200), *range(0x3200 + random.randrange(19), 0xD800, 19), *range(0xF900, 0x30000, 61)]
+    check_a_property(rf"\p{{{script}}}", codes)
+    check_a_property(rf"[^\p{{{script}}}a]", codes[::7])
+    check_a_property(rf"\P{{{script}}}", codes[::7])
+    check_a_property(rf"\p{{^{script}}}", codes[::7])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [*SCRIPTS, "L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "Nd", "P", "S", "Z"])
+def test_every_character_has_the_librarys_properties(name: str) -> None:
+    check_a_property(rf"\p{{{name}}}", [code for code in range(0x110000) if not 0xD800 <= code < 0xE000])
+
+
+# Wrong arguments
+
+
+@pytest.mark.parametrize("part", [(-1, 2), (0, 4), (2, 1), (0.5, 1), (1,), ("a", "b")])
+def test_a_part_that_is_not_in_the_text_is_refused(content: dict[str, Any], part: Any) -> None:
+    with pytest.raises(UsageError, match="part"):
+        Tokenizer(json.dumps(content).encode()).encode("é漢a", plain=[part])
+
+
+def test_what_is_no_token_id_is_refused(content: dict[str, Any]) -> None:
+    own = Tokenizer(json.dumps(content).encode())
+    for wrong in (1.5, "1", None, [1], True):
+        calls: list[Any] = [lambda wrong=wrong: own.decode([wrong]), own.id_to_token, TextStream(own).push]
+        for call in calls:
+            with pytest.raises(TokenError, match="whole numbers"):
+                call() if call is calls[0] else call(wrong)
+    assert own.decode([2**64, -1, 2**32, 1]) == own.decode([1])
+    assert own.id_to_token(2**64 + 1) == TextStream(own).push(2**64 + 300) == ""

@@ -104,7 +104,8 @@ CharacterSet CharacterSet::of_class(const std::string& expression) {
   const auto look = [&](char32_t begin, char32_t end) {  // none of them a surrogate
     std::string text;
     for (char32_t each = begin; each < end; each++) append(text, each);
-    for (const Found& part : pattern.parts(text)) {
+    Work work(text.size());
+    for (const Found& part : pattern.parts(text, work)) {
       const std::string_view until = std::string_view(text).substr(0, part.end);
       if (part.match) found.add(character_at(text, part.begin), character_at(text, last_character(until)));
     }
