@@ -8,6 +8,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
+
+from hybridge.cache.errors import OutputError
 
 
 def open_regular(path: Path, largest: int | None = None) -> BufferedReader:
@@ -47,31 +50,130 @@ def _without_waiting(path: str, flags: int) -> int:
 # Durable writes: files and folders are synced before they appear under their names, and the names after that. What is
 # unfinished has a hidden name beside the target, and one writer at a time: a lock, which the system releases when a process
 # ends. The names follow from the target's, so that the next writer removes what a killed one left.
+#
+# A writer follows the links at a path to their end, and replaces a regular file or a folder and nothing else. The core has the
+# same rules in native/hybridge/replaced_file.h: this must work where it is not compiled yet.
 
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
+AT_FDCWD, RENAME_NOREPLACE, RENAME_EXCHANGE = -100, 1, 2
 """Linux, <fcntl.h> and <linux/fs.h>."""
+MOST_LINKS = 40
+"""Linux follows as many."""
+KINDS = {
+    stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFLNK: "a link",
+}  # fmt: skip
+MOUNTS = Path("/proc/self/mountinfo")
 CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)
 """Errors of a kernel or a file system that cannot exchange two names."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 
 
+class WrongKindError(OSError):
+    """What is at a path is of a kind that a writer does not replace."""
+
+
+def file_target(path: Path) -> Path:
+    """Return the path at the end of the links at ``path``, where a writer puts a file; there may be nothing yet.
+
+    Raises WrongKindError if something else than a regular file is there, or something is mounted over it; and other OSErrors.
+    """
+    target = _target(path, stat.S_IFREG)
+    if _is_mounted(target):
+        raise WrongKindError(errno.EBUSY, "it is a mount point; choose another path", str(path))
+    return target
+
+
+def folder_target(path: Path) -> Path:
+    """Return the same for a folder. Raises like ``file_target``."""
+    target = _target(path, stat.S_IFDIR)
+    if _is_mounted(target):
+        raise WrongKindError(errno.EBUSY, "it is a mount point; choose a folder inside it", str(path))
+    return target
+
+
+def _target(path: Path, wanted: int) -> Path:
+    if "\0" in str(path):
+        raise WrongKindError(errno.EINVAL, "its name has a NUL character; choose another path", repr(str(path)))
+    with suppress(FileNotFoundError):
+        _check_kind(path.stat().st_mode, wanted, path)
+    for _ in range(MOST_LINKS):
+        if not path.is_symlink():
+            return path
+        path = path.parent / path.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def _check_kind(mode: int, wanted: int, path: Path) -> None:
+    found = stat.S_IFMT(mode)
+    if found != wanted:
+        words = f"it is {KINDS.get(found, 'something else')}, not {KINDS[wanted]}; choose another path"
+        raise WrongKindError(errno.EINVAL, words, str(path))
+
+
+def _is_mounted(path: Path) -> bool:
+    """Return whether ``path`` is a mount point; files, and folders that are mounted twice, are found in Linux's list only."""
+    if not path.exists() or os.path.ismount(path):
+        return path.exists()
+    try:
+        lines = MOUNTS.read_bytes().splitlines()
+    except OSError:
+        return False
+    mounted = {re.sub(rb"\\(\d{3})", lambda digits: bytes([int(digits[1], 8)]), line.split()[4]) for line in lines}
+    return os.fsencode(path.resolve()) in mounted
+
+
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file at ``path``, whole or not at all, readable by its owner only; it is on the disk when this returns.
+    """Write a file at ``file_target(path)``, whole or not at all, readable by its owner only; it is on the disk then.
 
     Another writer waits meanwhile. Raises OSError.
     """
-    partial = partial_path(path)
-    with locked(path):
+    target = file_target(path)
+    partial = partial_path(target)
+    with locked(target):
         try:
             partial.unlink(missing_ok=True)
             with open(partial, "xb", opener=_for_the_owner) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(path)
+            take_place(partial, target)
         finally:
             partial.unlink(missing_ok=True)
-    sync(path.parent)
+    sync(target.parent)
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file that a user has named, as ``replace_file`` does. Raises OutputError."""
+    try:
+        replace_file(path, data)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def take_place(partial: Path, target: Path) -> None:
+    """Move a file to ``target``, over nothing or a regular file.
+
+    What came there since it was checked is checked again, where nobody else can change it. Raises like ``file_target``.
+    """
+    is_moved = True
+    while True:
+        try:
+            is_moved = _rename(partial, target, RENAME_NOREPLACE)
+        except FileExistsError:
+            try:
+                is_moved = exchange(partial, target)
+            except FileNotFoundError:  # it has just gone
+                continue
+            if is_moved:
+                try:
+                    _check_kind(partial.lstat().st_mode, stat.S_IFREG, target)
+                except WrongKindError:
+                    exchange(partial, target)
+                    raise
+        break
+    if not is_moved:
+        file_target(target)
+        partial.replace(target)
 
 
 @contextmanager
@@ -88,8 +190,10 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
-            if os.fstat(file.fileno()).st_nlink == 0:  # the process that had it has just removed it
+            status = os.fstat(file.fileno())
+            if status.st_nlink == 0:  # the process that had it has just removed it
                 continue
+            _check_kind(status.st_mode, stat.S_IFREG, lock)
             try:
                 yield
             finally:
@@ -150,10 +254,14 @@ def sync_tree(folder: Path) -> None:
 
 def exchange(one: Path, other: Path) -> bool:
     """Exchange two names in one step; return False if this system cannot. Raises OSError."""
+    return _rename(one, other, RENAME_EXCHANGE)
+
+
+def _rename(one: Path, other: Path, flag: int) -> bool:
     rename = _renameat2()
     if rename is None:
         return False
-    if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
+    if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), flag) == 0:
         return True
     number = ctypes.get_errno()
     if number in CANNOT:
@@ -183,9 +291,9 @@ def private_folder(path: Path, top: Path) -> None:
 
     Existing folders of this user lose write permission for others. Raises OSError.
     """
-    top.parent.mkdir(parents=True, exist_ok=True)
+    _target(top.parent, stat.S_IFDIR).mkdir(parents=True, exist_ok=True)
     for folder in _way(path, top):
-        folder.mkdir(mode=0o700, exist_ok=True)
+        _target(folder, stat.S_IFDIR).mkdir(mode=0o700, exist_ok=True)
         status = folder.stat()
         if status.st_uid == os.geteuid() and status.st_mode & NOT_OTHERS:
             folder.chmod(0o700)

@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
-from io import StringIO
+from io import BytesIO, StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hybridge.cache.errors import OutputError, UsageError
+from hybridge.cache.errors import UsageError
 from hybridge.runtime.artifacts.manifest import LayerEntry, Manifest
 from hybridge.runtime.core.statistics import GenerationStats, Trace
-from hybridge.runtime.files import replace_file
+from hybridge.runtime.files import write_output
 from hybridge.runtime.text.answers import TokenDecoder
 
 SERIES = tuple(f"#00002{i}" for i in range(8))
@@ -79,10 +79,7 @@ def write_page(path: Path, title: str, sections: Iterable[Section]) -> None:
     environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.get_template("html_report.html.jinja")
     text = template.render(title=title, sections=sections, version=version("hybridge"))
-    try:
-        replace_file(path, text.encode("utf-8", errors="replace"))  # half of a surrogate pair is no character
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror or error}.") from None
+    write_output(path, text.encode("utf-8", errors="replace"))  # half of a surrogate pair is no character
 
 
 def artifact_sections(
@@ -316,4 +313,6 @@ def plot_divergence(ranges: Sequence[Mapping[str, Any]], path: Path) -> None:
     for axes in (divergence, agreement):
         axes.set_xlabel("position")
         axes.tick_params(axis="x", rotation=45)
-    figure.savefig(path)
+    drawn = BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:])
+    write_output(path, drawn.getvalue())

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from hybridge.runtime import pinned
 from hybridge.runtime.core.library import SOURCES
+from hybridge.runtime.files import file_target, partial_path, take_place
 
 NAME = "hybridge-cli"
 LOADER = "ld-linux"
@@ -127,9 +128,10 @@ def bundle(target: Target, program: Path, folders: Sequence[Path], output: Path)
             stripped[name].write_bytes(deflate.compress(stripped[name].read_bytes()) + deflate.flush())
         assembly = Path(scratch) / "carried.S"
         assembly.write_text(carried(stripped, sizes), encoding="ascii")
-        partial = output.with_name(f".{output.name}.partial")
+        place = file_target(output)
+        partial = partial_path(place)
         run(target.tools["gcc"], *LAUNCHER, SOURCES / "cli/onefile/launch.c", assembly, "-o", partial)
-        partial.replace(output)
+        take_place(partial, place)
     return output
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from hybridge.cache.errors import OutputError, UsageError
 from hybridge.runtime.artifacts.manifest import MANIFEST
 from hybridge.runtime.files import (
+    WrongKindError,
     exchange,
+    folder_target,
     lock_path,
     locked,
     partial_folder,
@@ -24,61 +26,70 @@ from hybridge.runtime.files import (
 
 @contextmanager
 def output_folder(target: Path, *, force: bool) -> Iterator[Path]:
-    """Yield an empty folder beside ``target`` that takes its place, synced to disk, once the body is done.
+    """Yield an empty folder that takes the place of ``target``, synced to disk, once the body is done.
 
-    Whatever happens, nothing half-written stays and nothing existing is lost. Leftovers of a killed process are cleaned
-    up first.
+    Links are followed to the folder that they lead to, and the empty one is beside that. Whatever happens, nothing half-written
+    stays and nothing existing is lost. Leftovers of a killed process are cleaned up first.
 
     Raises:
-        UsageError: ``target`` exists, unless ``force`` is given and it is an artifact or empty.
+        UsageError: ``target`` exists, unless ``force`` is given and it is an artifact or empty; or it is something that cannot
+            be replaced, such as a device or a mount point.
         OutputError: ``target`` cannot be written, the disk is full, or another process is writing it.
     """
-
-    def undo() -> None:
-        _recover(target)
-        remove(partial_path(target))
-        lock_path(target).unlink(missing_ok=True)
-
     with _explained(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(target, wait=False), undone_at_signals(undo):
-            _recover(target)
-            check_target(target, force=force)
-            with partial_folder(target) as staging:
+        place = folder_target(target)
+
+        def undo() -> None:
+            _recover(place)
+            remove(partial_path(place))
+            lock_path(place).unlink(missing_ok=True)
+
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with locked(place, wait=False), undone_at_signals(undo):
+            _recover(place)
+            if place.exists() and not force:
+                raise UsageError(f"{target} exists already; it was kept. Choose another -o, or replace it with --force.")
+            _check_replaceable(place, target)
+            with partial_folder(place) as staging:
                 yield staging
                 staging.chmod(0o755)
                 sync_tree(staging)
-                _replace(target, staging)
-                sync(target.parent)
+                _replace(place, staging, target)
+                sync(place.parent)
 
 
-def check_target(target: Path, *, force: bool) -> None:
-    """Raise UsageError if ``target`` may not be written or replaced."""
-    if not target.exists() and not target.is_symlink():
-        return
-    if not force:
-        raise UsageError(f"{target} exists already; it was kept. Choose another -o, or replace it with --force.")
-    if not target.is_dir() or (any(target.iterdir()) and not (target / MANIFEST).is_file()):
+def _check_replaceable(folder: Path, target: Path) -> None:
+    """Raise UsageError for ``target`` if ``folder``, which is or was there, holds something else than an artifact."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{target} became something else than a folder meanwhile, which is not replaced.")
+    if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
         raise UsageError(f"{target} is not an artifact (it has no {MANIFEST}), so --force does not replace it.")
 
 
-def _replace(target: Path, staging: Path) -> None:
-    """Move ``staging`` to ``target`` in one step. An old folder is then at ``staging``."""
-    if not target.exists():
-        staging.rename(target)
-    elif not exchange(staging, target):
-        _replace_in_two_steps(target, staging)
+def _replace(place: Path, staging: Path, target: Path) -> None:
+    """Move ``staging`` to ``place`` in one step. An old folder is then at ``staging``, unless it came there meanwhile."""
+    if not place.exists():
+        staging.rename(place)  # replaces nothing but an empty folder
+    elif not exchange(staging, place):
+        _replace_in_two_steps(place, staging, target)
+    else:
+        try:
+            _check_replaceable(staging, target)
+        except UsageError:
+            exchange(staging, place)
+            raise
 
 
-def _replace_in_two_steps(target: Path, staging: Path) -> None:
-    """Fall back to two renames. If interrupted, the old folder is restored or left beside the target."""
-    old = _old(target)
+def _replace_in_two_steps(place: Path, staging: Path, target: Path) -> None:
+    """Fall back to two renames. If interrupted, the old folder is restored or left beside its place."""
+    old = _old(place)
     try:
-        target.rename(old)
-        staging.rename(target)
+        place.rename(old)
+        _check_replaceable(old, target)
+        staging.rename(place)
     except BaseException:
-        if old.exists() and not target.exists():
-            old.rename(target)
+        if old.exists() and not place.exists():
+            old.rename(place)
         raise
     remove(old)
 
@@ -104,6 +115,8 @@ def _explained(target: Path) -> Iterator[None]:
         yield
     except BlockingIOError as error:
         raise OutputError(f"another process is writing {target}; wait for it, or choose another -o.") from error
+    except WrongKindError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror}.") from None
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise OutputError(

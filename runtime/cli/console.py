@@ -21,7 +21,7 @@ from rich.table import Table
 
 from hybridge.cache.errors import HybridgeError, UsageError
 from hybridge.cache.imports import needs_export
-from hybridge.runtime.files import is_anything_unfinished, undo_unfinished
+from hybridge.runtime.files import file_target, is_anything_unfinished, undo_unfinished, write_output
 
 if TYPE_CHECKING:  # numpy takes long to start
     from hybridge.runtime.core.statistics import GenerationStats
@@ -42,8 +42,8 @@ def print_json(content: Any) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON document to a file. Raises OSError."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    """Write a JSON document to a file. Raises OutputError."""
+    write_output(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def table(title: str, *columns: str) -> Table:
@@ -72,8 +72,12 @@ def numbers(text: str, option: str, example: str, lowest: int) -> list[int]:
 
 def check_writable_file(path: Path) -> None:
     """Raise UsageError if ``path`` cannot become a file, before the work that would be lost."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UsageError(f"{path} cannot be written: it is a folder, or its folder does not exist.")
+    try:
+        folder = file_target(path).absolute().parent
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    if not folder.is_dir():
+        raise UsageError(f"{path} cannot be written: its folder does not exist.")
 
 
 class ShownReasoning:

@@ -213,13 +213,11 @@ REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
         UsageError,
         "this checkpoint is of another model; resume it in a session over the one that made it.",
     ),
-    ("save", Status.FILE_ACCESS): (OutputError, "the state cannot be written."),
     ("load", Status.FILE_ACCESS): (StateFileError, "the file does not exist, cannot be read, or is no regular file."),
     ("load", Status.INVALID_FILE): (
         StateFileError,
         "the file is damaged, of another artifact, or in the format of hybridge 0.2; save the state again.",
     ),
-    ("chat_save", Status.FILE_ACCESS): (OutputError, "the conversation cannot be written."),
     ("chat_load", Status.FILE_ACCESS): (StateFileError, "the file does not exist, cannot be read, or is no regular file."),
     ("chat_load", Status.INVALID_FILE): (StateFileError, "the file is damaged, or holds no conversation of this artifact."),
     ("checkpoint_read", Status.INVALID_FILE): (StateFileError, "this is no checkpoint of this artifact."),
@@ -246,6 +244,8 @@ OLDER = "saved by an older version"
 PICTURE_CALLS = ("model_pictures", "picture_open", "picture_open_prepared")
 CHAT_CALLS = ("chat_show", "chat_send", "chat_retry", "chat_save", "chat_load")
 """Calls that may refuse a picture, in words of the core's."""
+WRITES = ("save", "chat_save")
+"""Calls that write a file; the core says why it cannot be written."""
 REFUSED_PICTURES = (Status.INVALID_ARGUMENT, Status.INVALID_FILE)
 
 
@@ -259,6 +259,8 @@ def failure(call: str, status: int) -> HybridgeError:
         return DraftError(f"{'; '.join(lines)}.")
     if older := [line for line in lines if OLDER in line]:
         return StateFileError(f"{older[0]}.")
+    if call in WRITES and status == Status.FILE_ACCESS:
+        return OutputError(f"{'; '.join(lines)}.")
     if found := REFUSALS.get((call, Status(status))):
         return found[0](found[1])
     text = load().hybridge_status_text(status).decode()

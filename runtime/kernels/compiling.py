@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridge.cache.errors import KernelsError
-from hybridge.runtime.files import distrust, hash_path, locked, partial_folder, private_folder, remove, sync, write_hash
+from hybridge.runtime.files import (
+    distrust,
+    file_target,
+    hash_path,
+    locked,
+    partial_folder,
+    private_folder,
+    remove,
+    sync,
+    write_hash,
+)
 from hybridge.runtime.pinned import (
     COPIES,
     EXECUTORCH,
@@ -80,6 +90,8 @@ def built(path: Path, make: Callable[[Path], None], *, again: bool = False) -> P
 
 def _build_alone(path: Path, make: Callable[[Path], None], again: bool) -> None:
     private_folder(path.parent, _top())
+    for each in (path, hash_path(path)):
+        file_target(each)  # refuses what is no file
     for leftover in path.parent.parent.glob("*/.*.partial"):
         with suppress(OSError), locked(leftover.with_name(leftover.name[1:].removesuffix(".partial")), wait=False):
             remove(leftover)

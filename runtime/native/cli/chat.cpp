@@ -143,7 +143,7 @@ class Terminal {
     } else if (name == "/image") {
       add_picture(file_name(argument, name));
     } else if (name == "/save") {
-      check(hybridge_chat_save(chat_, file_name(argument, name).c_str()), argument + " cannot be written");
+      check(hybridge_chat_save(chat_, file_name(argument, name).c_str()), "the conversation is not saved");
       std::fprintf(stderr, "saved; go on with /load %s\n", argument.c_str());
     } else if (name == "/load") {
       load(file_name(argument, name));

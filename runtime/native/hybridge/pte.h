@@ -259,20 +259,28 @@ class PteModel final : public Model {
         .draft_taps = ET_UNWRAP(constants_if_any(file, "hybridge_draft_taps")),
     };
     if (facts.eos_ids.front() < 0) facts.eos_ids.clear();  // -1: the model has none
-    if (file.method_meta("hybridge_vision").ok()) {
+    if (has_method(file, "hybridge_vision")) {
       const auto form = ET_UNWRAP(constants_if_any(file, "hybridge_vision_form"));
       facts.encoder = Encoder::of(ET_UNWRAP(constants(file, "hybridge_vision")), form);
       if (!facts.encoder) return Error::InvalidProgram;
     }
-    const auto drafting = file.method_meta("hybridge_draft");
-    facts.draft_samples = drafting.ok() && drafting->num_inputs() > 3;
+    facts.draft_samples = has_method(file, "hybridge_draft") && ET_UNWRAP(file.method_meta("hybridge_draft")).num_inputs() > 3;
     if (!facts.are_sane()) return Error::InvalidProgram;
     return facts;
   }
 
+  // Looks through the names: to ask ExecuTorch for a method that is not there would log an error.
+  static bool has_method(const File& file, std::string_view name) {
+    for (size_t i = 0; i < file.num_methods(); ++i) {
+      const auto found = file.get_method_name(i);
+      if (found.ok() && name == *found) return true;
+    }
+    return false;
+  }
+
   // None where the program has no such method: it has no drafter.
   static Result<std::vector<int64_t>> constants_if_any(const File& file, const char* name) {
-    return file.method_meta(name).ok() ? constants(file, name) : Result<std::vector<int64_t>>(std::vector<int64_t>());
+    return has_method(file, name) ? constants(file, name) : Result<std::vector<int64_t>>(std::vector<int64_t>());
   }
 
   static Result<std::vector<int64_t>> constants(const File& file, const char* name) {

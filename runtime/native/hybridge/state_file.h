@@ -5,12 +5,9 @@
 #include <executorch/runtime/core/result.h>
 #include <executorch/runtime/platform/log.h>
 
-#include <sys/file.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <span>
 #include <string>
@@ -20,6 +17,7 @@
 
 #include <hybridge/fnv1a.h>
 #include <hybridge/open_file.h>
+#include <hybridge/replaced_file.h>
 
 namespace hybridge {
 
@@ -165,50 +163,14 @@ class StateReader {
   Error error_ = Error::Ok;
 };
 
-// An empty file at `path` for this process's user, which no other writer has meanwhile. What a killed one has left there is
-// used up. Not open where it cannot be had.
-inline OpenFile claim(const std::string& path) {
-  while (true) {
-    OpenFile file(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0600);
-    if (!file.is_open()) return file;
-    const struct stat found = file.status();
-    if (found.st_nlink == 0) continue;  // who had it has just removed it, and the name may be another writer's by now
-    if (found.st_uid != ::geteuid() || found.st_nlink > 1) {  // put there to read along, or to be written through
-      if (std::remove(path.c_str()) != 0 && errno != ENOENT) return OpenFile("", O_RDONLY);
-      continue;
-    }
-    (void)::fchmod(file.descriptor(), 0600);
-    while (::flock(file.descriptor(), LOCK_EX) != 0 && errno == EINTR) {
-    }
-    struct stat there {};
-    const struct stat mine = file.status();
-    const bool is_there = ::lstat(path.c_str(), &there) == 0 && there.st_dev == mine.st_dev && there.st_ino == mine.st_ino;
-    if (!is_there) continue;  // who had it has renamed it
-    if (!S_ISREG(mine.st_mode) || ::ftruncate(file.descriptor(), 0) != 0) return OpenFile("", O_RDONLY);
-    return file;
-  }
-}
-
 // Writes what `content(StateWriter&)` gives. The file appears whole or not at all, and is on the disk then: AccessFailed where it
-// cannot be written.
+// cannot be written, and the log says why.
 template <typename Content>
 Error write_state(const std::string& path, uint64_t model, Content content) {
-  const std::string unfinished = path + ".part";
-  const OpenFile file = claim(unfinished);
-  if (!file.is_open()) return Error::AccessFailed;
-  struct Remove {
-    const char* path;
-    ~Remove() {
-      if (path != nullptr) std::remove(path);
-    }
-  } remove{unfinished.c_str()};
-  StateWriter out(file, model);
+  const auto file = ET_UNWRAP(ReplacedFile::begin(path));
+  StateWriter out(file->file(), model);
   content(out);
-  if (!out.finish() || !file.sync() || std::rename(unfinished.c_str(), path.c_str()) != 0) return Error::AccessFailed;
-  remove.path = nullptr;
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  return OpenFile(folder.c_str(), O_RDONLY).sync() ? Error::Ok : Error::AccessFailed;
+  return out.finish() ? file->finish() : file->failed();
 }
 
 }  // namespace hybridge

@@ -46,9 +46,6 @@ class Writer(ABC):
     may_vanish: ClassVar[bool] = False
     """Whether there may be nothing where there was the old: of a cache, which is then filled again."""
 
-    says_full: ClassVar[bool] = True
-    """Whether its error says that a disk is full: the native core has one word for all that goes wrong with files."""
-
     @abstractmethod
     def before(self, folder: Path) -> None:
         """Put there what was there before."""
@@ -86,7 +83,7 @@ def loads(reader: Session, path: Path) -> bool:
 class SaveOver(Writer):
     """``Session.save`` over an earlier save."""
 
-    name, leaves, says_full = "save", frozenset({"talk.state"}), False
+    name, leaves = "save", frozenset({"talk.state"})
 
     def __init__(self, artifact: Path) -> None:
         self.old, self.new, self.reader = (Session.load(artifact) for _ in range(3))

@@ -118,7 +118,7 @@ def test_an_interrupted_replacement_keeps_what_was_there(tmp_path: Path, existin
 # What exists
 
 
-@pytest.mark.parametrize("kind", ["artifact", "folder", "empty folder", "file", "dangling link"])
+@pytest.mark.parametrize("kind", ["artifact", "folder", "empty folder"])
 def test_what_exists_is_kept_without_force(tmp_path: Path, kind: str) -> None:
     target = existing(tmp_path / "out", kind)
     before = tree(tmp_path)
@@ -127,13 +127,31 @@ def test_what_exists_is_kept_without_force(tmp_path: Path, kind: str) -> None:
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("kind", ["folder", "file", "dangling link"])
-def test_force_never_replaces_what_is_not_an_artifact(tmp_path: Path, kind: str) -> None:
-    target = existing(tmp_path / "out", kind)
+def test_force_never_replaces_what_is_not_an_artifact(tmp_path: Path) -> None:
+    target = existing(tmp_path / "out", "folder")
     before = tree(tmp_path)
     with pytest.raises(UsageError, match="is not an artifact"):
         replace(target)
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_came_meanwhile_is_not_replaced(
+    tmp_path: Path, existing_artifact: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    if steps == 2:
+        monkeypatch.setattr(output_folder_module, "exchange", lambda one, other: False)
+
+    def export() -> None:
+        with output_folder(existing_artifact, force=True) as folder:
+            (folder / MANIFEST).write_text("new")
+            existing_artifact.rename(tmp_path / "moved")
+            existing(existing_artifact, "folder")
+
+    with pytest.raises(UsageError, match="is not an artifact"):
+        export()
+    assert tree(existing_artifact) == {"precious.txt": "precious"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["moved", "out"]
 
 
 @pytest.mark.parametrize("kind", ["artifact", "empty folder"])
@@ -142,24 +160,17 @@ def test_force_replaces_an_artifact_and_an_empty_folder(tmp_path: Path, kind: st
     assert tree(tmp_path) == {"out": "", f"out/{MANIFEST}": "new"}
 
 
-def test_force_replaces_a_link_and_not_what_it_points_to(tmp_path: Path, existing_artifact: Path) -> None:
+def test_force_replaces_the_artifact_that_a_link_leads_to(tmp_path: Path, existing_artifact: Path) -> None:
     link = tmp_path / "link"
-    link.symlink_to(existing_artifact)
+    link.symlink_to("out")
     replace(link)
-    assert (existing_artifact / MANIFEST).read_text() == "old"
-    assert (link / MANIFEST).read_text() == "new"
-    assert not link.is_symlink()
+    assert link.is_symlink()
+    assert tree(existing_artifact) == {MANIFEST: "new"}
 
 
 def existing(target: Path, kind: str) -> Path:
-    if kind == "file":
-        target.write_text("precious")
-    elif kind == "dangling link":
-        target.symlink_to("nowhere")
-    else:
-        files = {"artifact": [MANIFEST, "model.pte"], "folder": ["precious.txt"], "empty folder": []}
-        written(target, dict.fromkeys(files[kind], "precious"))
-    return target
+    files = {"artifact": [MANIFEST, "model.pte"], "folder": ["precious.txt"], "empty folder": []}
+    return written(target, dict.fromkeys(files[kind], "precious"))
 
 
 # Renames that fail
@@ -385,6 +396,6 @@ def test_a_read_only_disk_is_explained(mount: Callable[..., Path]) -> None:
 
 def test_a_disk_itself_is_not_replaced_and_stays_empty(tmp_path: Path, mount: Callable[..., Path]) -> None:
     disk = mount("size=64k")
-    with pytest.raises(OutputError, match="mounted cannot be written"):
+    with pytest.raises(UsageError, match="mounted cannot be written: it is a mount point; choose a folder inside it"):
         replace(disk)
     assert tree(tmp_path) == {"mounted": ""}

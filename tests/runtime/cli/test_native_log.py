@@ -82,3 +82,21 @@ def test_loading_and_running_in_threads_is_silent(artifact: Path, closed: str) -
     shell = ["sh", "-c", f'exec "$0" -c "$1" "$2" {closed}', sys.executable, RUN, str(artifact)]
     done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "" if closed else "the end\n")
+
+
+UNFILTERED = """
+import contextlib, sys
+from hybridge.runtime.core import library, model
+
+library.without_native_log = model.without_native_log = contextlib.nullcontext
+library.load().hybridge_print_log(1)  # as it is for an app in C
+print("start", file=sys.stderr)
+from hybridge.runtime import Session
+Session.load(sys.argv[1]).decode(1)
+"""
+
+
+def test_a_healthy_start_logs_nothing(artifact: Path) -> None:
+    """ExecuTorch logged an error for each method that was looked for and is not there, such as a drafter's."""
+    done = subprocess.run([sys.executable, "-c", UNFILTERED, artifact], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stderr.partition("start\n")[2] == ""

@@ -210,7 +210,7 @@ REFUSALS: dict[str, tuple[type[HybridgeError], str, Callable[[Session], object]]
     "an empty slot": (SnapshotError, "this slot keeps nothing", lambda s: s.restore(1)),
     "no tapped layers": (UsageError, "no drafter of its own; export it again", lambda s: s.draft([[1.0]], [1])),
     "a file that is not there": (StateFileError, "nowhere", lambda s: s.load_state(Path("nowhere"))),
-    "a folder that is not there": (OutputError, "the state cannot be written", lambda s: s.save(Path("nowhere/state"))),
+    "a folder that is not there": (OutputError, "nowhere/state cannot be written", lambda s: s.save(Path("nowhere/state"))),
 }  # fmt: skip
 
 

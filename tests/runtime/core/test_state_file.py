@@ -244,7 +244,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 def test_a_full_disk_leaves_what_was_there(session: Session, state_file: Path) -> None:
     before = state_file.read_bytes()
-    with files_of_at_most(4096), pytest.raises(OutputError, match="cannot be written"):
+    with files_of_at_most(4096), pytest.raises(OutputError, match="state cannot be written: File too large"):
         session.save(state_file)
     assert state_file.read_bytes() == before
     assert [path.name for path in state_file.parent.iterdir()] == ["state"]
@@ -368,7 +368,7 @@ def test_a_state_that_is_saved_after_a_reset_holds_nothing_of_before(session: Se
 
 
 def test_what_a_killed_save_left_is_used_up_by_the_next(session: Session, tmp_path: Path) -> None:
-    (tmp_path / "state.part").write_bytes(b"half" * 100_000)
+    (tmp_path / ".state.partial").write_bytes(b"half" * 100_000)
     save_in_full(session, PROMPT, tmp_path / "state")
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
     assert session.load_state(tmp_path / "state") == len(PROMPT)

@@ -22,6 +22,11 @@ from hybridge.cache.errors import KernelsError
 from hybridge.runtime.files import hash_path
 from hybridge.runtime.kernels import compiling, library
 from hybridge.runtime.kernels.compiling import instruction_sets
+from hybridge.runtime.pinned import executorch
+
+needs_objdump = pytest.mark.skipif(
+    platform.machine() != "x86_64" or not shutil.which("objdump"), reason="for x86-64; needs objdump"
+)
 
 
 @pytest.fixture
@@ -116,20 +121,59 @@ def test_an_instruction_set_that_there_is_not_is_refused() -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("objdump"), reason="for x86-64; needs objdump")
-def test_what_all_instruction_sets_share_needs_none() -> None:
-    """The linker keeps one copy of an inline function of ExecuTorch's headers: it must not be one with AVX in it."""
-    listed = subprocess.run(
-        ["objdump", "-dC", "--no-show-raw-insn", library.build()], capture_output=True, text=True, check=True
-    )
-    functions = re.findall(r"^[0-9a-f]+ <(.*)>:\n((?:.+\n)*)", listed.stdout, flags=re.MULTILINE)
+def shared_functions(library: Path) -> list[tuple[str, str]]:
+    """Return names and code of the functions that no instruction set has to itself, such as those of ExecuTorch's headers."""
+    command = ["objdump", "-dC", "--no-show-raw-insn", library]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    functions = re.findall(r"^[0-9a-f]+ <(.*)>:\n((?:.+\n)*)", listed, flags=re.MULTILINE)
     # Where a name is too long for objdump it stays as the linker has it.
     own = re.compile("hybridge::(?!register_kernel)|8hybridge(?!15register_kernel)")
     shared = [(name, body) for name, body in functions if not own.search(name)]
     assert len(shared) > 10
     assert any(name.startswith("_GLOBAL__sub_I_") for name, _ in shared)
-    assert not [name for name, body in shared if re.search(r"%[yz]mm|\tv[a-z]", body)]
+    return shared
+
+
+AVX = re.compile(r"%[yz]mm|\tv[a-z]")
+
+
+@pytest.mark.slow
+@needs_objdump
+def test_what_all_instruction_sets_share_needs_none() -> None:
+    """The linker keeps one copy of an inline function of ExecuTorch's headers: it must not be one with AVX in it."""
+    assert not [name for name, body in shared_functions(library.build()) if AVX.search(body)]
+
+
+@pytest.fixture(scope="module")
+def better_set_named_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Configure an app's build of the kernels, which names a better instruction set before a worse one."""
+    folder, cmake = tmp_path_factory.mktemp("kernels"), Path(sys.executable).with_name("cmake")
+    options = [f"-DCMAKE_PREFIX_PATH={executorch()}", "-DHYBRIDGE_INSTRUCTION_SETS=avx2;plain"]
+    command = [cmake, "-G", "Unix Makefiles", "-S", library.FOLDER, "-B", folder, *options]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.slow
+@needs_objdump
+def test_a_worse_instruction_set_is_linked_first_however_they_are_named(better_set_named_first: Path) -> None:
+    linked = (better_set_named_first / "CMakeFiles/hybridge_kernel_objects.dir/link.txt").read_text()
+    assert list(dict.fromkeys(re.findall(r"hybridge_kernels_(\w+)\.dir", linked))) == ["plain", "avx2"]
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@needs_objdump
+def test_what_an_app_s_instruction_sets_share_needs_none(better_set_named_first: Path) -> None:
+    cmake, linked = Path(sys.executable).with_name("cmake"), better_set_named_first / "kernels.so"
+    subprocess.run([cmake, "--build", better_set_named_first, "--parallel", "2"], check=True, capture_output=True)
+    whole = ["-Wl,--whole-archive", str(better_set_named_first / "libhybridge_kernel_objects.a"), "-Wl,--no-whole-archive"]
+    subprocess.run(
+        [compiling.compiler() or "", "-shared", *whole, "-o", linked, *compiling.plugin_flags()],
+        check=True,
+        capture_output=True,
+    )
+    assert not [name for name, body in shared_functions(linked) if AVX.search(body)]
 
 
 @pytest.mark.usefixtures("empty_cache")
