@@ -56,17 +56,20 @@ class _Threads:
 
 @checked
 def set_threads(count: int | None = None) -> None:
-    """Set the number of threads of every model that is opened from now on; None: one for each fast core.
+    """Set the number of threads that sessions compute on; None: one for each fast core that this process may use.
 
-    Do not run models that were opened before: XNNPACK keeps the threads that it found, which are gone then. onnxruntime also
-    fixes its number when a model is opened. Raises UsageError for an impossible count.
+    Set it before sessions are loaded: those with XNNPACK keep the threads that they found, and onnxruntime also fixes its
+    number when a model is opened.
+
+    Raises:
+        UsageError: the count is impossible, or it is another one and sessions with XNNPACK are open.
     """
     if count is not None and not 1 <= count <= MOST_THREADS:
         raise UsageError(f"{count} threads cannot compute; give 1 to {MOST_THREADS}, or none for the fast cores.")
-    _Threads.chosen = count
     if load.cache_info().currsize:
         with without_native_log():
-            load().hybridge_set_threads(count or 0)
+            run("set_threads", count or 0)
+    _Threads.chosen = count
 
 
 def threads() -> int:
@@ -236,6 +239,10 @@ REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
         )
         for call in ("prefill", "decode", "verify", "commit", "snapshot", "restore", "reset", "save", "begin", "next", "end")
     },
+    ("set_threads", Status.INVALID_STATE): (
+        UsageError,
+        "open sessions compute with XNNPACK on the threads that they found; close them, or set the number of threads before.",
+    ),
     ("next", Status.INVALID_STATE): (UsageError, "the session's text was changed while the generation waited; begin another."),
 }
 """The error and its message, by call and status."""

@@ -68,10 +68,7 @@ int hybridge_has_backend(const char* name) {
 
 hybridge_status hybridge_set_threads(size_t count) {
   if (count > MOST_THREADS) return HYBRIDGE_INVALID_ARGUMENT;
-  return guarded([&] {
-    hybridge::set_threads(count);
-    return HYBRIDGE_OK;
-  });
+  return guarded([&] { return status(hybridge::set_threads(count)); });
 }
 
 size_t hybridge_threads(void) { return hybridge::thread_count(); }

@@ -189,8 +189,10 @@ void hybridge_print_log(int wanted);
 int hybridge_has_operator(const char* name);
 int hybridge_has_backend(const char* name);
 
-// Sets the number of threads that all sessions compute on, up to 1024; 0: one for each fast core, the default. Call it before a
-// model is opened: a loaded model keeps the threads that it found.
+// Sets the number of threads that all sessions compute on, up to 1024; 0: one for each fast core that this process and its container
+// may use, the default. Call it before sessions are opened: with XNNPACK they keep the threads that they found, and while one is
+// open another number is HYBRIDGE_INVALID_STATE and changes nothing. Programs with XNNPACK that an app loads by itself keep them as
+// well and are not known here: load those after this call, or after the first model is opened.
 hybridge_status hybridge_set_threads(size_t count);
 
 // Returns that number.

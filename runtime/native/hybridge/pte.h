@@ -133,7 +133,11 @@ class PteMethods final : public Program {
   // Every arena is as large as the most demanding method wants it: only one method runs at a time.
   Error plan(const File& file, const Names& methods) {
     std::vector<size_t> sizes;
-    for (const std::string& name : methods) ET_CHECK_OK_OR_RETURN_ERROR(widen(sizes, file.method_meta((prefix_ + name).c_str())));
+    for (const std::string& name : methods) {
+      const auto method = file.method_meta((prefix_ + name).c_str());
+      ET_CHECK_OK_OR_RETURN_ERROR(widen(sizes, method));
+      if (hold_ == nullptr && method->uses_backend("XnnpackBackend")) hold_ = std::make_unique<threads::PoolHold>();
+    }
     for (const size_t size : sizes) {
       arenas_.emplace_back(size);
       if (!arenas_.back().allocated()) return Error::MemoryAllocationFailed;
@@ -178,6 +182,7 @@ class PteMethods final : public Program {
 
   const std::string prefix_;
   const MappedFile* mapped_;
+  std::unique_ptr<threads::PoolHold> hold_;  // as long as methods point to the pool
   Heap heap_;
   std::vector<Arena> arenas_;
   std::vector<Span<uint8_t>> spans_;

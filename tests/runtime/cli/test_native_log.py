@@ -99,4 +99,6 @@ Session.load(sys.argv[1]).decode(1)
 def test_a_healthy_start_logs_nothing(artifact: Path) -> None:
     """ExecuTorch logged an error for each method that was looked for and is not there, such as a drafter's."""
     done = subprocess.run([sys.executable, "-c", UNFILTERED, artifact], capture_output=True, text=True, check=True, timeout=300)
-    assert done.stderr.partition("start\n")[2] == ""
+    lines = done.stderr.partition("start\n")[2].splitlines()
+    # ExecuTorch's Python extension, which no app has, listens to the log as the core does, and is told that it is the second.
+    assert [line for line in lines if "register_pal() called multiple times" not in line] == []
