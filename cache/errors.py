@@ -13,6 +13,7 @@ HybridgeError
 │   └── NotACheckpointError    something else than a checkpoint was named, such as an adapter: exit code 2
 ├── ArtifactError          an exported folder that cannot be trusted: truncated, altered or of another version
 ├── NumericalError         a program that returned NaN or infinite logits
+├── BrokenStateError       a state that a call left when it failed in the middle; reset, restore, resume or load mends it
 ├── StateFileError         a saved session that is damaged or of another artifact
 ├── KernelsError           hybridge's own kernels cannot be built or loaded on this machine
 ├── NativeError            the native core cannot be built or started on this machine
@@ -86,6 +87,13 @@ class NumericalError(HybridgeError):
     """A program returned NaN or infinite logits: the message says which method, and after which position.
 
     Nothing can be sampled from them. The cause is weights or a state that are NaN, or numbers beyond float32.
+    """
+
+
+class BrokenStateError(HybridgeError):
+    """A call failed in the middle and left a state that is neither the old nor the new one.
+
+    Reset the session, or restore, resume or load a state; everything else is refused until then.
     """
 
 

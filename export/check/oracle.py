@@ -163,6 +163,8 @@ def _attend_rounded(chosen: str, module: Any, query: Tensor, key: Tensor, value:
 class EagerProgram:
     """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.core.programs.Program``."""
 
+    is_atomic = True
+
     def __init__(
         self, model: PreTrainedModel, cache: HybridCache, options: ExportOptions, drafter: ArtifactDrafter | None = None
     ) -> None:

@@ -58,6 +58,7 @@ class ExecuTorchProgram:
             raise ArtifactError(f"{artifact.program} does not load: {first_line(error)}.") from None
         self.names = buffer_names(manifest)
         self._buffers = {name: self._methods["decode"].get_attribute(STATE + name).numpy() for name in self.names}
+        self.is_atomic = False
         self.bounded = [self.names[int(place)] for place in self._program.load_method(BOUNDED).call(())]
 
     def load_method(self, name: str) -> None:

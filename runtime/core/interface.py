@@ -46,6 +46,7 @@ class Status(IntEnum):
     INTERNAL = 10
     CANCELLED = 11
     NOT_FINITE = 12
+    BROKEN_STATE = 13
 
 
 class Reading(IntFlag):

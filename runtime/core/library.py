@@ -14,6 +14,7 @@ from pathlib import Path
 from hybridge.cache.arguments import checked
 from hybridge.cache.errors import (
     ArtifactError,
+    BrokenStateError,
     CapacityError,
     CommitError,
     DraftError,
@@ -234,8 +235,8 @@ REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
     **{
         (call, Status.INVALID_FILE): (
             ArtifactError,
-            f"the program failed in {call!r}: its file was changed, it refused what fits, or its state is of another length "
-            "than the session's text. Open the artifact again, or reset the session.",
+            f"the program failed in {call!r}: its file was changed, it refused what fits, or its state is not what it "
+            "answered. Open the artifact again, or reset the session.",
         )
         for call in ("prefill", "decode", "verify", "commit", "snapshot", "restore", "reset", "save", "begin", "next", "end")
     },
@@ -276,6 +277,8 @@ def failure(call: str, status: int) -> HybridgeError:
     match status:
         case Status.NO_ROOM:
             return CapacityError(refusal)
+        case Status.BROKEN_STATE:
+            return BrokenStateError(refusal)
         case Status.NOT_FINITE:
             return NumericalError(f"the program gave logits in {call!r} that are NaN or infinite: {reason}.")
         case Status.BUSY | Status.INVALID_HANDLE | Status.INVALID_ARGUMENT | Status.INVALID_STATE:

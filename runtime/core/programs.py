@@ -45,6 +45,8 @@ TYPES: Mapping[Type, np.dtype[Any]] = {
     Type.BOOL: np.dtype(np.bool_),
     Type.FLOAT16: np.dtype(np.float16),
 }
+FAILED, UNDONE = -1, -2
+"""Answers of a call that raised, with a state that is unknown or as it was."""
 NUMBERS = {dtype: number for number, dtype in TYPES.items()}
 Numbers = NDArray[Any]
 
@@ -59,6 +61,10 @@ class Program(Protocol):
     @property
     def bounded(self) -> Collection[str]:
         """Return the names of the bounded buffers: those that a rollback must restore, ``length`` among them."""
+
+    @property
+    def is_atomic(self) -> bool:
+        """Return whether a call that raises leaves the state as it was."""
 
     def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
         """Run a method. The inputs are views for the call; the outputs stay as they are until the next one."""
@@ -95,7 +101,7 @@ class ProgramFunctions:
             return min(len(self._outputs), capacity)
         except BaseException as error:
             self.error = error
-            return -1
+            return UNDONE if self.program.is_atomic else FAILED
 
     def _buffer(self, _: object, name: bytes, found: Any) -> int:
         try:
@@ -206,6 +212,7 @@ class TextProgram:
 
     names = ("length", "staged", "operations", "slot_length", "rows")
     bounded = ("length",)
+    is_atomic = True
 
     def __init__(
         self, logits: Callable[[tuple[int, ...]], ArrayLike], max_seq_len: int = 4096, snapshot_slots: int = 4
@@ -226,12 +233,14 @@ class TextProgram:
         match name.split("_")[0], [each.ravel().tolist() for each in inputs]:
             case "verify", [tokens]:
                 text = self._write(length, tokens)
+                logits = np.stack([self._after(text[: length + i + 1]) for i in range(len(tokens))])
                 self._move(length, len(tokens), operations, _within(slots, length))
-                return (np.stack([self._after(text[: length + i + 1]) for i in range(len(tokens))])[None],)
+                return (logits[None],)
             case "prefill" | "decode", [tokens, *count]:
                 text = self._write(length, tokens[: count[0][0]] if count else tokens)
+                logits = self._after(text)
                 self._move(len(text), 0, operations, _within(slots, length))
-                return (self._after(text)[None, None],)
+                return (logits[None, None],)
             case "commit", [[count]] if 0 <= count <= staged and staged:
                 length += count
             case "snapshot", [[slot]]:

@@ -61,10 +61,12 @@ class Session(Owned):
     """The state of one sequence over one model.
 
     Every method either succeeds or raises an error and leaves the state as it was; only after NumericalError may tokens be
-    committed, which ``tokens`` shows. Logits are new float32 arrays. Any call after ``verify`` other than ``commit`` drops the
-    verified block. Ctrl-C ends a generation between two tokens, and never interrupts a call. A second call meanwhile, from
-    another thread or from the session's own callbacks, raises UsageError. Sessions of one model take turns, a round of a
-    generation or a chunk of a prompt at a time; properties and ``close`` never wait for another session.
+    committed, which ``tokens`` shows. If a call failed in the middle and could not be undone, every other one raises
+    BrokenStateError until the session is reset, or a state is restored, resumed or loaded. Logits are new float32 arrays. Any
+    call after ``verify`` other than ``commit`` drops the verified block. Ctrl-C ends a generation between two tokens, and never
+    interrupts a call. A second call meanwhile, from another thread or from the session's own callbacks, raises UsageError.
+    Sessions of one model take turns, a round of a generation or a chunk of a prompt at a time; properties and ``close`` never
+    wait for another session.
     """
 
     @checked

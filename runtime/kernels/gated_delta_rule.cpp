@@ -10,12 +10,11 @@
 // is what a commit does. Decays are products of those in between, never quotients, so nothing overflows.
 #include "activation.h"
 #include "checks.h"
-#include "heap.h"
 #include "kernel.h"
 #include "vector.h"
 #include "vector_math.h"
+#include "workspaces.h"
 
-#include <atomic>
 #include <cmath>
 #include <utility>
 
@@ -44,24 +43,27 @@ struct Shape {
   int64_t key_head(int64_t head) const { return head / (heads / key_heads); }
 };
 
-// Inputs of some tokens for one head, the same for all columns of its state. Rows are padded with zeros to whole vectors.
+// Inputs of some tokens for one head, the same for all columns of its state, and their errors where nobody else keeps them. Rows are
+// padded with zeros to whole vectors.
 struct Tokens {
-  explicit Tokens(int64_t most, int64_t K) : stride(padded(K)), memory(heap<float>(product(most + 1, 8 * stride + 2 * most + 2))) {
-    if (!memory) return;
-    float* next = memory.get();
+  // Numbers for so many tokens.
+  static int64_t size(int64_t most, const Shape& s) { return product(most + 1, 8 * padded(s.K) + 2 * most + 2 + s.V); }
+
+  Tokens(float* next, int64_t most, const Shape& s) : stride(padded(s.K)) {
     const auto take = [&next](int64_t count) { return std::exchange(next, next + count); };
     key = take(most * stride), query = take(most * stride), decay = take(most * stride), faded = take(most * stride);
     left = take(2 * most * stride), right = take(most * stride), total = take(stride);
     on_error = take(most * most), on_output = take(most * most), beta = take(most), log_decay = take(most * stride);
+    error = take(most * s.V);
   }
   int64_t stride, T = 0;
-  Heap<float> memory;            // null where there is none
   float *key, *query, *decay, *log_decay, *faded;  // [T, stride]
   float* left;                   // MOST tokens after another, each time [K, 2 T]: d(0, t) k_t of each, then d(0, t) q_t
   float* right;                  // [K, T]: beta_s d(s, T) k_s
   float* total;                  // [K]: d(0, T)
   float *on_error, *on_output;   // [T, T]: beta_s k_t . d(s, t) k_s below the diagonal, beta_s q_t . d(s, t) k_s up to it
   float* beta;                   // [T]
+  float* error;                  // [T, V]
 };
 
 void copy_row(float* to, const float* from, int64_t K, int64_t stride) {
@@ -315,16 +317,18 @@ struct Sizes {
   }
 };
 
-// f(batch, head, scratch for so many tokens) for each of them, in threads; false where a thread has no memory.
+// f(batch, head, scratch for so many tokens) for each of them, in threads; false where there is no memory, and none was called.
 template <typename F>
-bool for_heads(int64_t batch, const Shape& shape, int64_t most, const F& f) {
-  std::atomic<bool> enough = true;
-  parallel(batch * shape.heads, shape.K * shape.V * 2 * sizeof(float), [&](int64_t begin, int64_t end) {
-    Tokens tokens(most, shape.K);
-    if (!tokens.memory) return void(enough = false);
+bool for_heads(KernelRuntimeContext& context, int64_t batch, const Shape& shape, int64_t most, const F& f) {
+  const int64_t count = batch * shape.heads, each = shape.K * shape.V * 2 * sizeof(float);
+  const Workspaces<float> workspaces(context, count, each, Tokens::size(most, shape));
+  if (!workspaces) return false;
+  parallel(count, each, [&](int64_t begin, int64_t end) {
+    const auto own = workspaces.take();
+    Tokens tokens(own.memory(), most, shape);
     for (int64_t item = begin; item < end; ++item) f(item / shape.heads, item % shape.heads, tokens);
   });
-  return enough;
+  return true;
 }
 
 Gates gates_of(const Tensor& decay, const Tensor& beta, const Tensor& rate, const Tensor& bias, std::optional<double> floor, double strength, int64_t batch, const Shape& s) {
@@ -339,23 +343,20 @@ Tensor& gated_delta_rule_out(KernelRuntimeContext& context, const Tensor& mixed,
   REQUIRE(reads(count, n, 0, sizes.T));
   const Shape s = sizes.shape(key_heads);
   const int64_t head_size = s.K * s.V;
-  std::atomic<bool> enough = true;
-  const bool done = for_heads(sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
     float* answers = data<float>(out) + (batch * s.T * s.heads + head) * s.V;
     const Gates gates = gates_of(decay, beta, rate, bias, floor, strength, batch, s);
-    const auto errors = heap<float>(product(MOST, s.V));
-    if (!errors) return void(enough = false);
     for (int64_t first = 0; first < n; first += MOST) {
       read_tokens(tokens, rows, gates, s, head, first, std::min<int64_t>(MOST, n - first));
       relate(tokens), fade_from_start(tokens, s.K), fade_to_end(tokens, s.K);
       const float* value = rows + first * s.row() + 2 * key_heads * s.K + head * s.V;
       columns_of<Form::EXTEND>(tokens.T, tokens, 0, s, {value, s.row(), answers + first * s.heads * s.V, s.heads * s.V,
-          errors.get(), s.V, data<float>(state) + (batch * s.heads + head) * head_size, s.V, LANES});
+          tokens.error, s.V, data<float>(state) + (batch * s.heads + head) * head_size, s.V, LANES});
     }
     for (int64_t t = n; t < s.T; ++t) std::fill_n(answers + t * s.heads * s.V, s.V, 0.0f);
   });
-  ET_KERNEL_CHECK(context, done && enough, MemoryAllocationFailed, out);
+  ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
 }
 
@@ -385,7 +386,7 @@ Tensor& gated_delta_rule_verify_out(KernelRuntimeContext& context, const Tensor&
   REQUIRE(is<float>(staged_error, sizes.B, S, s.heads, s.V));
   REQUIRE(s.by_channel ? is<float>(staged_log_decay, sizes.B, S, s.heads, s.K) : is<float>(staged_log_decay, sizes.B, S, s.heads));
   const int64_t head_size = s.K * s.V;
-  const bool done = for_heads(sizes.B, s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads(context, sizes.B, s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
     const Staged staged{data<float>(staged_key) + batch * S * key_heads * s.K, data<float>(staged_error) + batch * S * s.heads * s.V,
         data<float>(staged_log_decay) + batch * S * s.decays(), data<float>(staged_beta) + batch * S * s.heads};
@@ -434,7 +435,7 @@ Tensor& gated_delta_rule_commit_out(KernelRuntimeContext& context, Tensor& state
   *data<int64_t>(out) = n;
   if (n == 0) return out;
   const auto at = [](const Tensor& tensor, int64_t batch) { return const_cast<float*>(data<float>(tensor)) + batch * tensor.numel() / tensor.size(0); };
-  const bool done = for_heads(B, s, std::min<int64_t>(MOST, n), [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads(context, B, s, std::min<int64_t>(MOST, n), [&](int64_t batch, int64_t head, Tokens& tokens) {
     const Staged staged{at(key, batch), at(error, batch), at(log_decay, batch), at(beta, batch)};
     for (int64_t first = 0; first < n; first += MOST) {
       read_staged(tokens, staged, s, head, first, std::min<int64_t>(MOST, n - first));

@@ -8,17 +8,18 @@
 // so every row of the state is read once for all tokens of a block, and written once.
 #include "activation.h"
 #include "checks.h"
-#include "heap.h"
 #include "kernel.h"
 #include "vector.h"
+#include "workspaces.h"
 
-#include <atomic>
 #include <utility>
 
 namespace hybridge {
 namespace {
 
 constexpr int MOST = 8;  // tokens at a time
+
+inline int64_t padded(int64_t N) { return (N + LANES - 1) / LANES * LANES; }
 
 struct Shape {
   int64_t T, heads, groups, P, N;
@@ -45,15 +46,15 @@ struct Gates {
 
 // Inputs of some tokens for one head, the same for all rows of its state; keys and queries are padded to whole vectors.
 struct Tokens {
-  Tokens(int64_t most, const Shape& s) : stride((s.N + LANES - 1) / LANES * LANES), memory(heap<float>(product(most, 3 * stride + most + 3 + s.P))) {
-    if (!memory) return;
-    float* next = memory.get();
+  // Numbers for so many tokens.
+  static int64_t size(int64_t most, const Shape& s) { return product(most, 3 * padded(s.N) + most + 3 + s.P); }
+
+  Tokens(float* next, int64_t most, const Shape& s) : stride(padded(s.N)) {
     const auto take = [&next](int64_t count) { return std::exchange(next, next + count); };
     key = take(most * stride), query = take(most * stride), faded = take(most * stride);
     mixing = take(most * most), step = take(most), decay = take(most), to_end = take(most), sums = take(most * s.P);
   }
   int64_t stride, T = 0;
-  Heap<float> memory;            // null where there is none
   float *key, *query, *faded;    // [T, stride]; the last is the query times d(0, t)
   float* mixing;                 // [T, T]: h_s d(s, t) (k_s . q_t)
   float *step, *decay, *to_end;  // [T]: h, g, and h d(s, T)
@@ -157,16 +158,18 @@ void answer(const Tokens& tokens, const Shape& s, const float* value, int64_t va
     }
 }
 
-// f(batch, head, scratch for so many tokens) for each of them, in threads; false where a thread has no memory.
+// f(batch, head, scratch for so many tokens) for each of them, in threads; false where there is no memory, and none was called.
 template <typename F>
-bool for_heads(int64_t batch, const Shape& s, int64_t most, const F& f) {
-  std::atomic<bool> enough = true;
-  parallel(batch * s.heads, s.P * s.N * 2 * sizeof(float), [&](int64_t begin, int64_t end) {
-    Tokens tokens(most, s);
-    if (!tokens.memory) return void(enough = false);
+bool for_heads(KernelRuntimeContext& context, int64_t batch, const Shape& s, int64_t most, const F& f) {
+  const int64_t count = batch * s.heads, each = s.P * s.N * 2 * sizeof(float);
+  const Workspaces<float> workspaces(context, count, each, Tokens::size(most, s));
+  if (!workspaces) return false;
+  parallel(count, each, [&](int64_t begin, int64_t end) {
+    const auto own = workspaces.take();
+    Tokens tokens(own.memory(), most, s);
     for (int64_t item = begin; item < end; ++item) f(item / s.heads, item % s.heads, tokens);
   });
-  return enough;
+  return true;
 }
 
 // mixed [B, T, C] with C as a row of the shape lies; state [B, H, P, N], rate [H].
@@ -201,7 +204,7 @@ Tensor& linear_attention_out(KernelRuntimeContext& context, const Tensor& mixed,
   REQUIRE(reads(count, n, 0, sizes.T));
   const Shape s = sizes.shape(sizes.T, groups, by_head);
   const int64_t width = s.heads * s.P;
-  const bool done = for_heads(sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
     const Gates gates = gates_of(steps, bias, rate, start, low, high, batch);
     float *answers = data<float>(out) + batch * s.T * width + head * s.P, *own = data<float>(state) + (batch * s.heads + head) * s.P * s.N;
@@ -229,9 +232,7 @@ Tensor& linear_attention_verify_out(KernelRuntimeContext& context, const Tensor&
   REQUIRE(is<float>(staged_mixed, sizes.B, S, s.row()) && s.T <= S);
   REQUIRE(is<float>(staged_steps, sizes.B, S, s.heads));
   const int64_t width = s.heads * s.P;
-  for (int64_t batch = 0; batch < sizes.B; ++batch)
-    std::memmove(data<float>(staged_mixed) + batch * S * s.row(), data<float>(mixed) + batch * s.T * s.row(), s.T * s.row() * sizeof(float));
-  const bool done = for_heads(sizes.B, s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads(context, sizes.B, s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float *rows = data<float>(mixed) + batch * s.T * s.row(), *value = rows + s.value(head);
     read_tokens(tokens, rows, gates_of(steps, bias, rate, start, low, high, batch), s, head, 0, s.T);
     for (int64_t t = 0; t < s.T; ++t) data<float>(staged_steps)[(batch * S + t) * s.heads + head] = tokens.step[t];
@@ -242,6 +243,8 @@ Tensor& linear_attention_verify_out(KernelRuntimeContext& context, const Tensor&
     answer(tokens, s, value, s.row(), skip ? data<float>(*skip)[head] : 0.0f, data<float>(out) + batch * s.T * width + head * s.P, width);
   });
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
+  for (int64_t batch = 0; batch < sizes.B; ++batch)
+    std::memmove(data<float>(staged_mixed) + batch * S * s.row(), data<float>(mixed) + batch * s.T * s.row(), s.T * s.row() * sizeof(float));
   return out;
 }
 
@@ -257,7 +260,7 @@ Tensor& linear_attention_commit_out(KernelRuntimeContext& context, Tensor& state
   const int64_t S = sizes.T;
   *data<int64_t>(out) = n;
   if (n == 0) return out;
-  const bool done = for_heads(sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
     float* own = data<float>(state) + (batch * s.heads + head) * s.P * s.N;
     for (int64_t first = 0; first < n; first += MOST) {
       const float* rows = data<float>(mixed) + (batch * S + first) * s.row();

@@ -6,11 +6,9 @@
 // the state once.
 #include "activation.h"
 #include "checks.h"
-#include "heap.h"
 #include "kernel.h"
 #include "vector.h"
-
-#include <atomic>
+#include "workspaces.h"
 
 namespace hybridge {
 namespace {
@@ -57,10 +55,12 @@ void read_steps(float* sizes, int64_t stride, const float* raw, const float* bia
     }
 }
 
+int64_t blocks_of(int64_t C) { return (C + BLOCK - 1) / BLOCK; }
+
 // f(batch, first channel, last channel) for all of them, in threads.
 template <typename F>
 void for_channels(int64_t batch, int64_t C, int64_t each, const F& f) {
-  const int64_t blocks = (C + BLOCK - 1) / BLOCK;
+  const int64_t blocks = blocks_of(C);
   parallel(batch * blocks, BLOCK * each, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) f(item / blocks, item % blocks * BLOCK, std::min((item % blocks + 1) * BLOCK, C));
   });
@@ -93,16 +93,15 @@ Tensor& selective_scan_out(KernelRuntimeContext& context, const Tensor& x, const
   REQUIRE(s.agree(bias, query, skip, out));
   REQUIRE(reads(count, n, 0, s.T));
   const int64_t T = s.T, C = s.C, N = s.N;
-  std::atomic<bool> enough = true;
+  const Workspaces<float> workspaces(context, s.B * blocks_of(C), BLOCK * T * N * 8, product(T, BLOCK));
+  ET_KERNEL_CHECK(context, workspaces, MemoryAllocationFailed, out);
   for_channels(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
-    const auto sizes = heap<float>(product(T, BLOCK));
-    if (!sizes) return void(enough = false);
+    const auto sizes = workspaces.take();
     float *own = data<float>(state) + batch * C * N, *answers = data<float>(out) + batch * T * C;
-    read_steps(sizes.get(), BLOCK, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, n, begin, end);
-    scan_channels(scan_of(x, key, &query, rate, &skip, batch), n, begin, end, sizes.get(), BLOCK, own, own, answers);
+    read_steps(sizes.memory(), BLOCK, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, n, begin, end);
+    scan_channels(scan_of(x, key, &query, rate, &skip, batch), n, begin, end, sizes.memory(), BLOCK, own, own, answers);
     for (int64_t t = n; t < T; ++t) std::fill(answers + t * C + begin, answers + t * C + end, 0.0f);
   });
-  ET_KERNEL_CHECK(context, enough, MemoryAllocationFailed, out);
   return out;
 }
 

@@ -49,6 +49,9 @@ const char* hybridge_status_text(hybridge_status status) {
     case HYBRIDGE_OUT_OF_MEMORY: return "there is not enough memory";
     case HYBRIDGE_INTERNAL: return "the runtime failed inside a method";
     case HYBRIDGE_CANCELLED: return "the generation was cancelled before its first token";
+    case HYBRIDGE_BROKEN_STATE:
+      return "a call failed in the middle and left a state that is neither the old nor the new one; reset the session, or restore, "
+             "resume or load a state";
     case HYBRIDGE_NOT_FINITE: return "the logits are NaN or infinite; reset the session, or restore or load a state";
   }
   return "no status of hybridge";
@@ -290,7 +293,9 @@ hybridge_status hybridge_draft(
 hybridge_status hybridge_checkpoint_make(hybridge_session session, hybridge_checkpoint* checkpoint) {
   if (checkpoint == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return with_session_in_turn(session, [&](OpenSession& it) {
-    auto made = std::make_shared<OpenCheckpoint>(it.of, it.session->checkpoint());
+    auto kept = it.session->checkpoint();
+    if (!kept.ok()) return status(kept.error());
+    auto made = std::make_shared<OpenCheckpoint>(it.of, std::move(*kept));
     *checkpoint = handles<OpenCheckpoint>().add(std::move(made));
     return HYBRIDGE_OK;
   });

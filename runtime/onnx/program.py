@@ -43,6 +43,8 @@ Numbers = NDArray[Any]
 class OnnxProgram:
     """See ``hybridge.runtime.core.programs.Program``; docs/artifact.md describes each method."""
 
+    is_atomic = True
+
     def __init__(self, artifact: Artifact) -> None:
         """Load the graphs. Raises ArtifactError if one does not load here or is not what the manifest says."""
         manifest, entry = artifact.manifest, artifact.manifest.onnx

@@ -75,15 +75,24 @@ struct KernelRuntimeContext {
   const char* refused = nullptr;  // the check that failed
 };
 
+// Requests for scratch memory that are granted; the next one is refused. Negative: all are.
+inline int64_t& scratch_left() {
+  static int64_t left = -1;
+  return left;
+}
+
 template <typename F>
 void parallel(int64_t count, int64_t, const F& f) {
   f(int64_t(0), count / 2);  // in two parts, as two threads would
   f(count / 2, count);
 }
 
+inline int64_t parts_at_once(int64_t, int64_t) { return 1; }
+
 template <typename T>
 T* scratch(KernelRuntimeContext& context, int64_t count) {
   size_t bytes = 0;
+  if (scratch_left() >= 0 && scratch_left()-- == 0) return nullptr;
   if (count < 0 || __builtin_mul_overflow(size_t(count), sizeof(T), &bytes) || bytes > MOST_SCRATCH) return nullptr;
   // The end is exact, so that a sanitizer sees what is behind it; kernels ask for 64 bytes of alignment, and need none.
   context.memory.emplace_back(new uint8_t[bytes]);
@@ -96,8 +105,14 @@ inline int64_t last(const Tensor& tensor) { return tensor.size(tensor.dim() - 1)
 inline int64_t rows(const Tensor& tensor) { return last(tensor) == 0 ? 0 : tensor.numel() / last(tensor); }
 inline bool is_float(const Tensor& tensor) { return tensor.scalar_type() == ScalarType::Float; }
 
+// Where calls are read from.
+inline std::FILE*& source() {
+  static std::FILE* file = stdin;
+  return file;
+}
+
 inline void get(void* to, size_t size) {
-  if (size && std::fread(to, size, 1, stdin) != 1) std::exit(2);
+  if (size && std::fread(to, size, 1, source()) != 1) std::exit(2);
 }
 
 template <typename T> T get() {

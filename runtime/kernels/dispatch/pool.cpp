@@ -6,6 +6,7 @@
 
 #include <executorch/runtime/kernel/thread_parallel_interface.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <system_error>
@@ -142,9 +143,11 @@ Pool& pool_of(int64_t threads) {
 
 }  // namespace
 
+int64_t pool_threads() { return std::max<int64_t>(1, executorch::extension::get_thread_count()); }
+
 void run_pieces(int64_t count, int64_t cost, void (*piece)(void*, int64_t), void* context) {
   Job job{count, piece, context};
-  const int64_t threads = executorch::extension::get_thread_count() - 1;
+  const int64_t threads = pool_threads() - 1;
   // Another thread's kernel, or this one's own, has the pool: then this thread does it all.
   if (count < 2 || threads < 1 || in_use.test_and_set(std::memory_order_acquire)) return job.work();
   pool_of(threads).run(job, cost);

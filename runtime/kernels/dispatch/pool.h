@@ -10,4 +10,7 @@ namespace hybridge {
 // or operations.
 void run_pieces(int64_t count, int64_t cost, void (*piece)(void* context, int64_t index), void* context);
 
+// Returns how many threads run the pieces of a kernel at most, the one that asks among them.
+int64_t pool_threads();
+
 }  // namespace hybridge

@@ -18,6 +18,7 @@
 namespace hybridge::c {
 
 inline hybridge_status status(Error error) {
+  if (error == BROKEN_STATE) return HYBRIDGE_BROKEN_STATE;
   switch (error) {
     case Error::Ok: return HYBRIDGE_OK;
     case Error::InvalidArgument: return HYBRIDGE_INVALID_ARGUMENT;

@@ -61,6 +61,7 @@ class TableProgram final : public Program {
   }
 
   Result<std::span<const Array>> call(std::string_view name, std::initializer_list<Array> inputs) override {
+    has_changed_nothing_ = true;
     std::vector<hybridge_array> in;
     for (const Array& each : inputs) {
       const auto given = shown(nullptr, each);
@@ -70,6 +71,7 @@ class TableProgram final : public Program {
     hybridge_array out[MOST_OUTPUTS]{};
     const auto& functions = table_->functions;
     const int count = functions.call(functions.self, std::string(name).c_str(), in.data(), in.size(), out, MOST_OUTPUTS);
+    has_changed_nothing_ = count == UNDONE;
     if (count < 0 || static_cast<size_t>(count) > MOST_OUTPUTS) return Error::Internal;
     outputs_.clear();
     for (const hybridge_array& each : std::span(out, static_cast<size_t>(count))) {
@@ -96,6 +98,7 @@ class TableProgram final : public Program {
 
  private:
   static constexpr size_t MOST_OUTPUTS = 8;
+  static constexpr int UNDONE = -2;
 
   std::shared_ptr<const Table> table_;
   std::map<std::string, size_t> sizes_;

@@ -60,7 +60,7 @@ class BlockDrafter final : public Drafter {
   size_t unread(Tokens) const override { return session_.hidden().count(); }
 
   // Without a seed, a drafter that samples draws tokens at the model's temperature and gives their distributions. Otherwise it
-  // proposes its best tokens, each with a calibrated confidence. A failure proposes nothing: the text does not need it.
+  // proposes its best tokens, each with a calibrated confidence. A failure proposes nothing; the session knows if it left a broken state.
   Proposal propose(Tokens text, size_t limit, Sampler& sampler) override {
     calibration_.learn(text);
     const auto draws = this->draws(text.size(), limit, sampler);

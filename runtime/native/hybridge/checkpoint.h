@@ -163,6 +163,7 @@ class Checkpoints {
   void restore(const Checkpoint& checkpoint) {
     const auto ours = chain(last()), wanted = chain(checkpoint.segment);
     const auto [mine, missing] = std::ranges::mismatch(ours, wanted);
+    known_.clear();  // until all rows are there
     for (const auto& segment : std::ranges::subrange(missing, wanted.end())) {
       for (size_t i = 0; i < buffers_.size(); ++i) {
         const auto& rows = segment->rows[i];

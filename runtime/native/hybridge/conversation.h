@@ -395,7 +395,7 @@ class Conversation {
 
   // Makes checkpoints of the snapshots in a loaded state.
   Error keep_slots() {
-    const auto loaded = session_.checkpoint();
+    const auto loaded = ET_UNWRAP(session_.checkpoint());
     for (int64_t slot = 0; slot < session_.facts().snapshot_slots; ++slot) {
       if (session_.slot(slot).empty() || !session_.restore(slot).ok()) continue;  // overwritten since
       keep_checkpoint(session_, *cache_);

@@ -19,9 +19,12 @@
 
 namespace hybridge {
 
-
 using executorch::runtime::Error;
 using executorch::runtime::Result;
+
+// An error of our own: a call failed in the middle and left a state that is neither the old nor the new one.
+inline constexpr Error BROKEN_STATE = static_cast<Error>(0x1000);
+
 using Type = executorch::aten::ScalarType;
 using Shape = std::vector<int64_t>;
 using Bytes = std::span<uint8_t>;

@@ -11,8 +11,10 @@
 // An app that talks in words begins at hybridge_artifact_open, near the end.
 //
 // Nothing throws and nothing prints. A call that answers anything but HYBRIDGE_OK leaves the state as it was; a generation
-// keeps the tokens that it had given, and after HYBRIDGE_NOT_FINITE tokens may be committed: hybridge_tokens says. Handles are
-// numbers that are never used again: one that is closed, 0 or made up is answered with HYBRIDGE_INVALID_HANDLE.
+// keeps the tokens that it had given, and after HYBRIDGE_NOT_FINITE tokens may be committed: hybridge_tokens says. After a call that
+// failed in the middle and could not undo what it had done, most often with HYBRIDGE_INTERNAL, the session answers
+// HYBRIDGE_BROKEN_STATE until it is reset, or a state is restored, resumed or loaded. Handles are numbers that are never used
+// again: one that is closed, 0 or made up is answered with HYBRIDGE_INVALID_HANDLE.
 //
 // Threads. All functions may be called from any thread. A session that is in a call answers HYBRIDGE_BUSY to every
 // other call, closing it included, but not to hybridge_cancel. Sessions of one model take turns to run its program, in
@@ -59,7 +61,8 @@ typedef enum hybridge_status {
   HYBRIDGE_OUT_OF_MEMORY = 9,
   HYBRIDGE_INTERNAL = 10,         // the runtime failed inside a method
   HYBRIDGE_CANCELLED = 11,        // a generation that was cancelled before its first token
-  HYBRIDGE_NOT_FINITE = 12        // logits that are NaN or infinite
+  HYBRIDGE_NOT_FINITE = 12,       // logits that are NaN or infinite
+  HYBRIDGE_BROKEN_STATE = 13      // a call before failed in the middle: only reset, restore, resume and load still work
 } hybridge_status;
 
 // Sizes of a model in tokens. draft_len: most draft tokens of the drafter inside it, 0 without one.
@@ -238,8 +241,8 @@ typedef struct hybridge_array {
 
 // A program of the caller's: the methods and the state that docs/artifact.md describes, as functions, which may be called from any
 // thread in turn. call runs a method and describes its outputs, at most `capacity`, which last until its next call; it returns how
-// many there are, or -1 where it failed. buffer describes one of the state's, where it is now, and returns 0, or -1 without one.
-// close is called once nothing refers to the program any more, by any thread.
+// many there are, -1 where it failed, or -2 where it failed and left the state as it was. buffer describes one of the state's, where
+// it is now, and returns 0, or -1 without one. close is called once nothing refers to the program any more, by any thread.
 //
 // verify_lens ascend; draft_blocks are the lengths that its drafter proposes in, the text's last token included, and draft_taps the
 // places of the hidden states that it reads, among `taps` that are put out. names are those of all buffers, bounded of those without

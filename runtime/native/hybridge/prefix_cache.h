@@ -98,17 +98,18 @@ constexpr size_t CHECKPOINT_EVERY = 512;
 // Brings the session to the longest beginning of `text` that its own state or a checkpoint has; the length.
 inline Result<int64_t> resume_prefix(Session& session, Tokens text, PrefixCache& cache) {
   const Tokens now = session.tokens();
-  const bool goes_on = text.size() >= now.size() && std::equal(now.begin(), now.end(), text.begin());
+  const bool goes_on = !session.is_broken() && text.size() >= now.size() && std::equal(now.begin(), now.end(), text.begin());
   const auto found = cache.find(text);
   if (found != nullptr && (!goes_on || found->length() > now.size())) return session.resume(*found);
   return goes_on ? Result<int64_t>(session.length()) : session.reset();
 }
 
-// Adds a checkpoint of the session's text, unless there is one or the text is empty.
+// Adds a checkpoint of the session's text, unless there is one, the text is empty or its state is broken.
 inline void keep_checkpoint(Session& session, PrefixCache& cache) {
   if (cache.budget() == 0 || session.length() == 0) return;
   const auto found = cache.find(session.tokens());
-  if (found == nullptr || found->length() < session.tokens().size()) cache.add(session.checkpoint());
+  if (found != nullptr && found->length() >= session.tokens().size()) return;
+  if (auto made = session.checkpoint(); made.ok()) cache.add(std::move(*made));
 }
 
 // Brings the session to `text`; returns the number of tokens that were not read, because the session or a checkpoint has them.
@@ -130,7 +131,7 @@ inline Result<int64_t> bring_to(
       if (on_read != nullptr) on_read(before + count);
     };
     ET_UNWRAP(session.prefill(text.subspan(at, end - at), cancelled, tell));
-    cache.add(session.checkpoint());
+    cache.add(ET_UNWRAP(session.checkpoint()));
     check_mark();
     tell(end - at);
   }

@@ -31,6 +31,9 @@ class Program {
   // Numbers of a method's input; 0 where that is not known.
   virtual size_t input_count(std::string_view, size_t) const { return 0; }
 
+  // Returns whether the last call, which failed, left the state as it was: because it did not begin, or undid what it had done.
+  bool has_changed_nothing() const { return has_changed_nothing_; }
+
   // One of the buffers that methods keep between calls, where it is now. NotFound without one.
   virtual Result<Array> buffer(const std::string& name) = 0;
 
@@ -57,6 +60,7 @@ class Program {
 
  protected:
   Names names_, bounded_;
+  bool has_changed_nothing_ = true;
 };
 
 // The weights and sizes that sessions share.

@@ -120,12 +120,14 @@ class PteMethods final : public Program {
   }
 
   Result<Method*> run(std::string_view name, std::initializer_list<Array> inputs) {
+    has_changed_nothing_ = true;
     const auto found = methods_.find(name);
     if (found == methods_.end()) return Error::NotFound;
     size_t index = 0;
     for (const Array& given : inputs) {
       if (set(found->second, index++, given) != Error::Ok) return Error::Internal;
     }
+    has_changed_nothing_ = false;
     if (found->second.execute() != Error::Ok) return Error::Internal;
     return &found->second;
   }

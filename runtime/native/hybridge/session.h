@@ -15,7 +15,9 @@
 // Generation with draft tokens is in hybridge/speculative.h. All is in these headers; what is linked is
 // ExecuTorch's runtime with the backend and the operators that the artifact was exported for (../CMakeLists.txt).
 //
-// Nothing throws: a call answers with a value, or with an Error and leaves the state as it was, but for NotSupported (below).
+// Nothing throws: a call answers with a value, or with an Error and leaves the state as it was, but for NotSupported (below). A call
+// that failed in the middle undoes what it did where that costs nothing (a verify, a snapshot, a prefill of several chunks). Otherwise
+// the state is broken, neither the old nor the new one: then all calls but reset, restore, resume and load answer BROKEN_STATE.
 //
 //   InvalidArgument   a token outside the vocabulary, none or too many of them; a count or slot out of range; rows of a picture that
 //                     is not open, or not all of its rows
@@ -24,8 +26,9 @@
 //                     was cancelled
 //   InvalidExternalData   a saved state that is damaged or of another model; a model.pte that was written to since it was mapped
 //   NotSupported      logits that are NaN or infinite; what one call of the program had committed by then stays committed
-//   InvalidProgram    the program refused tokens that fit by its own account, or its state is of another length than the text:
-//                     reset the session, or restore, resume or load a state
+//   InvalidProgram    the program refused tokens that fit by its own account, or its answer has another form
+//   BROKEN_STATE      a call failed in the middle, or the program's state is of another length than the text: reset the session, or
+//                     restore, resume or load a state
 //   AccessFailed      a file that cannot be read or written
 //   Internal          the runtime failed inside a method
 //
@@ -80,23 +83,34 @@ class Session {
   int64_t length() const { return static_cast<int64_t>(text_.size()); }
   int64_t room() const { return facts().max_seq_len - length(); }
 
+  // Returns whether a call failed in the middle, and no reset, restore, resume or load came since.
+  bool is_broken() const { return is_broken_; }
+
   // Commits any number of tokens, at least one, and rows of whole pictures among them; logits [1, V] after the last.
   // cancelled: another thread may set it, and none of the tokens is committed then; looked at before each chunk. on_read: called
   // between two chunks, with the number of tokens that are read.
   Result<Logits> prefill(Tokens tokens, const std::atomic<bool>* cancelled = nullptr, const OnRead& on_read = nullptr) {
+    if (is_broken_) return BROKEN_STATE;
     const std::vector<Piece> parts = ET_UNWRAP(parts_of(tokens));
     if (cancelled != nullptr && *cancelled) return Error::InvalidState;
     for (const Piece& part : parts) ET_CHECK_OK_OR_RETURN_ERROR(encode(part));
     const std::vector<Piece> pieces = chunks(parts);
     if (pieces.size() == 1) return extend_or_reset(pieces.front());
     const auto kept = copy_bounded();
+    // A caller's program may throw, and then nobody rolls back.
+    struct Unfinished {
+      bool &is_broken, was_left = true;
+      ~Unfinished() { is_broken = is_broken || was_left; }
+    } unfinished{is_broken_};
     auto logits = extend_in_order(pieces, cancelled, on_read);
     if (!logits.ok()) roll_back(kept);
+    unfinished.was_left = false;
     return logits;
   }
 
   // Commits one token; logits [1, V] after it.
   Result<Logits> decode(int64_t token) {
+    if (is_broken_) return BROKEN_STATE;
     ET_CHECK_OK_OR_RETURN_ERROR(check({&token, 1}));
     return extend_or_reset({{&token, 1}});
   }
@@ -104,6 +118,7 @@ class Session {
   // Logits [n, V] after each of n tokens, 1 ≤ n ≤ verify_len, of which none is committed. What runs or moves the state next,
   // unless it is a commit, drops them.
   Result<Logits> verify(Tokens tokens) {
+    if (is_broken_) return BROKEN_STATE;
     ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
     const int64_t count = static_cast<int64_t>(tokens.size());
     if (count > facts().verify_len()) return Error::InvalidArgument;
@@ -112,6 +127,7 @@ class Session {
 
   // Accepts the first `count` tokens of the verified block, or none; the new length. Runs no forward.
   Result<int64_t> commit(int64_t count) {
+    if (is_broken_) return BROKEN_STATE;
     if (staged_.empty()) return Error::InvalidState;
     if (count < 0 || count > static_cast<int64_t>(staged_.size())) return Error::InvalidArgument;
     ET_UNWRAP(move("commit", count, length() + count));
@@ -148,6 +164,7 @@ class Session {
   // hidden states that were kept since it was last asked. None where it has nothing new to read, or its context is full. draws:
   // how a drafter that can draws them; without, they are its best.
   Result<Drafted> draft(int64_t next, size_t limit, const std::optional<Draws>& draws = std::nullopt) {
+    if (is_broken_) return BROKEN_STATE;
     const size_t pairs = hidden_.count();
     if (pairs == 0) return facts().has_drafter() && limit > 0 && known(next) ? Result<Drafted>(Drafted()) : Error::InvalidArgument;
     std::vector<int64_t> following(text_.end() - static_cast<ptrdiff_t>(pairs) + 1, text_.end());
@@ -159,6 +176,7 @@ class Session {
 
   // The same, of hidden states [n, F] of committed tokens and the token after each, n ≥ 1.
   Result<Drafted> draft(std::span<const float> rows, Tokens following, size_t limit, const std::optional<Draws>& draws = std::nullopt) {
+    if (is_broken_) return BROKEN_STATE;
     const Numbers tokens = without_pictures(following);
     const bool are_known = std::all_of(tokens.begin(), tokens.end(), [this](int64_t token) { return known(token); });
     if (!facts().has_drafter() || limit == 0 || following.empty() || !are_known) return Error::InvalidArgument;
@@ -169,17 +187,26 @@ class Session {
     if (!has_width || (wanted > 0 && width != wanted)) return Error::InvalidArgument;
     const Floats read = HiddenStates::at(rows, width, facts().draft_taps, taps);
     if (hidden_.reader() == HiddenStates::Reader::drafter) hidden_.clear();
-    const auto call = [this](const std::string& name, std::initializer_list<Array> inputs) { return this->call(name, inputs); };
-    return hybridge::draft(facts(), call, read, tokens, limit, draws);
+    return with_drafter<Result<Drafted>>([&](const auto& call) { return hybridge::draft(facts(), call, read, tokens, limit, draws); });
   }
 
   // Keeps the committed state; its length.
   Result<int64_t> snapshot(int64_t slot) {
+    if (is_broken_) return BROKEN_STATE;
     if (!has(slot)) return Error::InvalidArgument;
-    read_ahead();
-    ET_UNWRAP(move("snapshot", slot, length()));
-    slots_[static_cast<size_t>(slot)] = {text_, unread()};
+    ET_CHECK_OK_OR_RETURN_ERROR(read_ahead());
+    KeptText& kept = slots_[static_cast<size_t>(slot)];
+    KeptText text = {text_, unread()};
     has_slots_ = true;
+    const int64_t before = operations();
+    auto moved = move("snapshot", slot, length());
+    if (!moved.ok()) {
+      if (!is_broken_) return moved;
+      kept = {};  // a part of the state is in the slot
+      undo(before, [slot](int64_t each) { return each == slot; });
+      return moved;
+    }
+    kept = std::move(text);
     staged_.clear();
     return length();
   }
@@ -187,9 +214,9 @@ class Session {
   // Goes back to what a slot keeps; the new length. InvalidState also where tokens were written below its length since.
   Result<int64_t> restore(int64_t slot) {
     if (!has(slot)) return Error::InvalidArgument;
-    const KeptText& kept = slots_[static_cast<size_t>(slot)];
+    KeptText kept = slots_[static_cast<size_t>(slot)];
     ET_UNWRAP(move("restore", slot, static_cast<int64_t>(kept.tokens.size())));
-    text_ = kept.tokens;
+    text_ = std::move(kept.tokens);
     checkpoints_.go_back(text_.size());
     staged_.clear();
     hidden_.set_unread(kept.unread);
@@ -198,34 +225,46 @@ class Session {
 
   // Empties the state and all slots; 0.
   Result<int64_t> reset() {
-    ET_UNWRAP(program_->call("reset", {}));
-    text_.clear();
+    const bool was_broken = std::exchange(is_broken_, true);
+    const auto outputs = program_->call("reset", {});
+    if (!outputs.ok() && program_->has_changed_nothing()) {
+      is_broken_ = was_broken;
+      return outputs.error();
+    }
+    for (auto& slot : slots_) slot = {};  // a saved state is not to hold what was said before
+    checkpoints_.go_back(0);
     staged_.clear();
     hidden_.clear();
-    for (auto& slot : slots_) slot = {};  // a saved state is not to hold what was said before
-    has_slots_ = false;
-    checkpoints_.go_back(0);
+    if (!outputs.ok() || !holds(0)) {
+      layout_.empty_slots([](int64_t) { return true; });
+      return outputs.ok() ? Error::InvalidProgram : outputs.error();
+    }
+    text_.clear();
+    has_slots_ = is_broken_ = false;
     return length();
   }
 
   // The committed state in memory of its own, valid whatever comes after, and for every session over this artifact. Rows by
   // position are copied from the last checkpoint on that this session made or resumed on its way here, if that is still kept.
-  std::shared_ptr<const Checkpoint> checkpoint() {
-    read_ahead();
+  Result<std::shared_ptr<const Checkpoint>> checkpoint() {
+    if (is_broken_ || !holds(length())) return BROKEN_STATE;
+    ET_CHECK_OK_OR_RETURN_ERROR(read_ahead());
     return checkpoints_.make(model_->fingerprint(), text_, unread());
   }
 
   // Goes on where `checkpoint` was made, bit for bit; the length. Slots are empty then. InvalidArgument for one of another model.
   Result<int64_t> resume(const Checkpoint& checkpoint) {
     if (checkpoint.model != model_->fingerprint()) return Error::InvalidArgument;
-    checkpoints_.restore(checkpoint);
-    text_ = checkpoint.tokens();
-    layout_.set_length(length());
+    std::vector<int64_t> text = checkpoint.tokens();
+    if (std::exchange(is_broken_, true)) checkpoints_.go_back(0);  // the state may have lost any row
     for (auto& slot : slots_) slot = {};
-    has_slots_ = false;
+    layout_.set_length(static_cast<int64_t>(text.size()));
+    checkpoints_.restore(checkpoint);
+    text_ = std::move(text);
     staged_.clear();
     hidden_.set_unread(checkpoint.unread);
     drop_staged();
+    has_slots_ = is_broken_ = false;
     return length();
   }
 
@@ -244,7 +283,8 @@ class Session {
   // Writes the state, slots included, and a note, for this artifact on a processor with the same byte order. Of rows by position,
   // those that the text and the slots have filled.
   Error save(const std::string& path, std::string note = "") {
-    read_ahead();
+    if (is_broken_) return BROKEN_STATE;
+    ET_CHECK_OK_OR_RETURN_ERROR(read_ahead());
     std::vector<KeptText> texts = {{text_, unread()}};
     texts.insert(texts.end(), slots_.begin(), slots_.end());
     const SavedState state = layout_.now(std::move(texts), std::move(note));
@@ -284,6 +324,7 @@ class Session {
         costs_(facts().verify_lens) {}
 
   Result<int64_t> apply(StateReader& file, SavedState saved) {
+    is_broken_ = true;
     if (const Error failed = layout_.restore(file, saved); failed != Error::Ok) {
       (void)reset();
       return failed;
@@ -296,20 +337,38 @@ class Session {
     staged_.clear();
     hidden_.set_unread(saved.texts.front().unread);
     drop_staged();
+    is_broken_ = false;
     return length();
   }
 
-  // Lets the drafter read what it would not read with its next proposal, so that what is kept of the state has its rows.
-  void read_ahead() {
+  // Lets the drafter read what it would not read with its next proposal, so that what is kept of the state has its rows. Fails only
+  // if that left a broken state: nothing else needs the drafter.
+  Error read_ahead() {
     const size_t pairs = hidden_.count();
     const bool is_for_drafter = reads_ahead_ && hidden_.reader() == HiddenStates::Reader::drafter;
-    if (!is_for_drafter || pairs <= static_cast<size_t>(facts().verify_len())) return;
+    if (!is_for_drafter || pairs <= static_cast<size_t>(facts().verify_len())) return Error::Ok;
     const auto rows = hidden_.unread().first((pairs - 1) * hidden_.width());
     const Floats read = HiddenStates::at(rows, hidden_.width(), facts().draft_taps, static_cast<size_t>(facts().taps));
-    const auto call = [this](const std::string& name, std::initializer_list<Array> inputs) { return this->call(name, inputs); };
-    const Error done = read_pairs(facts(), call, read, without_pictures(Tokens(text_).last(pairs - 1)));
+    const Numbers following = without_pictures(Tokens(text_).last(pairs - 1));
+    const Error done = with_drafter<Error>([&](const auto& call) { return read_pairs(facts(), call, read, following); });
     if (done == Error::Ok) hidden_.keep_last();
     else hidden_.clear();
+    return is_broken_ ? done : Error::Ok;
+  }
+
+  // Returns run(call), in which methods of the drafter run: if one fails in the middle, the state is broken.
+  template <typename Answer, typename Run>
+  Answer with_drafter(Run run) {
+    bool has_failed = false;
+    Answer answer = run([&](const std::string& name, std::initializer_list<Array> inputs) {
+      auto outputs = change(name, inputs);
+      has_failed = has_failed || !outputs.ok();
+      return outputs;
+    });
+    if (!has_failed) is_broken_ = false;
+    // Slots and checkpoints count rows of the drafter, of which some may be others now.
+    if (is_broken_) layout_.empty_slots([](int64_t) { return true; }), checkpoints_.go_back(0);
+    return answer;
   }
 
   // Hidden states of the text's last tokens that the drafter has yet to read; none if these are more than a proposal reads.
@@ -326,11 +385,12 @@ class Session {
   // needs none: a reset restores it.
   struct RestoreBuffers {
     size_t length, hidden;
+    int64_t operations;
     std::vector<std::vector<uint8_t>> buffers;
   };
 
-  RestoreBuffers copy_bounded() const {
-    RestoreBuffers kept{text_.size(), hidden_.count(), {}};
+  RestoreBuffers copy_bounded() {
+    RestoreBuffers kept{text_.size(), hidden_.count(), operations(), {}};
     if (text_.empty() && !has_slots_) return kept;
     for (const std::string& name : program_->bounded()) {
       const Bytes bytes = program_->bytes(name);
@@ -344,11 +404,29 @@ class Session {
       (void)reset();
       return;
     }
+    is_broken_ = true;
     for (size_t i = 0; i < kept.buffers.size(); ++i) std::ranges::copy(kept.buffers[i], program_->bytes(program_->bounded()[i]).begin());
     text_.resize(kept.length);
     hidden_.shorten(kept.hidden);
+    undo_block(kept.operations);
+  }
+
+  // Returns whether a slot counts rows past the length, which a call that failed may have written.
+  bool is_overwritten(int64_t slot) const { return has(slot) && slots_[static_cast<size_t>(slot)].tokens.size() > text_.size(); }
+
+  // Takes back a call that wrote rows past the length, staged tokens, and nothing else that counts.
+  void undo_block(int64_t operations) {
+    undo(operations, [this](int64_t slot) { return is_overwritten(slot); });
+  }
+
+  // Takes back what a call that failed did besides: slots for which `is_gone` is true are lost, as is what waited for commit.
+  template <typename IsGone>
+  void undo(int64_t operations, IsGone is_gone) {
+    layout_.empty_slots(is_gone);
     staged_.clear();
     drop_staged();
+    if (int64_t* count = program_->number("operations")) *count = operations;
+    is_broken_ = !holds(length());
   }
 
   void drop_staged() {
@@ -443,11 +521,9 @@ class Session {
     if (is_few && facts().fixed_shapes && part.picture == nullptr) return extend_by_verify(tokens, goes_on);
     auto logits = part.picture != nullptr ? run_rows(part, goes_on) : run_tokens(tokens, goes_on);
     if (logits.ok() || logits.error() == NOT_FINITE) text_.insert(text_.end(), tokens.begin(), tokens.end());
-    if (logits.ok()) {
-      hidden_.add_last(tokens.size());
-    } else {
-      hidden_.clear();  // rows are those of the text's last tokens
-    }
+    if (logits.ok()) hidden_.add_last(tokens.size());
+    if (logits.error() == NOT_FINITE) hidden_.clear();  // rows are those of the text's last tokens
+    if (is_broken_) layout_.empty_slots([this](int64_t slot) { return is_overwritten(slot); });
     return logits;
   }
 
@@ -502,25 +578,31 @@ class Session {
     const std::string name = length == facts().verify_len() ? "verify" : "verify_" + std::to_string(length);
     const int64_t size = facts().fixed_shapes ? length : count;
     const Numbers row = padded(tokens, size);
-    const Logits logits = ET_UNWRAP(run(name, tokens.size(), tokens.size(), goes_on, {input(row, {1, size})}));
-    staged_.assign(tokens.begin(), tokens.end());
+    const int64_t before = operations();
+    auto logits = run(name, tokens.size(), tokens.size(), goes_on, {input(row, {1, size})});
+    if (logits.ok()) staged_.assign(tokens.begin(), tokens.end());
+    else if (is_broken_) undo_block(before);
     return logits;
   }
 
   // A method that answers with float32 logits, of which the first `rows` mean something, and hidden states of `tokens`.
   Result<Logits> run(const std::string& name, size_t rows, size_t tokens, bool goes_on, std::initializer_list<Array> inputs) {
     staged_.clear();
-    if (!holds(length())) return Error::InvalidProgram;
+    if (!holds(length())) return is_broken_ = true, BROKEN_STATE;
     const int64_t before = operations();
-    const auto outputs = ET_UNWRAP(call(name, inputs));
-    if (before < 0 || operations() != before + 1) return Error::InvalidProgram;  // NaN is the program's refusal, and no result
+    const auto outputs = ET_UNWRAP(change(name, inputs));
+    if (before < 0 || operations() != before + 1) {  // NaN is the program's refusal, and no result
+      is_broken_ = operations() != before || !holds(length());
+      return Error::InvalidProgram;
+    }
     const auto width = static_cast<size_t>(facts().vocab_size);
     const float* first = outputs.empty() ? nullptr : outputs[0].real();
     if (first == nullptr || outputs[0].count() < rows * width) return Error::InvalidProgram;
     const Logits logits(first, rows, width);
-    if (!are_finite(logits.all())) return NOT_FINITE;
-    if (facts().taps > 0) ET_CHECK_OK_OR_RETURN_ERROR(hidden_.see(outputs, tokens, goes_on));
-    return logits;
+    const bool are_numbers = are_finite(logits.all());
+    if (are_numbers && facts().taps > 0) ET_CHECK_OK_OR_RETURN_ERROR(hidden_.see(outputs, tokens, goes_on));
+    is_broken_ = false;
+    return are_numbers ? Result<Logits>(logits) : NOT_FINITE;
   }
 
   // Returns the number of calls that changed the state, by its own count.
@@ -537,17 +619,33 @@ class Session {
     return outputs;
   }
 
-  // A method that answers with the length that it leaves, or with -1 where it refuses.
-  Result<int64_t> move(const char* name, int64_t argument, int64_t wanted) {
-    const auto outputs = ET_UNWRAP(call(name, {number(argument)}));
-    const int64_t* length = outputs.empty() ? nullptr : outputs[0].integer();
-    if (length == nullptr) return Error::InvalidProgram;
-    if (*length < 0) return Error::InvalidState;
-    return *length == wanted && holds(wanted) ? Result<int64_t>(wanted) : Error::InvalidProgram;
+  // A method that changes the state, which is broken until the caller has seen that all of it was done.
+  Result<std::span<const Array>> change(const std::string& name, std::initializer_list<Array> inputs) {
+    if (!program_->is_unchanged()) return Error::InvalidExternalData;
+    const int64_t before = operations();
+    const bool was_broken = std::exchange(is_broken_, true);
+    auto outputs = program_->call(name, inputs);
+    if (!outputs.ok() && program_->has_changed_nothing()) is_broken_ = was_broken || operations() != before || !holds(length());
+    if (outputs.ok() && !program_->is_unchanged()) return Error::InvalidExternalData;
+    return outputs;
   }
 
-  // Returns whether the program's state has this length. A caller's program that fails in the middle, or answers wrongly, may leave
-  // another one: then only calls that replace the whole state work.
+  // A method that answers with the length that it leaves, or with -1 where it refuses.
+  Result<int64_t> move(const char* name, int64_t argument, int64_t wanted) {
+    const bool was_broken = is_broken_;
+    const auto outputs = ET_UNWRAP(change(name, {number(argument)}));
+    const int64_t* length = outputs.empty() ? nullptr : outputs[0].integer();
+    if (length == nullptr) return Error::InvalidProgram;
+    if (*length < 0) {
+      is_broken_ = was_broken;
+      return Error::InvalidState;
+    }
+    if (*length != wanted || !holds(wanted)) return Error::InvalidProgram;
+    is_broken_ = false;
+    return wanted;
+  }
+
+  // Returns whether the program's state has this length. A caller's program that answers wrongly may leave another one.
   bool holds(int64_t length) {
     const int64_t* own = program_->number("length");
     return own != nullptr && *own == length;
@@ -567,7 +665,7 @@ class Session {
   StateLayout layout_;
   Checkpoints checkpoints_;
   std::vector<int64_t> text_, staged_;
-  bool has_slots_ = false, reads_ahead_ = false;
+  bool has_slots_ = false, reads_ahead_ = false, is_broken_ = false;
   std::vector<KeptText> slots_;
   std::string note_;
   Floats last_;

@@ -60,9 +60,18 @@ class StateLayout {
   // Gives the state a length, and empties its slots.
   void set_length(int64_t length) const {
     if (int64_t* own = program_->number(LENGTH)) *own = length;
+    empty_slots([](int64_t) { return true; });
+  }
+
+  // Empties the slots for whose numbers `is_gone` is true.
+  template <typename IsGone>
+  void empty_slots(IsGone is_gone) const {
+    int64_t slot = 0;
     for (const std::string& name : slot_names()) {
-      const auto bytes = program_->bytes(name);
-      std::memset(bytes.data(), -1, bytes.size());
+      const auto lengths = program_->bytes(name);
+      for (size_t at = 0; at < lengths.size(); at += sizeof(int64_t), ++slot) {
+        if (is_gone(slot)) std::memset(lengths.data() + at, -1, sizeof(int64_t));
+      }
     }
   }
 

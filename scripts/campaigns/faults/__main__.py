@@ -1,5 +1,7 @@
 """Kill writers at any moment, fill their disk, cut their power, and look whether what is left is the old or the new, whole.
 
+Then fail kernels and memory inside the methods of a session of each family.
+
 Exit code 1 if anything was lost, mixed or left lying about.
 """
 
@@ -13,10 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from campaigns import campaign
 from campaigns.faults import attacks, power
+from campaigns.faults.methods import try_methods
 from campaigns.faults.writers import (
     CHECKPOINT,
     OPTIONS,
@@ -29,9 +33,11 @@ from campaigns.faults.writers import (
     Writer,
     other_options,
 )
+from campaigns.soak.subjects import SUBJECTS, Subject
 
+INSIDE = "inside methods"
 Outcome = tuple[Counter[str], list[str]]
-CAMPAIGNS = ("kill -9", "two writers, one killed", "full disk", "power cut", "Ctrl-C")
+CAMPAIGNS = ("kill -9", "two writers, one killed", "full disk", "power cut", "Ctrl-C", INSIDE)
 WRITERS: dict[str, Callable[[Path, Path], Writer]] = {
     "save": lambda one, other: SaveOver(one),
     "first save": lambda one, other: SaveFirst(one),
@@ -40,6 +46,8 @@ WRITERS: dict[str, Callable[[Path, Path], Writer]] = {
     "replace an artifact": Replace,
     "export": Export,
 }
+METHODS = [name for name, each in SUBJECTS.items() if each.kernels != "aten" and each.quantize in ("", "8w")]
+"""The artifacts whose methods fail inside: of each recurrence, with our kernels and with the runtime's."""
 
 
 @dataclass(frozen=True)
@@ -90,26 +98,45 @@ def main() -> int:
             for fault, run in campaigns(name, one, other, Path(scratch) / "work", plan):
                 if fault in (options.only or CAMPAIGNS):
                     failed |= report(name, fault, run)
+        if INSIDE in (options.only or CAMPAIGNS) and not options.writer:
+            for subject in map(SUBJECTS.__getitem__, METHODS):
+                failed |= report(subject.name, INSIDE, partial(fail_inside, subject, Path(scratch)))
     return 1 if failed else 0
 
 
 def artifacts(scratch: Path) -> tuple[Path, Path]:
-    """Export the two artifacts that replace each other, in a child: exporting starts threads, and a fork loses them."""
+    """Export the two artifacts that replace each other."""
+
+    def export() -> None:
+        from hybridge.export.api import export_model
+
+        for name, options in (("one", OPTIONS), ("other", other_options())):
+            export_model(CHECKPOINT, scratch / name, options)
+
+    in_child(export)
+    return scratch / "one", scratch / "other"
+
+
+def in_child(export: Callable[[], object]) -> None:
+    """Export in a child: exporting starts threads, and a fork loses them."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            from hybridge.export.api import export_model
-
-            for name, options in (("one", OPTIONS), ("other", other_options())):
-                export_model(CHECKPOINT, scratch / name, options)
+            export()
             status = 0
         finally:
             os._exit(status)
     if os.waitpid(child, 0)[1]:
         print("scripts/trust faults: the artifacts to play with could not be exported", file=sys.stderr)
         raise SystemExit(1)
-    return scratch / "one", scratch / "other"
+
+
+def fail_inside(subject: Subject, scratch: Path) -> Outcome:
+    """Fail every kernel and request for memory of a family's methods."""
+    in_child(lambda: subject.prepare(scratch))
+    found = try_methods(scratch / subject.name)
+    return found.outcomes, found.wrong
 
 
 def campaigns(name: str, one: Path, other: Path, work: Path, plan: Plan) -> Iterator[tuple[str, Callable[[], Outcome]]]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from state_files import forge_state, state_content
 from table import VOCABULARY, Table, table_model, table_session
 
-from hybridge.cache.errors import ArtifactError, HybridgeError, StateFileError, UsageError
+from hybridge.cache.errors import ArtifactError, BrokenStateError, HybridgeError, StateFileError, UsageError
 from hybridge.runtime import Checkpoint, Model, PrefixCache, Session
 from hybridge.runtime.core.interface import (
     ArrayStruct,
@@ -503,11 +503,28 @@ def test_buffers_that_change_their_size_are_an_error(session: Session, monkeypat
     session.reset()
     monkeypatch.setattr(program, "buffer", buffer)
     for call in (lambda: session.resume(kept), session.checkpoint, session.state, lambda: session.decode(1)):
-        with pytest.raises(ArtifactError):
+        with pytest.raises((ArtifactError, BrokenStateError)):
             call()
     monkeypatch.undo()
     session.reset()
     assert session.resume(kept) == len(PROMPT)
+
+
+def test_no_token_follows_one_that_was_not_committed(session: Session) -> None:
+    """A generation went on over a session that lacked the tokens of a commit that had failed."""
+    steps, program = Steps(session), session.model.program
+    assert program is not None
+    really = program.call
+
+    def call(name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
+        return strange() if name == "commit" else really(name, *inputs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "call", call)
+        assert steps.begin() == Status.OK
+        while (status := steps.next()) == Status.OK:
+            assert steps.tokens
+    assert status == steps.next() == Status.INTERNAL
 
 
 def test_a_model_over_a_program_may_go_before_its_session() -> None:

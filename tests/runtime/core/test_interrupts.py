@@ -14,7 +14,7 @@ from interrupts import Interrupt
 from table import END, VOCABULARY, Table
 from tiny import tiny_config, tiny_model
 
-from hybridge.cache.errors import ArtifactError, CommitError, HybridgeError, SnapshotError
+from hybridge.cache.errors import ArtifactError, BrokenStateError, CommitError, HybridgeError, SnapshotError
 from hybridge.export.check.oracle import eager_session
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
@@ -263,7 +263,7 @@ def test_a_program_that_holds_another_length_is_not_believed(name: str) -> None:
     with pytest.raises(ArtifactError, match="reset the session"):
         operations(Path())[name](session)
     for call in (lambda: session.decode(1), lambda: session.verify([1, 2]), lambda: session.snapshot(0)):
-        with pytest.raises(ArtifactError, match="reset the session"):
+        with pytest.raises(BrokenStateError, match="reset the session"):
             call()
     assert session.reset() == 0
     session.decode(1)
@@ -286,7 +286,7 @@ def test_a_program_that_fails_behind_its_work_is_not_believed(name: str, monkeyp
         with pytest.raises(ArtifactError, match="the program failed"):
             operations(Path())[name](session)
     assert session.tokens == before
-    with pytest.raises(ArtifactError, match="reset the session"):
+    with pytest.raises(BrokenStateError, match="reset the session"):
         session.decode(1)
     assert session.restore(0) == 2
     session.decode(1)

@@ -3,11 +3,12 @@ import CHybridge
 /// hybridge_status of hybridge.h.
 public enum Status: UInt32, Sendable {
   case invalidArgument = 1, invalidHandle, busy, noRoom, invalidState, invalidFile, fileAccess, missingOperator, outOfMemory
-  case `internal`, cancelled, notFinite
+  case `internal`, cancelled, notFinite, brokenState
 }
 
-/// A refused call. The session's state is as it was before it; a generation keeps the tokens that it had given. reason: more about
-/// it, for people, or empty. Errors of one status are equal.
+/// A refused call. The session's state is as it was before it; a generation keeps the tokens that it had given. After a call that
+/// failed in the middle and could not be undone, others are refused with `brokenState` until the session is reset, or a state is
+/// restored, resumed or loaded. reason: more about it, for people, or empty. Errors of one status are equal.
 public struct HybridgeError: Error, Equatable, CustomStringConvertible {
   public let status: Status
   public let reason: String

@@ -15,6 +15,7 @@ public enum class Status {
     INTERNAL,
     CANCELLED,
     NOT_FINITE,
+    BROKEN_STATE,
     ;
 
     internal companion object {
@@ -22,5 +23,9 @@ public enum class Status {
     }
 }
 
-/** A refused call. The session's state is as it was before it; a generation keeps the tokens that it had given. */
+/**
+ * A refused call. The session's state is as it was before it; a generation keeps the tokens that it had given. After a call that
+ * failed in the middle and could not be undone, others are refused with BROKEN_STATE until the session is reset, or a state is
+ * restored, resumed or loaded.
+ */
 public class HybridgeException(public val status: Status, message: String) : RuntimeException("$message ($status)")
