@@ -33,7 +33,7 @@ PRELOADED = "HYBRIDGE_FAILING_STEPS"
 
 
 FIRST_SLOT = "the first slot"
-LOSING_SLOTS = ("reset", "draft", "decode over a slot", "verify over a slot")
+LOSING_SLOTS = ("reset", "first prefill", "draft", "decode over a slot", "verify over a slot")
 
 
 class What(IntEnum):
