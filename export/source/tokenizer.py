@@ -64,8 +64,11 @@ class TokenizerFiles:
                 "this model by --tokenizer, or take its files out of the folder: the artifact then takes token ids alone."
             ) from None
 
-    def write(self, folder: Path) -> None:
-        """Write the tokenizer, and other files that a runtime may read, into the artifact ``folder``."""
+    def write(self, folder: Path, *, stock: bool = False) -> None:
+        """Write the tokenizer, and other files that a runtime may read, into the artifact ``folder``.
+
+        stock: write the tokenizer.json that ExecuTorch's tokenizer reads as the core does; see ``for_stock_runners``.
+        """
         for name in COPIED_FILES:
             if (self.folder / name).is_file():
                 shutil.copyfile(self.folder / name, folder / name)
@@ -73,7 +76,8 @@ class TokenizerFiles:
         for path in sorted((self.folder / "additional_chat_templates").glob("*.jinja")):
             shutil.copyfile(path, folder / f"chat_template.{path.name}")
         if self.tokenizer is not None:
-            (folder / TOKENIZER).write_text(self._content(self.tokenizer), encoding="utf-8")
+            content = self._content(self.tokenizer)
+            (folder / TOKENIZER).write_text(for_stock_runners(content) if stock else content, encoding="utf-8")
         config = read_object(folder / TOKENIZER_CONFIG) or self.special
         if self.tokenizer is not None and config:
             config = _as_written(config)
@@ -89,6 +93,29 @@ class TokenizerFiles:
         own, limits = Tokenizer.from_str(text), json.loads(text)
         plain = limits.get("truncation") is None and limits.get("padding") is None
         return text if plain and same_tokenizer(own, tokenizer) else str(tokenizer.to_str())
+
+
+def for_stock_runners(text: str) -> str:
+    """Return a tokenizer.json without Unicode's form NFC, or as it is without it.
+
+    ExecuTorch's tokenizer takes letters apart for NFC and does not compose them again: it reads "Müller" as "Muller".
+    """
+    content = json.loads(text)
+    normalizer = _without_nfc(content.get("normalizer"))
+    if normalizer == content.get("normalizer"):
+        return text
+    return json.dumps({**content, "normalizer": normalizer}, ensure_ascii=False)
+
+
+def _without_nfc(normalizer: Any) -> Any:
+    """Return a normalizer without NFC, None if nothing is left."""
+    match normalizer:
+        case {"type": "NFC"}:
+            return None
+        case {"type": "Sequence", "normalizers": list(parts)}:
+            left = [part for part in map(_without_nfc, parts) if part is not None]
+            return {**normalizer, "normalizers": left} if left else None
+    return normalizer
 
 
 def _as_written(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,13 +29,13 @@ from hybridge.runtime.artifacts.manifest import (
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions, PictureDescription
 
 
-def write_tokenizer(loaded: LoadedModel, folder: Path, steps: ExportProgress) -> None:
+def write_tokenizer(loaded: LoadedModel, folder: Path, steps: ExportProgress, *, stock: bool = False) -> None:
     """Write the tokenizer's files into ``folder``, and warn of what is missing or was converted.
 
-    Raises CheckpointError and OSError.
+    stock: write them for ExecuTorch's own runners. Raises CheckpointError and OSError.
     """
     tokenizer = loaded.source.tokenizer
-    tokenizer.write(folder)
+    tokenizer.write(folder, stock=stock)
     if tokenizer.note:
         steps.warn(tokenizer.note)
     if ignored := loaded.end_of_text.ignored:

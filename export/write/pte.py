@@ -72,7 +72,7 @@ class PteWriter:
     def write(self, loaded: LoadedModel, folder: Path, steps: ExportProgress, calibrated: Calibrated | None = None) -> Manifest:
         """Write the artifact into ``folder``. Raises ExportFailedError and OSError."""
         options, model, pictures = self.options, loaded.model, self.pictures
-        write_tokenizer(loaded, folder, steps)
+        write_tokenizer(loaded, folder, steps, stock=options.kernels == "llm")
         drafter_weights = self._load_drafter(loaded, steps)
         if is_packed(options):
             with steps.step("Packing the weights"):
