@@ -1,4 +1,4 @@
-"""What may be at a path that a writer is given: devices, pipes, links and mount points of the tests' own."""
+"""Make what a writer may find at a path: devices, pipes, links and mount points of the tests' own."""
 
 from __future__ import annotations
 

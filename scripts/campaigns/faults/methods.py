@@ -36,8 +36,8 @@ FIRST_SLOT = "the first slot"
 LOSING_SLOTS = ("reset", "first prefill", "draft", "decode over a slot", "verify over a slot")
 
 
-class What(IntEnum):
-    """What fails; see failing_steps.cpp."""
+class FailingStep(IntEnum):
+    """The steps of a method that can be made to fail; see failing_steps.cpp."""
 
     ALLOCATION = 1
     KERNEL = 2
@@ -46,7 +46,7 @@ class What(IntEnum):
 class Faults(Protocol):
     """Failures inside methods."""
 
-    def arm(self, what: What, number: int) -> None:
+    def arm(self, what: FailingStep, number: int) -> None:
         """Let the step of that number fail from now on."""
 
     def disarm(self) -> bool:
@@ -61,7 +61,7 @@ class Preloaded:
         self._library.wrap_kernels()
         self._number = 0
 
-    def arm(self, what: What, number: int) -> None:
+    def arm(self, what: FailingStep, number: int) -> None:
         self._number = number
         self._library.fail_at(int(what), number)
 
@@ -178,7 +178,7 @@ class Trial:
         for method in self.calls:
             self.before(method)
             expected = self.follow()
-            for what in What:
+            for what in FailingStep:
                 for number in self._numbers(method, what):
                     case = f"{method}, {what.name.lower()} {number}"
                     try:
@@ -187,7 +187,7 @@ class Trial:
                         self.report.wrong.append(f"{case}: {type(error).__name__} {error}")
         return self.report
 
-    def _numbers(self, method: str, what: What) -> Iterator[int]:
+    def _numbers(self, method: str, what: FailingStep) -> Iterator[int]:
         """Make the call with each fault, until it has no more steps of that kind."""
         number = 1
         while True:

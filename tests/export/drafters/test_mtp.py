@@ -300,7 +300,7 @@ def test_first_drafts_after_a_kept_text_are_those_after_one_that_was_read(
 def test_a_next_turn_drafts_as_if_it_had_read_the_first(
     reference_and_session: tuple[MtpReference, Session], resumes: bool
 ) -> None:
-    """What the drafter had not read at the end of an answer was lost to the next turn."""
+    """The next turn lost the hidden states that the drafter had not read at the end of an answer."""
     reference, session = reference_and_session
     session.reset()
     cache = PrefixCache(session.model, 1 << 20)

@@ -95,7 +95,7 @@ def test_many_wrong_sizes_of_any_family_are_refused(tmp_path: Path, model_type: 
     ],
 )
 def test_a_size_beyond_any_models_is_named(tmp_path: Path, model_type: str, name: str, value: int) -> None:
-    """Each laid out a cache of it, or so many layers, before anybody looked."""
+    """Before, a cache or layers of that size were laid out before anything was checked."""
     save_checkpoint(tmp_path, tiny_config(model_type))
     edit_json(tmp_path / "config.json", **{name: value})
     with at_once():

@@ -47,7 +47,7 @@ def put(make: Callable[[Path], None], path: Path) -> None:
 
 
 def refused(load: Callable[[], object]) -> str:
-    """What is said, by a process of its own that is given up after a while."""
+    """Return "accepted" or the error of ``load``, which runs in a process of its own with a time limit."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
 

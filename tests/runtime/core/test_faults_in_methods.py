@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from babbling import babble, talk, tokens_of
-from campaigns.faults.methods import Trial, What, try_methods
+from campaigns.faults.methods import FailingStep, Trial, try_methods
 from store import demo_folder
 from store import exported as stored
 from table import VOCABULARY, Table
@@ -83,9 +83,9 @@ class LineFaults:
     def __init__(self, module: str) -> None:
         self._module, self._number, self._lines = module, 0, 0
 
-    def arm(self, what: What, number: int) -> None:
+    def arm(self, what: FailingStep, number: int) -> None:
         self._number, self._lines = number, 0
-        if what is What.ALLOCATION:
+        if what is FailingStep.ALLOCATION:
             return
         sys.settrace(lambda frame, *_: self._trace if frame.f_code.co_filename.endswith(self._module) else None)
 

@@ -104,7 +104,7 @@ def fill(session: Session, byte: int) -> None:
 
 
 def test_a_saved_state_has_the_rows_of_its_text(session: Session, tmp_path: Path) -> None:
-    """What is bounded, tokens, and rows in use; three tokens of a context of 1,024 once took 47 MB."""
+    """A file holds bounded states, tokens and the rows in use; three tokens of a context of 1,024 once took 47 MB."""
     sizes = []
     for tokens in ([1, 2, 3], [4] * 20):
         session.prefill(tokens)
