@@ -151,14 +151,13 @@ class OpenChat:
 
         def on_piece(piece: Any, _: object) -> int:
             each: PieceStruct = piece.contents
-            if self._error is not None:
-                return 0  # a signal's handler may have raised before the core was in the call
             try:
                 wanted = show(text_at(each.content, each.content_size), text_at(each.reasoning, each.reasoning_size))
             except BaseException as error:
                 self._fail(error)
                 return 0
-            return wanted is not False
+            # A signal's handler may have raised before the core was in the call: its cancel was for no call then.
+            return wanted is not False and self._error is None
 
         stops = (ctypes.c_char_p * len(stop))(*(CText("a stop string", utf8(each)) for each in stop))
         given = None if options is None else byref(options)
