@@ -76,7 +76,7 @@ FEATURES = (
     Break("the prefix cache's budget", "runtime/native/hybridge/prefix_cache.h", "while (bytes_ > budget_)",
           "while (bytes_ > 2 * budget_)", "checkpoints checkpoint_folder"),
     Break("saved states are checked", "runtime/native/hybridge/state_file.h",
-          "header.checksum == fnv1a(content.data(), content.size(), model)", "true", "state_file native_core"),
+          "left_ == 0 && checksum == wanted", "left_ == 0", "state_file native_core"),
     Break("evaluate's divergence", "export/check/evaluate.py", "(want.exp() * (want - got)).sum(-1)",
           "(got.exp() * (want - got)).sum(-1)", "comparison evaluate"),
     Break("validation notices another model", "export/check/validate.py",
