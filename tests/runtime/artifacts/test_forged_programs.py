@@ -24,7 +24,7 @@ from forgery import forge
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.manifest import PROGRAM
-from hybridge.runtime.core.interface import Handle, Status
+from hybridge.runtime.core.interface import CText, Handle, Status
 from hybridge.runtime.core.library import load
 
 RAN, FAILED = 0, 1
@@ -186,5 +186,5 @@ def test_a_program_that_answers_with_no_tensors_is_refused(artifact: Path, forge
         Session.load(tmp_path / "artifact")
     # The core refuses it too: apps have no other check.
     model, session = Handle(), Handle()
-    assert load().hybridge_model_open(str(tmp_path / "artifact/model.pte").encode(), byref(model)) == Status.OK
+    assert load().hybridge_model_open(CText("the path", bytes(tmp_path / "artifact/model.pte")), byref(model)) == Status.OK
     assert load().hybridge_session_open(model, byref(session)) == Status.INVALID_FILE
