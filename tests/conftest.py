@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -78,8 +79,13 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _collected() -> Iterator[None]:
-    """Keep later collections from walking what a module's tests leave behind: graphs are objects by the million."""
+    """Keep later collections from walking what a module's tests leave behind: graphs are objects by the million.
+
+    The last failed test's variables go as well: an open session among them would keep others from setting threads.
+    """
     yield
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
     gc.collect()
     gc.freeze()
 

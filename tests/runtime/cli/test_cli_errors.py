@@ -81,7 +81,7 @@ def paths(checkpoint: Path, artifact: Path, tmp_path_factory: pytest.TempPathFac
     other, huge, adapter = (tmp_path_factory.mktemp(name) for name in ("other", "huge", "adapter"))
     save_adapter(adapter)
     save_checkpoint(other, tiny_config("qwen3_5_text", num_hidden_layers=2, vocab_size=100))
-    tiny_config("llama", head_dim=1 << 22).save_pretrained(huge)
+    tiny_config("llama", head_dim=1 << 20).save_pretrained(huge)
     return {"checkpoint": checkpoint, "artifact": artifact, "other": other, "huge": huge, "adapter": adapter, "tmp": tmp_path}
 
 
