@@ -27,7 +27,7 @@ from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import stored_rounder
 from hybridge.export.quantize.quantize import is_lossy
 from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
-from hybridge.export.source.tokenizer import for_stock_runners
+from hybridge.export.source.tokenizer import without_nfc
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.drafters import BlockDrafter, Context, Proposal
@@ -393,9 +393,9 @@ def compare_texts(artifact: Artifact, loaded: LoadedModel) -> TextCheck:
     wanted = loaded.source.tokenizer
     if artifact.tokenizer is None or wanted.tokenizer is None:
         return TextCheck()
-    is_stock = artifact.manifest.options.kernels == "llm" and artifact.manifest.options.format == "pte"
+    stock = artifact.manifest.stock_tokenizer
     text = wanted.tokenizer.to_str()
-    reference = Reference.from_str(for_stock_runners(text) if is_stock else text)
+    reference = Reference.from_str(without_nfc(text) if stock is not None and stock.without_nfc else text)
     return compare_tokenizers(Tokenizer.of(artifact), reference, [*wanted.special.values()])
 
 

@@ -64,11 +64,8 @@ class TokenizerFiles:
                 "this model by --tokenizer, or take its files out of the folder: the artifact then takes token ids alone."
             ) from None
 
-    def write(self, folder: Path, *, stock: bool = False) -> None:
-        """Write the tokenizer, and other files that a runtime may read, into the artifact ``folder``.
-
-        stock: write the tokenizer.json that ExecuTorch's tokenizer reads as the core does; see ``for_stock_runners``.
-        """
+    def write(self, folder: Path) -> None:
+        """Write the tokenizer, and other files that a runtime may read, into the artifact ``folder``."""
         for name in COPIED_FILES:
             if (self.folder / name).is_file():
                 shutil.copyfile(self.folder / name, folder / name)
@@ -76,8 +73,7 @@ class TokenizerFiles:
         for path in sorted((self.folder / "additional_chat_templates").glob("*.jinja")):
             shutil.copyfile(path, folder / f"chat_template.{path.name}")
         if self.tokenizer is not None:
-            content = self._content(self.tokenizer)
-            (folder / TOKENIZER).write_text(for_stock_runners(content) if stock else content, encoding="utf-8")
+            (folder / TOKENIZER).write_text(self._content(self.tokenizer), encoding="utf-8")
         config = read_object(folder / TOKENIZER_CONFIG) or self.special
         if self.tokenizer is not None and config:
             config = _as_written(config)
@@ -95,11 +91,8 @@ class TokenizerFiles:
         return text if plain and same_tokenizer(own, tokenizer) else str(tokenizer.to_str())
 
 
-def for_stock_runners(text: str) -> str:
-    """Return a tokenizer.json without Unicode's form NFC, or as it is without it.
-
-    ExecuTorch's tokenizer takes letters apart for NFC and does not compose them again: it reads "Müller" as "Muller".
-    """
+def without_nfc(text: str) -> str:
+    """Return a tokenizer.json without Unicode's form NFC; the same text if it has none."""
     content = json.loads(text)
     normalizer = _without_nfc(content.get("normalizer"))
     if normalizer == content.get("normalizer"):

@@ -24,18 +24,19 @@ from hybridge.runtime.artifacts.manifest import (
     Manifest,
     MethodEntry,
     OnnxEntry,
+    StockTokenizerEntry,
     StoredBits,
 )
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions, PictureDescription
 
 
-def write_tokenizer(loaded: LoadedModel, folder: Path, steps: ExportProgress, *, stock: bool = False) -> None:
+def write_tokenizer(loaded: LoadedModel, folder: Path, steps: ExportProgress) -> None:
     """Write the tokenizer's files into ``folder``, and warn of what is missing or was converted.
 
-    stock: write them for ExecuTorch's own runners. Raises CheckpointError and OSError.
+    Raises CheckpointError and OSError.
     """
     tokenizer = loaded.source.tokenizer
-    tokenizer.write(folder, stock=stock)
+    tokenizer.write(folder)
     if tokenizer.note:
         steps.warn(tokenizer.note)
     if ignored := loaded.end_of_text.ignored:
@@ -99,6 +100,7 @@ def manifest_of(
     onnx: OnnxEntry | None = None,
     drafter: DrafterDescription | None = None,
     pictures: PictureDescription | None = None,
+    stock_tokenizer: StockTokenizerEntry | None = None,
 ) -> Manifest:
     """Return the manifest of the files in ``folder``, with the installed versions of ``libraries``."""
     chats = chat_format_of(folder, pictures)
@@ -123,4 +125,5 @@ def manifest_of(
         pictures=pictures,
         chat_format=chats.entry,
         without_chat_format=chats.reason,
+        stock_tokenizer=stock_tokenizer,
     )

@@ -27,6 +27,7 @@ from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.write.manifest import WeightFigures, manifest_of, weight_bytes, write_tokenizer
 from hybridge.export.write.methods import State, build_cache, build_encoder, build_methods
 from hybridge.export.write.stock_runner import stock_methods
+from hybridge.export.write.stock_tokenizer import adapt_to_stock_runners
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
@@ -72,7 +73,8 @@ class PteWriter:
     def write(self, loaded: LoadedModel, folder: Path, steps: ExportProgress, calibrated: Calibrated | None = None) -> Manifest:
         """Write the artifact into ``folder``. Raises ExportFailedError and OSError."""
         options, model, pictures = self.options, loaded.model, self.pictures
-        write_tokenizer(loaded, folder, steps, stock=options.kernels == "llm")
+        write_tokenizer(loaded, folder, steps)
+        stock_tokenizer = adapt_to_stock_runners(folder, steps) if options.kernels == "llm" else None
         drafter_weights = self._load_drafter(loaded, steps)
         if is_packed(options):
             with steps.step("Packing the weights"):
@@ -111,6 +113,7 @@ class PteWriter:
             libraries=("torch", "executorch", "transformers"),
             drafter=drafter.description if drafter else None,
             pictures=pictures,
+            stock_tokenizer=stock_tokenizer,
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         if vocabulary and rows and vocabulary.source == "self":

@@ -136,6 +136,19 @@ class CalibrationEntry(Entry):
     stored: Annotated[dict[Name, StoredEntry], Field(max_length=MOST_WEIGHTS)]
 
 
+class StockTokenizerEntry(Entry):
+    """How ExecuTorch's tokenizer, that of stock runners, reads ``tokenizer.json``, by texts that the export compared.
+
+    texts: texts compared, 0 if it cannot load the file; equal: those that have a Session's tokens; difference: the reason if
+    not all are equal, otherwise empty; without_nfc: Unicode's form NFC, which it gets wrong, was left out of the file.
+    """
+
+    texts: Size
+    equal: Size
+    difference: Annotated[str, StringConstraints(max_length=1 << 12)] = ""
+    without_nfc: bool = False
+
+
 class Manifest(Entry):
     """The whole of ``manifest.json`` but for its own checksum."""
 
@@ -162,6 +175,9 @@ class Manifest(Entry):
     chat_format: ChatFormatEntry | None = None
     without_chat_format: Annotated[
         str | None, StringConstraints(max_length=1 << 12), Field(description="why there is no chat format")
+    ] = None
+    stock_tokenizer: Annotated[
+        StockTokenizerEntry | None, Field(description="whether stock runners read the same tokens; for --kernels llm alone")
     ] = None
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +13,7 @@ from gguf_files import random_model, save_gguf
 from llama_cpp_tokens import CUTS, reference
 from tiny import save_tokenizer
 from tokenizer_folders import SPECIAL, TEXT, added_token, save_sentencepiece, save_tiktoken, save_vocabulary, write_json
-from tokenizer_zoo import ZOO, odd_texts
+from tokenizer_zoo import odd_texts
 from tokenizers import ByteLevelBPETokenizer, Tokenizer, processors
 from transformers import AutoTokenizer
 
@@ -21,7 +21,7 @@ from hybridge.cache.errors import CheckpointError, ValidationError
 from hybridge.export.check.validate import ValidationReport, compare_tokenizers
 from hybridge.export.source.gguf.checkpoint import PRE_TOKENIZERS, read_gguf_tokenizer, write_tokenizer_files
 from hybridge.export.source.gguf.file import open_gguf
-from hybridge.export.source.tokenizer import TokenizerFiles, read_tokenizer
+from hybridge.export.source.tokenizer import read_tokenizer
 from hybridge.runtime.cli.run import as_message, as_text
 from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
 
@@ -312,29 +312,3 @@ def test_a_chat_has_the_bos_of_its_template_and_no_other(tmp_path: Path, written
     message = as_message(tokenizer, "the tokens", (), lambda messages: written + str(messages[-1]["content"]))
     assert message.ids.count(0) == bool(written)
     assert as_text(tokenizer, "the tokens").ids.count(0) == 1
-
-
-STOCK = ("gpt2", "gpt2 with a blank in front", "qwen", "llama3", "gpt-4o", "smollm", "llama2", "gemma")
-"""Kinds of ``ZOO`` that ExecuTorch's tokenizer reads."""
-
-
-def check_a_stock_file(folder: Path, kind: str, texts: Iterable[str]) -> None:
-    stock = pytest.importorskip("pytorch_tokenizers.pytorch_tokenizers_cpp").HFTokenizer()
-    TokenizerFiles(folder=folder, tokenizer=ZOO[kind]()).write(folder, stock=True)
-    stock.load(str(folder / "tokenizer.json"))
-    own = CoreTokenizer.from_file(folder / "tokenizer.json")
-    for text in texts:
-        assert list(stock.encode(text, 0, 0)) == own.encode(text, around=False).ids, repr(text)
-
-
-@pytest.mark.parametrize("kind", STOCK)
-def test_the_file_for_stock_runners_has_our_tokens_there(tmp_path: Path, kind: str) -> None:
-    """With NFC in it, "Müller" was "Muller"."""
-    check_a_stock_file(tmp_path, kind, ["Müller", "한국어", *odd_texts(60, SPECIAL), *map(chr, range(0xC0, 0xD800, 211))])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", STOCK)
-def test_every_character_has_our_tokens_there(tmp_path: Path, kind: str) -> None:
-    characters = (chr(code) for code in range(1, 0x30000) if not 0xD800 <= code < 0xE000)
-    check_a_stock_file(tmp_path, kind, [*odd_texts(10_000, SPECIAL), *characters])
