@@ -38,6 +38,7 @@ struct Gates {
 struct Shape {
   int64_t T, key_heads, heads, K, V;
   bool by_channel;
+  int64_t head_size() const { return K * V; }  // of a state
   int64_t row() const { return 2 * key_heads * K + heads * V; }
   int64_t decays() const { return by_channel ? heads * K : heads; }
   int64_t key_head(int64_t head) const { return head / (heads / key_heads); }
@@ -46,7 +47,7 @@ struct Shape {
 // Inputs of some tokens for one head, the same for all columns of its state, and their errors where nobody else keeps them. Rows are
 // padded with zeros to whole vectors.
 struct Tokens {
-  // Numbers for so many tokens.
+  // Returns how many numbers `most` tokens take.
   static int64_t size(int64_t most, const Shape& s) { return product(most + 1, 8 * padded(s.K) + 2 * most + 2 + s.V); }
 
   Tokens(float* next, int64_t most, const Shape& s) : stride(padded(s.K)) {
@@ -317,20 +318,6 @@ struct Sizes {
   }
 };
 
-// f(batch, head, scratch for so many tokens) for each of them, in threads; false where there is no memory, and none was called.
-template <typename F>
-bool for_heads(KernelRuntimeContext& context, int64_t batch, const Shape& shape, int64_t most, const F& f) {
-  const int64_t count = batch * shape.heads, each = shape.K * shape.V * 2 * sizeof(float);
-  const Workspaces<float> workspaces(context, count, each, Tokens::size(most, shape));
-  if (!workspaces) return false;
-  parallel(count, each, [&](int64_t begin, int64_t end) {
-    const auto own = workspaces.take();
-    Tokens tokens(own.memory(), most, shape);
-    for (int64_t item = begin; item < end; ++item) f(item / shape.heads, item % shape.heads, tokens);
-  });
-  return true;
-}
-
 Gates gates_of(const Tensor& decay, const Tensor& beta, const Tensor& rate, const Tensor& bias, std::optional<double> floor, double strength, int64_t batch, const Shape& s) {
   return {data<float>(decay) + batch * s.T * s.decays(), data<float>(beta) + batch * s.T * s.heads, data<float>(rate), data<float>(bias), floor, float(strength)};
 }
@@ -342,8 +329,7 @@ Tensor& gated_delta_rule_out(KernelRuntimeContext& context, const Tensor& mixed,
   REQUIRE(sizes.agree(mixed, decay, beta, rate, bias, state, key_heads, out));
   REQUIRE(reads(count, n, 0, sizes.T));
   const Shape s = sizes.shape(key_heads);
-  const int64_t head_size = s.K * s.V;
-  const bool done = for_heads(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads<Tokens>(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
     float* answers = data<float>(out) + (batch * s.T * s.heads + head) * s.V;
     const Gates gates = gates_of(decay, beta, rate, bias, floor, strength, batch, s);
@@ -352,7 +338,7 @@ Tensor& gated_delta_rule_out(KernelRuntimeContext& context, const Tensor& mixed,
       relate(tokens), fade_from_start(tokens, s.K), fade_to_end(tokens, s.K);
       const float* value = rows + first * s.row() + 2 * key_heads * s.K + head * s.V;
       columns_of<Form::EXTEND>(tokens.T, tokens, 0, s, {value, s.row(), answers + first * s.heads * s.V, s.heads * s.V,
-          tokens.error, s.V, data<float>(state) + (batch * s.heads + head) * head_size, s.V, LANES});
+          tokens.error, s.V, data<float>(state) + (batch * s.heads + head) * s.head_size(), s.V, LANES});
     }
     for (int64_t t = n; t < s.T; ++t) std::fill_n(answers + t * s.heads * s.V, s.V, 0.0f);
   });
@@ -385,15 +371,14 @@ Tensor& gated_delta_rule_verify_out(KernelRuntimeContext& context, const Tensor&
   REQUIRE(is<float>(staged_key, sizes.B, S, key_heads, s.K));
   REQUIRE(is<float>(staged_error, sizes.B, S, s.heads, s.V));
   REQUIRE(s.by_channel ? is<float>(staged_log_decay, sizes.B, S, s.heads, s.K) : is<float>(staged_log_decay, sizes.B, S, s.heads));
-  const int64_t head_size = s.K * s.V;
-  const bool done = for_heads(context, sizes.B, s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads<Tokens>(context, sizes.B, s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
     const Staged staged{data<float>(staged_key) + batch * S * key_heads * s.K, data<float>(staged_error) + batch * S * s.heads * s.V,
         data<float>(staged_log_decay) + batch * S * s.decays(), data<float>(staged_beta) + batch * S * s.heads};
     read_tokens(tokens, rows, gates_of(decay, beta, rate, bias, floor, strength, batch, s), s, head, 0, s.T);
     staged.keep(tokens, s, head);
     relate(tokens), fade_from_start(tokens, s.K);
-    float* read_only = const_cast<float*>(data<float>(state)) + (batch * s.heads + head) * head_size;
+    float* read_only = const_cast<float*>(data<float>(state)) + (batch * s.heads + head) * s.head_size();
     for (int64_t first = 0; first < s.T; first += MOST)
       columns_of<Form::VERIFY>(std::min<int64_t>(MOST, s.T - first), tokens, first, s, {rows + 2 * key_heads * s.K + head * s.V, s.row(),
           data<float>(out) + (batch * s.T * s.heads + head) * s.V, s.heads * s.V, staged.error + head * s.V, s.heads * s.V,
@@ -435,7 +420,7 @@ Tensor& gated_delta_rule_commit_out(KernelRuntimeContext& context, Tensor& state
   *data<int64_t>(out) = n;
   if (n == 0) return out;
   const auto at = [](const Tensor& tensor, int64_t batch) { return const_cast<float*>(data<float>(tensor)) + batch * tensor.numel() / tensor.size(0); };
-  const bool done = for_heads(context, B, s, std::min<int64_t>(MOST, n), [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads<Tokens>(context, B, s, std::min<int64_t>(MOST, n), [&](int64_t batch, int64_t head, Tokens& tokens) {
     const Staged staged{at(key, batch), at(error, batch), at(log_decay, batch), at(beta, batch)};
     for (int64_t first = 0; first < n; first += MOST) {
       read_staged(tokens, staged, s, head, first, std::min<int64_t>(MOST, n - first));

@@ -22,31 +22,24 @@ using executorch::runtime::KernelRuntimeContext;
 // In bytes or operations: what is worth waking other threads for, and the least that a thread takes at a time.
 constexpr int64_t WORTH_THREADS = 256 << 10, WORTH_TAKING = 32 << 10;
 
-// Into so many pieces work is cut at most. A thread takes the next one when it is done with its own, so that a phone's slow
-// cores do not hold up its fast ones; equal parts for all would be done when the slowest is.
-constexpr int64_t PIECES = 32;
-
-// Returns how many of `count` things are in one piece; `each` is what one of them costs, in bytes read or operations.
-inline int64_t piece_size(int64_t count, int64_t each) {
-  if (count < 2 || count <= WORTH_THREADS / each) return count;
-  return std::max({int64_t(1), WORTH_TAKING / each, (count + PIECES - 1) / PIECES});
+// Returns into how many pieces `count` things are cut; `each` is what one of them costs, in bytes read or operations.
+inline int64_t pieces_of(int64_t count, int64_t each) {
+  each = std::max<int64_t>(1, each);
+  if (count < 2 || count <= WORTH_THREADS / each) return 1;
+  return piece_count(count, WORTH_TAKING / each, pool_threads());
 }
 
 // f(begin, end) over parts of 0..count; `each` is what one of them costs, in bytes read or operations.
 template <typename F>
 void parallel(int64_t count, int64_t each, const F& f) {
-  each = std::max<int64_t>(1, each);
-  const int64_t size = piece_size(count, each);
-  if (size == count) return f(int64_t(0), count);
-  const auto piece = [&](int64_t index) { f(index * size, std::min((index + 1) * size, count)); };
-  run_pieces((count + size - 1) / size, count * each, [](void* run, int64_t index) { (*static_cast<decltype(piece)*>(run))(index); }, (void*)&piece);
+  const int64_t pieces = pieces_of(count, each);
+  if (pieces == 1) return f(int64_t(0), count);
+  const auto piece = [&](int64_t index) { f(index * count / pieces, (index + 1) * count / pieces); };
+  run_pieces(pieces, count * each, [](void* run, int64_t index) { (*static_cast<decltype(piece)*>(run))(index); }, (void*)&piece);
 }
 
 // Returns how many parts of parallel(count, each, …) run at the same time, at most.
-inline int64_t parts_at_once(int64_t count, int64_t each) {
-  const int64_t size = std::max<int64_t>(1, piece_size(count, std::max<int64_t>(1, each)));
-  return std::clamp<int64_t>((count + size - 1) / size, 1, pool_threads());
-}
+inline int64_t parts_at_once(int64_t count, int64_t each) { return std::min(pieces_of(count, each), pool_threads()); }
 
 // Memory for one call; freed with it. Null where there is none, and the call has failed.
 template <typename T>

@@ -24,6 +24,7 @@ inline int64_t padded(int64_t N) { return (N + LANES - 1) / LANES * LANES; }
 struct Shape {
   int64_t T, heads, groups, P, N;
   bool by_head;
+  int64_t head_size() const { return P * N; }  // of a state
   int64_t row() const { return by_head ? heads * (2 * N + P) : heads * P + 2 * groups * N; }
   int64_t group(int64_t head) const { return head / (heads / groups); }
   int64_t value(int64_t head) const { return by_head ? head * (2 * N + P) + 2 * N : head * P; }
@@ -46,7 +47,7 @@ struct Gates {
 
 // Inputs of some tokens for one head, the same for all rows of its state; keys and queries are padded to whole vectors.
 struct Tokens {
-  // Numbers for so many tokens.
+  // Returns how many numbers `most` tokens take.
   static int64_t size(int64_t most, const Shape& s) { return product(most, 3 * padded(s.N) + most + 3 + s.P); }
 
   Tokens(float* next, int64_t most, const Shape& s) : stride(padded(s.N)) {
@@ -158,20 +159,6 @@ void answer(const Tokens& tokens, const Shape& s, const float* value, int64_t va
     }
 }
 
-// f(batch, head, scratch for so many tokens) for each of them, in threads; false where there is no memory, and none was called.
-template <typename F>
-bool for_heads(KernelRuntimeContext& context, int64_t batch, const Shape& s, int64_t most, const F& f) {
-  const int64_t count = batch * s.heads, each = s.P * s.N * 2 * sizeof(float);
-  const Workspaces<float> workspaces(context, count, each, Tokens::size(most, s));
-  if (!workspaces) return false;
-  parallel(count, each, [&](int64_t begin, int64_t end) {
-    const auto own = workspaces.take();
-    Tokens tokens(own.memory(), most, s);
-    for (int64_t item = begin; item < end; ++item) f(item / s.heads, item % s.heads, tokens);
-  });
-  return true;
-}
-
 // mixed [B, T, C] with C as a row of the shape lies; state [B, H, P, N], rate [H].
 struct Sizes {
   Size B, T, H, P, N;
@@ -204,7 +191,7 @@ Tensor& linear_attention_out(KernelRuntimeContext& context, const Tensor& mixed,
   REQUIRE(reads(count, n, 0, sizes.T));
   const Shape s = sizes.shape(sizes.T, groups, by_head);
   const int64_t width = s.heads * s.P;
-  const bool done = for_heads(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads<Tokens>(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
     const Gates gates = gates_of(steps, bias, rate, start, low, high, batch);
     float *answers = data<float>(out) + batch * s.T * width + head * s.P, *own = data<float>(state) + (batch * s.heads + head) * s.P * s.N;
@@ -232,7 +219,7 @@ Tensor& linear_attention_verify_out(KernelRuntimeContext& context, const Tensor&
   REQUIRE(is<float>(staged_mixed, sizes.B, S, s.row()) && s.T <= S);
   REQUIRE(is<float>(staged_steps, sizes.B, S, s.heads));
   const int64_t width = s.heads * s.P;
-  const bool done = for_heads(context, sizes.B, s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads<Tokens>(context, sizes.B, s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float *rows = data<float>(mixed) + batch * s.T * s.row(), *value = rows + s.value(head);
     read_tokens(tokens, rows, gates_of(steps, bias, rate, start, low, high, batch), s, head, 0, s.T);
     for (int64_t t = 0; t < s.T; ++t) data<float>(staged_steps)[(batch * S + t) * s.heads + head] = tokens.step[t];
@@ -260,7 +247,7 @@ Tensor& linear_attention_commit_out(KernelRuntimeContext& context, Tensor& state
   const int64_t S = sizes.T;
   *data<int64_t>(out) = n;
   if (n == 0) return out;
-  const bool done = for_heads(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads<Tokens>(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
     float* own = data<float>(state) + (batch * s.heads + head) * s.P * s.N;
     for (int64_t first = 0; first < n; first += MOST) {
       const float* rows = data<float>(mixed) + (batch * S + first) * s.row();

@@ -51,4 +51,19 @@ class Workspaces {
   T* memory_;
 };
 
+// f(batch, head, tokens) for each head of a recurrence, in threads, each of which has Tokens(memory, most, shape) of its own; false
+// where there is no memory for them, and f was not called.
+template <typename Tokens, typename Shape, typename F>
+bool for_heads(KernelRuntimeContext& context, int64_t batch, const Shape& shape, int64_t most, const F& f) {
+  const int64_t count = batch * shape.heads, each = shape.head_size() * 2 * sizeof(float);
+  const Workspaces<float> workspaces(context, count, each, Tokens::size(most, shape));
+  if (!workspaces) return false;
+  parallel(count, each, [&](int64_t begin, int64_t end) {
+    const auto own = workspaces.take();
+    Tokens tokens(own.memory(), most, shape);
+    for (int64_t item = begin; item < end; ++item) f(item / shape.heads, item % shape.heads, tokens);
+  });
+  return true;
+}
+
 }  // namespace hybridge::inline INSTRUCTION_SET

@@ -130,5 +130,5 @@ def test_sessions_that_share_a_state_are_found(kernels_artifact: Path, monkeypat
 def test_the_c_interface_has_no_data_races(rounds: int) -> None:
     demo = demo_folder()
     models = demo / "hybridge-demo", demo / "hybridge-demo-draft"
-    fine, said = checks.under_the_thread_sanitizer(native_program("threads"), *models, rounds)
+    fine, said = checks.under_the_thread_sanitizer(native_program("threads_sanitized"), *models, rounds)
     assert fine, said

@@ -25,7 +25,8 @@
 namespace hybridge {
 namespace {
 
-// Time that a thread waits for more work without sleeping: longer than a method computes alone between two kernels.
+// Time that a thread waits for more work, or for others to end theirs, without sleeping: longer than a method computes alone
+// between two kernels.
 constexpr auto LOOKOUT = std::chrono::microseconds(100);
 
 void pause() {
@@ -81,7 +82,16 @@ class Pool {
     job.work();
     // Later threads see no job, and earlier ones are counted: either this sees the count, or they see no job.
     job_ = nullptr;
-    while (inside_ != 0) pause();
+    wait_for_others();
+  }
+
+  // A thread that is inside may have lost its processor, perhaps to this one: after a while this one sleeps.
+  void wait_for_others() {
+    for (const auto end = std::chrono::steady_clock::now() + LOOKOUT; std::chrono::steady_clock::now() < end;) {
+      for (int i = 0; i < 32; ++i, pause())
+        if (inside_ == 0) return;
+    }
+    for (int inside; (inside = inside_) != 0;) inside_.wait(inside);
   }
 
   void announce() {
@@ -94,7 +104,7 @@ class Pool {
       seen = another(seen);
       ++inside_;
       if (Job* job = job_) job->work();
-      --inside_;
+      if (--inside_ == 0) inside_.notify_one();
     }
   }
 

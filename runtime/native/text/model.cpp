@@ -219,8 +219,8 @@ class BytePairs : public Model {
       tokens.push_back({symbol.id, begin, end});
       begin = end;
     }
-    if (symbols.capacity() > MOST_KEPT) symbols = {};
-    if (queue.capacity() > MOST_KEPT) queue = {};
+    if (symbols.capacity() > MOST_KEPT) std::vector<Symbol>().swap(symbols);
+    if (queue.capacity() > MOST_KEPT) std::vector<Candidate>().swap(queue);
   }
 
   static constexpr size_t MOST_KEPT = 1 << 14;  // of a long word; memory of a thread's next one

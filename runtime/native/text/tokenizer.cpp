@@ -7,6 +7,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include "decoder.h"
 #include "grammar/token_bytes.h"
 #include "json.h"
@@ -70,6 +74,20 @@ class Matcher {
   std::unordered_map<uint32_t, uint32_t> ids_;  // by the node at which a text ends
   std::array<bool, 256> first_{};
   uint32_t nodes_ = 1;
+};
+
+// Gives the memory of a long text's words, of which there are millions, back to the system: glibc keeps it otherwise.
+class GiveBack {
+ public:
+  explicit GiveBack(size_t bytes) : bytes_(bytes) {}
+  ~GiveBack() {
+#ifdef __GLIBC__
+    if (bytes_ > (1 << 20)) malloc_trim(0);
+#endif
+  }
+
+ private:
+  [[maybe_unused]] size_t bytes_;
 };
 
 // The parts of a text that people wrote.
@@ -391,6 +409,7 @@ Tokenizer::~Tokenizer() = default;
 
 std::vector<TextToken> Tokenizer::encode(std::string_view given, bool special, std::span<const TextPart> people) const {
   const Parts& parts = *parts_;
+  const GiveBack after_all_else(given.size());
   std::string repaired;
   std::vector<TextPart> people_there;
   if (!is_valid_utf8(given)) {

@@ -59,7 +59,7 @@ def main() -> int:
 
             from campaigns.processes.checks import under_the_thread_sanitizer
 
-            program, demo = native_program("threads"), demo_folder()
+            program, demo = native_program("threads_sanitized"), demo_folder()
             models = demo / "hybridge-demo", demo / "hybridge-demo-draft"
             failed |= report(SANITIZED, 20, "hybridge", lambda: under_the_thread_sanitizer(program, *models, 20))
     return 1 if failed else 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 from random_tokenizers import as_bytes, random_text, random_tokenizer
+from tokenizer_zoo import ZOO
 from tokenizers import Tokenizer as Reference
 
 from hybridge.cache.errors import ArtifactError, UsageError
@@ -240,6 +243,30 @@ def test_special_tokens_that_people_spell_are_read_once() -> None:
     begin = time.perf_counter()
     assert tokenizer.encode(text, plain=[(0, len(text))]).ids == [3, 4, 5, 6, 0] * 20_000
     assert time.perf_counter() - begin < 5
+
+
+MEMORY = """
+import ctypes, sys
+from hybridge.runtime.core.library import load
+from hybridge.runtime.core.tokenizer import Tokenizer
+
+def resident():
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmRSS"))
+
+tokenizer = Tokenizer(sys.stdin.buffer.read())
+tokenizer.encode("the tokens")
+before, count, text = resident(), ctypes.c_size_t(), b"the tokens of a text, 12 " * 200_000
+load().hybridge_tokenizer_encode(tokenizer.handle, text, len(text), 0, None, 0, None, None, 0, ctypes.byref(count))
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_long_text_leaves_no_memory_behind() -> None:
+    """16 MB of text left 535 MB."""
+    data = ZOO["llama2"]().to_str().encode()  # to which all of a text is one word
+    done = subprocess.run([sys.executable, "-c", MEMORY], input=data, capture_output=True, check=True)
+    assert int(done.stdout) < 20 << 20
 
 
 # Ids

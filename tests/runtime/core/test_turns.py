@@ -42,9 +42,10 @@ def session(model: Model) -> Session:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer's options are those of Linux")
-def test_turns_cancels_and_closes_of_two_models(demo: Path) -> None:
-    """In C, under the thread sanitizer; each step would wait for ever if it waited for another session."""
-    words = [native_program("turns"), demo, demo_folder() / "hybridge-demo-draft/model.pte", *map(str, PROMPT)]
+@pytest.mark.parametrize("program", ["turns", pytest.param("turns_sanitized", marks=pytest.mark.thorough)])
+def test_turns_cancels_and_closes_of_two_models(demo: Path, program: str) -> None:
+    """In C, plain and under the thread sanitizer; each step would wait for ever if it waited for another session."""
+    words = [native_program(program), demo, demo_folder() / "hybridge-demo-draft/model.pte", *map(str, PROMPT)]
     environment = os.environ | {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1 halt_on_error=1"}
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=400, check=False)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-3000:]
