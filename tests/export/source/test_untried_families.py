@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny import save_lively_checkpoint, tiny_config
-from transformers import AutoConfig
+from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from zoo.sizes import SIZES
 from zoo.untried import UNTRIED
 
 from hybridge.cache.errors import UnsupportedModelError, ValidationError
 from hybridge.export import api
 from hybridge.export.check import validate as validation
-from hybridge.export.check.oracle import eager_session, uncached
+from hybridge.export.check.oracle import disturbed, eager_session, uncached
 from hybridge.export.check.random_program import Oracle
+from hybridge.export.check.validate import MOST_ROUNDING, TOLERANCE, ValidationReport, validate
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
 
 SMALL = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0)
+UNSCALED = tiny_config("granite_swa", 1)
+"""Attention's scores are products that nothing divides: with large weights they are in the hundreds."""
 VARIANTS = [(family, variant) for family, sizes in UNTRIED.items() for variant in range(len(sizes))]
 
 
@@ -48,6 +52,47 @@ def test_a_head_dim_of_null_is_what_the_heads_leave(tmp_path: Path) -> None:
     want = uncached(load_checkpoint(tmp_path).model)([5, 6, 7])
     (tmp_path / "config.json").write_text(json.dumps(config | {"head_dim": None}))
     assert uncached(load_checkpoint(tmp_path).model)([5, 6, 7]).equal(want)
+
+
+def scaled(folder: Path, config: PreTrainedConfig, factor: int) -> PreTrainedModel:
+    """Return a checkpoint's model whose weights are ``factor`` times as large as a lively one's, but for the embedding."""
+    model = lively(tiny_model(config))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1 and "embed" not in name:
+                weight.mul_(factor)
+    model.save_pretrained(folder)
+    return load_checkpoint(folder).model
+
+
+def validated(model: PreTrainedModel, oracle: Oracle, *, is_sure: bool = False) -> ValidationReport:
+    """Validate a session of ``model``; is_sure: as if float32 were sure of all logits."""
+    other = None if is_sure else disturbed(model, oracle)
+    counts = {"programs": 2, "prompts": 0, "new_tokens": 1, "seed": 0}
+    return validate(eager_session(model, SMALL), oracle, **counts, notify=lambda *_: None, disturbed=other)  # type: ignore[arg-type]
+
+
+def test_a_model_of_whose_logits_float32_is_not_sure_is_not_refused(tmp_path: Path) -> None:
+    """The reference's logits and ours differ by more than 2e-05 there, and each from those of float64 as much."""
+    model = scaled(tmp_path, UNSCALED, 16)
+    report = validated(model, uncached(model))
+    assert not validated(model, uncached(model), is_sure=True).passed
+    assert report.passed
+    assert TOLERANCE < report.worst_relative < report.tolerance < MOST_ROUNDING
+
+
+@pytest.mark.parametrize(("factor", "wrong"), [(16, 3e-3), (1, 3e-5)])
+def test_an_error_that_rounding_does_not_explain_is_refused(tmp_path: Path, factor: int, wrong: float) -> None:
+    model = scaled(tmp_path, UNSCALED, factor)
+    right = uncached(model)
+
+    def other(tokens: Sequence[int]) -> torch.Tensor:
+        logits = right(tokens)
+        return logits + wrong * logits.abs().max() * (torch.arange(131) % 2)
+
+    report = validated(model, other)
+    assert not report.passed
+    assert report.tolerance <= MOST_ROUNDING
 
 
 @pytest.mark.parametrize("model_type", ["bert", "deepseek_v3", "mpt", "rwkv", "made_up"])
