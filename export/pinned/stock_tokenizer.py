@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -45,6 +44,8 @@ def encode(path: Path, texts: Sequence[str]) -> list[list[int] | None]:
 def main() -> None:
     """Load a file and encode the texts from stdin."""
     sys.path[:] = json.loads(sys.argv[1])
+    import resource  # which Windows lacks
+
     for kind, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, int(sys.argv[3]))):
         try:
             resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
