@@ -79,6 +79,7 @@ def compare(content: str) -> StockTokenizerEntry:
 def texts_to_compare(tokenizer: Tokenizer) -> Iterator[str]:
     """Yield texts with every character up to U+2FFFF, every token, every added token between others, and random mixtures."""
     yield from PIECES
+    yield from (f"<0x{byte:02X}>" for byte in range(256))  # the names of byte tokens, which are no text of theirs
     for first in (*range(0, 0xD800, TOGETHER), *range(0xE000, 0x30000, TOGETHER)):
         yield "".join(map(chr, range(first, first + TOGETHER)))
     added = list(islice(tokenizer.added_tokens().values(), MOST_ADDED))
