@@ -78,12 +78,12 @@ def _threads() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _collected() -> Iterator[None]:
-    """Keep later collections from walking what a module's tests leave behind: graphs are objects by the million.
+def _collected() -> None:
+    """Keep later collections from walking what the modules before left: graphs are objects by the million.
 
-    The last failed test's variables go as well: an open session among them would keep others from setting threads.
+    The last failed test's variables go as well. An open session among them, or one that was frozen while a test still had
+    it, would keep others from setting the number of threads.
     """
-    yield
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         vars(sys).pop(name, None)
     gc.collect()
