@@ -137,7 +137,7 @@ class CalibrationEntry(Entry):
 
 
 class StockTokenizerEntry(Entry):
-    """How ExecuTorch's tokenizer, that of stock runners, reads ``tokenizer.json``, by texts that the export compared.
+    """A comparison of the tokens that ExecuTorch's tokenizer, which stock runners use, and a Session have for texts.
 
     texts: texts compared, 0 if it cannot load the file; equal: those that have a Session's tokens; difference: the reason if
     not all are equal, otherwise empty; without_nfc: Unicode's form NFC, which it gets wrong, was left out of the file.

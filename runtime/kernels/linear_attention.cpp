@@ -194,7 +194,7 @@ Tensor& linear_attention_out(KernelRuntimeContext& context, const Tensor& mixed,
   const bool done = for_heads<Tokens>(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
     const Gates gates = gates_of(steps, bias, rate, start, low, high, batch);
-    float *answers = data<float>(out) + batch * s.T * width + head * s.P, *own = data<float>(state) + (batch * s.heads + head) * s.P * s.N;
+    float *answers = data<float>(out) + batch * s.T * width + head * s.P, *own = data<float>(state) + (batch * s.heads + head) * s.head_size();
     for (int64_t first = 0; first < n; first += MOST) {
       const float* value = rows + first * s.row() + s.value(head);
       read_tokens(tokens, rows, gates, s, head, first, std::min<int64_t>(MOST, n - first));
@@ -224,7 +224,7 @@ Tensor& linear_attention_verify_out(KernelRuntimeContext& context, const Tensor&
     read_tokens(tokens, rows, gates_of(steps, bias, rate, start, low, high, batch), s, head, 0, s.T);
     for (int64_t t = 0; t < s.T; ++t) data<float>(staged_steps)[(batch * S + t) * s.heads + head] = tokens.step[t];
     relate(tokens);
-    float* read_only = const_cast<float*>(data<float>(state)) + (batch * s.heads + head) * s.P * s.N;
+    float* read_only = const_cast<float*>(data<float>(state)) + (batch * s.heads + head) * s.head_size();
     for (int64_t first = 0; first < s.T; first += MOST)
       state_rows_of<Form::VERIFY>(std::min<int64_t>(MOST, s.T - first), tokens, first, s, value, s.row(), read_only);
     answer(tokens, s, value, s.row(), skip ? data<float>(*skip)[head] : 0.0f, data<float>(out) + batch * s.T * width + head * s.P, width);
@@ -248,7 +248,7 @@ Tensor& linear_attention_commit_out(KernelRuntimeContext& context, Tensor& state
   *data<int64_t>(out) = n;
   if (n == 0) return out;
   const bool done = for_heads<Tokens>(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
-    float* own = data<float>(state) + (batch * s.heads + head) * s.P * s.N;
+    float* own = data<float>(state) + (batch * s.heads + head) * s.head_size();
     for (int64_t first = 0; first < n; first += MOST) {
       const float* rows = data<float>(mixed) + (batch * S + first) * s.row();
       tokens.T = std::min<int64_t>(MOST, n - first);

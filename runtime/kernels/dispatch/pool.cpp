@@ -25,8 +25,8 @@
 namespace hybridge {
 namespace {
 
-// Time that a thread waits for more work, or for others to end theirs, without sleeping: longer than a method computes alone
-// between two kernels.
+// Time that a thread waits for more work, or for others to end theirs, without sleeping: longer than a method
+// computes alone between two kernels.
 constexpr auto LOOKOUT = std::chrono::microseconds(100);
 
 void pause() {
@@ -35,6 +35,17 @@ void pause() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+// Waits until a condition holds, for LOOKOUT at most. Returns whether it does.
+template <typename F>
+bool came_true(const F& condition) {
+  const auto end = std::chrono::steady_clock::now() + LOOKOUT;
+  do {
+    for (int i = 0; i < 32; ++i, pause())
+      if (condition()) return true;
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
 }
 
 struct Job {
@@ -87,10 +98,7 @@ class Pool {
 
   // A thread that is inside may have lost its processor, perhaps to this one: after a while this one sleeps.
   void wait_for_others() {
-    for (const auto end = std::chrono::steady_clock::now() + LOOKOUT; std::chrono::steady_clock::now() < end;) {
-      for (int i = 0; i < 32; ++i, pause())
-        if (inside_ == 0) return;
-    }
+    if (came_true([this] { return inside_ == 0; })) return;
     for (int inside; (inside = inside_) != 0;) inside_.wait(inside);
   }
 
@@ -110,12 +118,7 @@ class Pool {
 
   // The number of the newest job, once it is another.
   uint32_t another(uint32_t seen) {
-    const auto end = std::chrono::steady_clock::now() + LOOKOUT;
-    do {
-      for (int i = 0; i < 32; ++i, pause())
-        if (const uint32_t newest = jobs_; newest != seen) return newest;
-    } while (std::chrono::steady_clock::now() < end);
-    jobs_.wait(seen);
+    if (!came_true([&] { return jobs_ != seen; })) jobs_.wait(seen);
     return jobs_;
   }
 

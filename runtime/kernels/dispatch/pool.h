@@ -9,8 +9,9 @@ namespace hybridge {
 // Returns how many threads run the pieces of a kernel at most, the one that asks among them.
 int64_t pool_threads();
 
-// Returns the number of pieces to cut `count` parts of work into, of which `least` are worth a piece: a multiple of the threads, so
-// that all end together, and several for each, because fast ones should take more than slow ones; fewer if there is less work.
+// Returns the number of pieces to cut `count` parts of work into, of which `least` are worth a piece: a multiple of the
+// threads, so that all end together, and several for each, because fast ones should take more than slow ones; fewer if
+// there is less work.
 constexpr int64_t piece_count(int64_t count, int64_t least, int64_t threads) {
   constexpr int64_t EACH = 4, ALL = 32;
   const int64_t wanted = threads * std::max(EACH, (ALL + threads - 1) / threads);

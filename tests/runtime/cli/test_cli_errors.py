@@ -77,7 +77,7 @@ WRONG_USAGE = {
 
 @pytest.fixture
 def paths(checkpoint: Path, artifact: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> dict[str, Path]:
-    """What the commands below name."""
+    """Return the paths in the commands, by their names there."""
     other, huge, adapter = (tmp_path_factory.mktemp(name) for name in ("other", "huge", "adapter"))
     save_adapter(adapter)
     save_checkpoint(other, tiny_config("qwen3_5_text", num_hidden_layers=2, vocab_size=100))
