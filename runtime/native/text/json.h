@@ -22,6 +22,7 @@ class Json {
 
   explicit operator bool() const { return value_ != nullptr && !yyjson_is_null(value_); }
   const std::string& name() const { return name_; }
+  bool is_missing() const { return value_ == nullptr; }
   bool is_string() const { return yyjson_is_str(value_); }
   bool is_array() const { return yyjson_is_arr(value_); }
   bool is_object() const { return yyjson_is_obj(value_); }

@@ -1,0 +1,65 @@
+// The forms in which families of models write reasoning and calls of tools: one table, of which a model's form is a row.
+#ifndef HYBRIDGE_NATIVE_TEXT_ANSWERS_FORM_H
+#define HYBRIDGE_NATIVE_TEXT_ANSWERS_FORM_H
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hybridge::text {
+
+using Marks = std::vector<std::string>;
+
+// How the text between the marks of calls is read.
+enum class CallSyntax : uint8_t {
+  JSON,    // {"name": …, "arguments": {…}}, one or more of them, or a list
+  NAMED,   // a name, marks, and the arguments in JSON
+  TAGS,    // a tag with the name, and a tag for each argument with its value as text
+  PAIRS,   // a name, and for each argument a tag with its name and one with its value as text
+  PYTHON,  // [name(argument=value, …), …]
+  GEMMA,   // call:name{argument:value, …}
+};
+
+// The marks around and inside calls. A form without `open` has no calls.
+struct CallForm {
+  CallSyntax syntax = CallSyntax::JSON;
+  Marks open = {}, close = {};                 // without a close, the end of the JSON ends the calls
+  std::string item_open = {}, item_close = {};  // around one of several calls; empty if nothing is
+  std::string name_after = {};                  // the name comes after this, if it is there
+  Marks name_end = {};                          // the name ends before any of these
+  std::string key_open = {}, key_end = {};      // around an argument's name
+  std::string tag_end = {};                     // ends a tag: what is between key_end and it, are the tag's attributes
+  std::string value_open = {}, value_end = {};  // around an argument's value
+  bool has_own_lines = false;                   // a value has a line end before and after it
+};
+
+struct AnswerForm {
+  std::string name;
+  std::vector<Marks> markers;  // the chat template or the vocabulary has all of one of these
+  Marks reasoning_open = {"<think>"}, reasoning_close = {"</think>"};
+  CallForm calls = {};
+  std::string call_lead = {}, content_lead = {};  // what comes before the body of a call, or before content
+  Marks dropped = {};                             // marks around content
+  bool has_channels = false;                      // gpt-oss' messages with headers, in place of the marks above
+};
+
+// The table, in the order in which forms are looked for.
+std::span<const AnswerForm> answer_forms();
+
+// Returns the form of a model: the first one with calls whose markers are in the chat template, or else are tokens, or else one for
+// reasoning alone; null if none is.
+const AnswerForm* find_answer_form(std::string_view chat_template, const std::function<bool(const std::string&)>& is_token);
+const AnswerForm* answer_form(std::string_view name);
+
+// Returns the form for a model that knows no calls: JSON in tags, which the prompt explains, and reasoning as in `form` or none.
+AnswerForm with_general_calls(const AnswerForm* form);
+
+// Returns a text that has all special tokens in it that the form's parser looks for.
+std::string looked_for(const AnswerForm& form);
+
+}  // namespace hybridge::text
+
+#endif
