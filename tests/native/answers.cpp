@@ -2,6 +2,7 @@
 //
 // {"form": name or null, "template": text, "tokens": [texts], "general": bool, "prompt": text, "tools": JSON as a text or null,
 //  "pieces": [texts]} gives {"form": name, "reasoning_end": text, "events": [[[kind, text, arguments], …] for each piece and the end]}.
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -41,7 +42,9 @@ std::string answer(std::string_view line) {
   AnswerForm form;
   if (asked["general"].boolean_or(false)) {
     form = with_general_calls(found);
-  } else if (found != nullptr) {
+  } else if (found == nullptr) {
+    form.reasoning_open = form.reasoning_close = {};
+  } else {
     form = *found;
   }
   const auto tools = asked["tools"] ? std::make_shared<ToolSchemas>(asked["tools"].string()) : nullptr;

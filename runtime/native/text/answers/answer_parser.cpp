@@ -118,8 +118,14 @@ bool AnswerParser::step(bool has_ended) {
     recipient_.clear();
     enter(Part::CALLS);
   }
-  drops_space_ = !has_content_;
+  drop_space();
   return true;
+}
+
+// Drops white space before content unless there was content already.
+void AnswerParser::drop_space() {
+  drops_space_ = !has_content_;
+  if (drops_space_) content_spaces_.clear();
 }
 
 // What follows an answer's beginning may be no header but content. Returns whether it is.
@@ -213,7 +219,7 @@ bool AnswerParser::step_calls(bool has_ended) {
   const bool was_message = !recipient_.empty();
   take_calls(body, !is_closed);
   enter(was_message && is_closed ? Part::BETWEEN : Part::CONTENT);
-  drops_space_ = !has_content_;
+  drop_space();
   return is_closed;
 }
 

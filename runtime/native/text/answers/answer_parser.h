@@ -62,6 +62,7 @@ class AnswerParser {
   Fit fit(size_t place, const std::string& mark, bool has_ended) const;
   Found next_mark(bool has_ended) const;
   void enter(Part part);
+  void drop_space();
   void read_header(std::string_view header);
   void say(std::string_view text);
   void add(AnswerEvent::Kind kind, std::string_view text);

@@ -182,7 +182,7 @@ const std::vector<AnswerForm>& table() {
        .dropped = {"<response>", "</response>"}},
       {.name = "gigachat", .markers = {{"<|function_call|>"}}, .calls = json({"<|function_call|>"}, {}), .call_lead = "<|function_call|>"},
       {.name = "gigachat-role",
-       .markers = {{"function call<|role_sep|>"}},
+       .markers = {{"function call", "<|role_sep|>"}},
        .calls = json({"<|message_sep|>\n\nfunction call<|role_sep|>\n", "function call<|role_sep|>\n"}, {}),
        .call_lead = "<|message_sep|>\n\nfunction call<|role_sep|>\n"},
       {.name = "functionary",
