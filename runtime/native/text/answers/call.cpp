@@ -68,13 +68,16 @@ class CallReader {
 
   ReadCalls read() {
     ReadCalls found;
+    size_t count = 0;
     try {
       while (!ended()) {
         next(found.calls);
         found.end = at_;
+        count = found.calls.size();
       }
       found.is_whole = !found.calls.empty() || !trimmed(text_).empty();
-    } catch (const TextError&) {  // up to here there are calls
+    } catch (const TextError&) {  // a list of calls is read as a whole
+      found.calls.resize(count);
     }
     return found;
   }
