@@ -1,5 +1,7 @@
 #include "value.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <unordered_map>
@@ -111,7 +113,7 @@ std::string ValueReader::value() {
       at_++;
       return list(')');
     }
-    const size_t quote = left.find_first_of("'\"");
+    const size_t quote = left.substr(0, 3).find_first_of("'\"");
     if (quote <= 2 && left.substr(0, quote).find_first_not_of("bBrRuUfF") == left.npos) return to_json(python_string());
   }
   if (is_digit(left[0]) || left[0] == '-' || (notation_ == Notation::PYTHON && (left[0] == '+' || left[0] == '.'))) return number();
