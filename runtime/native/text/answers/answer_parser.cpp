@@ -134,8 +134,13 @@ bool AnswerParser::step_header() {
   const auto may_begin = [&](std::string_view word) { return header.starts_with(word) || word.starts_with(header); };
   const bool is_header = may_begin("to=") || may_begin("assistant") || may_begin("<|");
   if (is_header && text_.size() - at_ <= LONGEST_HEADER) return false;
-  if (const size_t end = text_.find(MESSAGE, at_); is_header && end != text_.npos && end - at_ <= LONGEST_HEADER) return false;
+  const std::string_view first = std::string_view(text_).substr(at_, LONGEST_HEADER);
+  if (is_header && first.find(MESSAGE) != first.npos) return false;
   enter(Part::CONTENT);
+  if (first.starts_with(CHANNEL)) {  // which would begin this header again
+    say(CHANNEL);
+    at_ += CHANNEL.size();
+  }
   return true;
 }
 
