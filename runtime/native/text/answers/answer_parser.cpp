@@ -94,13 +94,12 @@ bool AnswerParser::step(bool has_ended) {
     if (part_ != Part::HEADER) say(std::string_view(text_).substr(at_, mark.begin - at_));
     at_ = mark.begin;
   }
-  if (mark.of == nullptr) {
-    return false;
-  }
+  if (mark.of == nullptr) return false;
   marks_++;
   if (part_ == Part::HEADER) {
-    read_header(std::string_view(text_).substr(at_, mark.begin - at_));
+    const std::string header = text_.substr(at_, mark.begin - at_);
     at_ = mark.end;
+    read_header(header);
     return true;
   }
   const bool begins_header = mark.of == &HEADER_BEGINS;
@@ -198,9 +197,9 @@ AnswerParser::Found AnswerParser::next_mark(bool has_ended) const {
     Found found{place, place};
     for (const Marks* marks : looked_for_) {
       // A model may repeat the mark that its prompt ends with. Elsewhere in reasoning it is text.
-      if (part_ == Part::REASONING && marks == &form_.reasoning_open && (!is_first_ || !trimmed(std::string_view(text_).substr(at_, place - at_)).empty())) {
-        continue;
-      }
+      const auto before = std::string_view(text_).substr(at_, place - at_);
+      const bool may_repeat = is_first_ && trimmed(before).empty();
+      if (part_ == Part::REASONING && marks == &form_.reasoning_open && !may_repeat) continue;
       for (const std::string& mark : *marks) {
         const Fit fits = fit(place, mark, has_ended);
         if (fits == Fit::PENDING) found.is_pending = true;
