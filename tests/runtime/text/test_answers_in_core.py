@@ -166,7 +166,8 @@ def test_calls_like_pythons(core: Program, text: str, calls: list[Any]) -> None:
 
 
 OTHERS: list[tuple[str, str, Answer]] = [
-    ("harmony", "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"a\": 1}<|call|>", ("", "", [("f", {"a": 1})])),
+    ("harmony", '<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1}<|call|>',
+     ("", "", [("f", {"a": 1})])),
     ("gemma4", '<|channel>thought\nhm\n<channel|>Wait.<|tool_call>call:f{a:[1,<|"|>}<|"|>],b:{c:true}}<tool_call|>',
      ("Wait.", "hm", [("f", {"a": [1, "}"], "b": {"c": True}})])),
     ("kimi", '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|>'
@@ -234,7 +235,8 @@ def test_arguments_in_json_come_back(core: Program, arguments: dict[str, Any], a
 def test_every_value_can_be_written_as_text(core: Program, form: str, value: Any, kind: str) -> None:
     """Strings as they are, or as JSON where they would be something else; other values as JSON."""
     name = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
-    schema = {"any": {}, "own": {"type": name[type(value)]}, "text or null": {"type": ["string", "null", name[type(value)]]}}[kind]
+    own = name[type(value)]
+    schema = {"any": {}, "own": {"type": own}, "text or null": {"type": ["string", "null", own]}}[kind]
 
     def read(text: str) -> Any:
         return core.read(form, [WRITERS[form]("a", text)], tools=tool(a=schema))[2]
@@ -269,11 +271,12 @@ def test_hostile_answers_take_linear_time(core: Program, name: str, size: int) -
 
 def test_noise_ends_somehow(core: Program) -> None:
     """The program lives, and what it reads does not depend on how it is cut."""
-    forms = ["gemma4", "harmony", "kimi", "deepseek", "mistral", "minimax", "glm", "hermes", "qwen-xml", "lfm2", "granite", "jamba"]
+    forms = [*CUT, "deepseek", "mistral", "granite", "jamba"]
     chance = random.Random(5)
-    parts = ["<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "to=f ", "{", "}", "[", "]", '"', "'", "a", " ", "\n",
+    parts = ["<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "to=f ", *"{}[]\"'a \n",
              *(case[2] for case in CASES), *(text for _, text, _ in OTHERS), *CUT.values()]  # fmt: skip
     for _ in range(150):
         form, text = chance.choice(forms), "".join(chance.choices(parts, k=6))
         text = text[chance.randrange(9) : len(text) - chance.randrange(9)]
-        assert core.read(form, cut(text, sorted(chance.sample(range(len(text) + 1), 5)) if len(text) > 5 else [])) == core.read(form, [text])
+        places = chance.sample(range(len(text) + 1), 5) if len(text) > 5 else []
+        assert core.read(form, cut(text, places)) == core.read(form, [text])
