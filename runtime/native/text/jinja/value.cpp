@@ -84,6 +84,7 @@ const Value* DictObject::find(std::string_view key) const {
 
 void DictObject::set(Value key, Value value) {
   if (const Value* known = find(key)) {
+    grow(0, value.levels());
     *const_cast<Value*>(known) = std::move(value);
     return;
   }
