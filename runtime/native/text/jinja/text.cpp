@@ -197,10 +197,15 @@ Text titled(const Text& text) {
 
 Text titled_by_filter(const Text& text) {
   bool begins = true;
+  size_t rest = 0;  // where the word's characters after its first begin: the filter makes them lower case apart
   return each_character(text, [&](std::string& out, size_t at) {
     const char32_t c = character_at(text.bytes, at);
-    if (begins) append_upper(out, c);
-    else append_lower(out, text.bytes, at);
+    if (begins) {
+      append_upper(out, c);
+      rest = at + length_of(text.bytes[at]);
+    } else {
+      append_lower(out, std::string_view(text.bytes).substr(rest), at - rest);
+    }
     begins = is_python_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
   });
 }

@@ -34,6 +34,16 @@ Value string_of(Budget& budget, std::string_view bytes, bool is_input) {
 
 int order(double a, double b) { return a < b ? -1 : a > b ? 1 : 0; }
 
+// Orders integers of which one is beyond 64 bits: by sign, then by the number of digits, then by digits.
+int order_large(const Value& a, const Value& b) {
+  const auto digits = [](const Value& each) { return each.is(Kind::LARGE) ? each.text().bytes : std::to_string(each.integer()); };
+  const std::string left = digits(a), right = digits(b);
+  const bool is_negative = left[0] == '-';
+  if (is_negative != (right[0] == '-')) return is_negative ? -1 : 1;
+  const int size = left.size() == right.size() ? left.compare(right) : left.size() < right.size() ? -1 : 1;
+  return is_negative ? -size : size;
+}
+
 }  // namespace
 
 Object::Object(Budget& budget, size_t bytes, size_t levels) : budget_(budget), bytes_(bytes + 64), levels_(levels) {
@@ -254,6 +264,8 @@ int compare(Budget& budget, const Value& a, const Value& b) {
     if (a.is(Kind::FLOAT) || b.is(Kind::FLOAT)) return order(a.number(), b.number());
     return a.integer() < b.integer() ? -1 : a.integer() > b.integer();
   }
+  const bool are_integers = (a.is_integer() || a.is(Kind::LARGE)) && (b.is_integer() || b.is(Kind::LARGE));
+  if (are_integers) return order_large(a, b);
   if (a.is_string() && b.is_string()) return a.text().bytes.compare(b.text().bytes);
   if (a.kind() == b.kind() && (a.is(Kind::LIST) || a.is(Kind::TUPLE))) {
     const auto &left = a.sequence().items, &right = b.sequence().items;
