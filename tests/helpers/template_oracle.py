@@ -104,6 +104,7 @@ class Conversations:
         drawn: dict[str, Any] = {"messages": self._messages(), "add_generation_prompt": random.random() < 0.8}
         drawn |= {"tools": self._tools() if random.random() < 0.5 else None, "documents": None}
         drawn |= {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+        drawn |= {"turn_token": "<turn>", "end_of_turn_token": "<turned>", "think_token": "<think>"}
         for name, values in _SWITCHES.items():
             if random.random() < 0.25:
                 drawn[name] = random.choice(values)

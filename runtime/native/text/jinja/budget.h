@@ -13,7 +13,7 @@ namespace hybridge::text::jinja {
 // Limits for one rendering. given_bytes: of the template and its variables. Published templates take some 300 steps for a message.
 struct Limits {
   explicit Limits(size_t given_bytes)
-      : steps(20'000'000 + 64 * static_cast<uint64_t>(given_bytes)),
+      : steps(5'000'000 + 64 * static_cast<uint64_t>(given_bytes)),
         memory((size_t(128) << 20) + 64 * given_bytes),
         output((size_t(16) << 20) + 4 * given_bytes) {}
 
@@ -42,8 +42,8 @@ class Budget {
 
   // Pays for bytes that are about to be kept, and for the work of writing them.
   void take(size_t bytes) {
-    spend(1 + bytes / 64);
     if (bytes > memory_) throw TextError("the chat template takes too much memory");
+    spend(1 + bytes / 64);
     memory_ -= bytes;
   }
 

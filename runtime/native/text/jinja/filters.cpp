@@ -343,7 +343,9 @@ Value sum(Interpreter& in, const Value& value, Arguments& given) {
 Value replace(Interpreter& in, const Value& value, Arguments& given) {
   const Bound bound("replace", given, {"old", "new", "count"}, 2);
   const Text text = to_text(in.budget(), value), old = to_text(in.budget(), bound[0]), with = to_text(in.budget(), bound[1]);
-  in.budget().spend(1 + (text.size() / std::max<size_t>(old.size(), 1) + 1) * (with.size() + 1) / 64);
+  const size_t bytes = text.size() + (text.size() / std::max<size_t>(old.size(), 1) + 1) * with.size();  // at most
+  in.budget().take(bytes);
+  in.budget().give_back(bytes);
   Text result = replaced(text, old.bytes, with, bound.has(2) && bound[2].is_none() ? -1 : bound.integer(2, -1));
   result.is_markup = false;
   return in.string(std::move(result));

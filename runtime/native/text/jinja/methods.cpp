@@ -205,7 +205,9 @@ constexpr Entry STRINGS[] = {
      [](Interpreter& in, const Value& self, Arguments& given) {
        const Bound bound("replace", given, {"old", "new", "count"}, 2);
        const size_t places = self.text().size() / std::max<size_t>(bound.text(0).size(), 1) + 1;
-       in.budget().spend(1 + places * (bound.text(1).size() + 1) / 64);
+       const size_t bytes = self.text().size() + places * bound.text(1).size();  // at most
+       in.budget().take(bytes);
+       in.budget().give_back(bytes);
        return in.string(replaced(self.text(), bound.text(0).bytes, bound.text(1), bound.integer(2, -1)));
      }},
     {"find", [](Interpreter& in, const Value& self, Arguments& given) { return find(in, self, given, false, false); }},
