@@ -1,4 +1,4 @@
-"""Chat templates as the core renders them, by tests/native/templates.cpp, and as transformers does; and random conversations."""
+"""Chat templates as the core renders them, by tests/native/templates.cpp, and as transformers does; random conversations."""
 
 from __future__ import annotations
 

@@ -10,7 +10,13 @@ namespace {
 
 using Test = bool (*)(Interpreter& in, const Value& value, const Arguments& given);
 
+// The remainder that tells whether one number divides another; -1 for one that is no integer.
 int64_t remainder(Interpreter& in, const Value& value, const Value& by) {
+  if (value.is(Kind::LARGE) && by.is_integer() && by.integer() > 0 && by.integer() < INT32_MAX) {
+    int64_t rest = 0;
+    for (const char digit : value.text().bytes) rest = digit == '-' ? 0 : (rest * 10 + (digit - '0')) % by.integer();
+    return rest;
+  }
   const Value rest = arithmetic(in.budget(), "%", value, by);
   return rest.is_integer() ? rest.integer() : rest.number() == std::floor(rest.number()) ? static_cast<int64_t>(rest.number()) : -1;
 }
