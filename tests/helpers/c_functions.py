@@ -15,6 +15,8 @@ FOR_PYTHON = {
     *("hybridge_checkpoint_parts", "hybridge_checkpoint_part", "hybridge_checkpoint_read"),
     *(f"hybridge_tokenizer_{name}" for name in ("read", "id", "token", "added", "info")),
     *(f"hybridge_grammar_{name}" for name in ("mask", "forced", "fitting")),
+    *(f"hybridge_answer_form_{name}" for name in ("find", "named", "general", "describe", "close")),
+    *(f"hybridge_answer_{name}" for name in ("open", "reasoning_end", "push", "finish", "close")),
     *(f"hybridge_chat_{name}" for name in ("over", "with", "note", "render")),
     *("hybridge_text_stop", "hybridge_text_stopped"),
     *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info", "watch")),

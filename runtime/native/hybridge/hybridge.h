@@ -546,6 +546,35 @@ hybridge_status hybridge_grammar_fitting(
     hybridge_grammar grammar, const int64_t* text, size_t count, const int64_t* proposed, size_t proposals, size_t* fitting
 );
 
+// Answers: reasoning, content and calls of tools are separated while an answer comes, by the form in which the model's family writes
+// them. find: the first form that the chat template's text has, or else the tokenizer's vocabulary, or one without reasoning and
+// calls. general: the same with calls as JSON in <tool_call> tags, for a model that knows none and is told so in its prompt; of 0,
+// without reasoning. describe: a form as a JSON object for callers that make grammars and prompts: its name, the texts that lead to
+// a call or to content, the marks of reasoning, how calls are written and what opens them, and looked_for, which contains the
+// special tokens that must stay in the text. A form may be closed while answers of it are open.
+typedef uint64_t hybridge_answer_form;
+hybridge_status hybridge_answer_form_find(hybridge_tokenizer tokenizer, const char* chat_template, size_t size, hybridge_answer_form* form);
+hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybridge_answer_form* form);
+hybridge_status hybridge_answer_form_general(hybridge_answer_form form, hybridge_answer_form* general);
+hybridge_status hybridge_answer_form_describe(hybridge_answer_form form, char* text, size_t capacity, size_t* size);
+hybridge_status hybridge_answer_form_close(hybridge_answer_form form);
+
+// An answer to a rendered prompt, which may have begun its reasoning. tools: those that are offered, a JSON list as in OpenAI's API;
+// without any, text that looks like a call is content. push and finish give the events of a piece and of the end as a JSON list of
+// ["reasoning", TEXT, ""], ["content", TEXT, ""] and ["call", NAME, ARGUMENTS], in which ARGUMENTS is the text of a JSON object. A
+// call comes when it is complete; one that is cut off is content. The events stay until the next call with this answer, of which
+// there is one at a time. reasoning_end: the text that ends the reasoning which the prompt has begun, empty if it has begun none.
+typedef uint64_t hybridge_answer_parser;
+hybridge_status hybridge_answer_open(
+    hybridge_answer_form form, const char* prompt, size_t size, const char* tools, size_t tools_size, hybridge_answer_parser* answer
+);
+hybridge_status hybridge_answer_reasoning_end(hybridge_answer_parser answer, char* text, size_t capacity, size_t* size);
+hybridge_status hybridge_answer_push(
+    hybridge_answer_parser answer, const char* piece, size_t size, const char** events, size_t* events_size
+);
+hybridge_status hybridge_answer_finish(hybridge_answer_parser answer, const char** events, size_t* events_size);
+hybridge_status hybridge_answer_close(hybridge_answer_parser answer);
+
 // Chats: words in, words out. An artifact's folder has what that takes: the program, tokenizer.json, and in manifest.json how the
 // model's chat template writes a conversation. Opened once, it serves any number of chats.
 //

@@ -1,0 +1,186 @@
+// The functions of hybridge.h about answers, over text/answers/answer_parser.h.
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hybridge/hybridge.h>
+
+#include "../text/answers/answer_parser.h"
+#include "../text/answers/value.h"
+#include "../text/tokenizer.h"
+#include "../text/unicode.h"
+#include "failure.h"
+#include "handles.h"
+
+namespace {
+
+using namespace hybridge::c;
+using namespace hybridge::text;
+
+constexpr size_t LONGEST_TEXT = size_t{1} << 28;
+
+struct OpenAnswer {
+  std::shared_ptr<const AnswerForm> form;
+  AnswerParser parser;
+  std::string reasoning_end, events = {};
+  std::atomic<bool> busy = false;
+
+  OpenAnswer(std::shared_ptr<const AnswerForm> of, std::string_view prompt, std::shared_ptr<const ToolSchemas> tools)
+      : form(std::move(of)), parser(*form, prompt, std::move(tools)), reasoning_end(parser.reasoning_end()) {}
+};
+
+AnswerForm without_marks() { return {.reasoning_open = {}, .reasoning_close = {}}; }
+
+hybridge_status add(AnswerForm form, hybridge_answer_form* handle) {
+  *handle = handles<const AnswerForm>().add(std::make_shared<const AnswerForm>(std::move(form)));
+  return HYBRIDGE_OK;
+}
+
+template <typename Call>
+hybridge_status with_form(hybridge_answer_form handle, Call&& call) {
+  return guarded([&] {
+    auto form = handles<const AnswerForm>().find(handle);
+    if (form == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    try {
+      return call(std::move(form));
+    } catch (const TextError& error) {
+      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+    }
+  });
+}
+
+hybridge_status copy(std::string_view from, char* to, size_t capacity, size_t* size) {
+  *size = from.size();
+  std::copy_n(from.data(), std::min(capacity, from.size()), to);
+  return HYBRIDGE_OK;
+}
+
+// Lists and objects as JSON.
+std::string list(const Marks& marks) {
+  std::string json;
+  for (const std::string& each : marks) json += (json.empty() ? "" : ", ") + to_json(each);
+  return "[" + json + "]";
+}
+
+std::string member(const char* name, const std::string& json) { return to_json(name) + ": " + json + ", "; }
+std::string boolean(bool value) { return value ? "true" : "false"; }
+
+std::string described(const AnswerForm& form) {
+  static constexpr const char* SYNTAXES[] = {"json", "named", "tags", "pairs", "python", "gemma"};
+  const CallForm& calls = form.calls;
+  return "{" + member("name", to_json(form.name)) + member("call_lead", to_json(form.call_lead)) +
+         member("content_lead", to_json(form.content_lead)) + member("reasoning_open", list(form.reasoning_open)) +
+         member("reasoning_close", list(form.reasoning_close)) + member("syntax", to_json(SYNTAXES[static_cast<int>(calls.syntax)])) +
+         member("call_open", list(calls.open)) + member("item_open", to_json(calls.item_open)) +
+         member("has_channels", boolean(form.has_channels)) + to_json("looked_for") + ": " + to_json(looked_for(form)) + "}";
+}
+
+std::string written(const std::vector<AnswerEvent>& events) {
+  static constexpr const char* KINDS[] = {"reasoning", "content", "call"};
+  std::string json;
+  for (const AnswerEvent& each : events) {
+    if (!json.empty()) json += ", ";
+    json += list({KINDS[static_cast<int>(each.kind)], each.text, each.arguments});
+  }
+  return "[" + json + "]";
+}
+
+// Runs `call` on an answer, in which no other call is then, and gives its events.
+template <typename Call>
+hybridge_status add_events(hybridge_answer_parser answer, const char** events, size_t* size, Call&& call) {
+  if (events == nullptr || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    const auto open = handles<OpenAnswer>().find(answer);
+    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (open->busy.exchange(true)) return HYBRIDGE_BUSY;
+    struct Release {
+      std::atomic<bool>& busy;
+      ~Release() { busy = false; }
+    } release{open->busy};
+    open->events = written(call(open->parser));
+    *events = open->events.data();
+    *size = open->events.size();
+    return HYBRIDGE_OK;
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+hybridge_status hybridge_answer_form_find(hybridge_tokenizer tokenizer, const char* chat_template, size_t size, hybridge_answer_form* form) {
+  if ((chat_template == nullptr && size > 0) || form == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    const auto open = handles<const Tokenizer>().find(tokenizer);
+    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    const AnswerForm* found = find_answer_form({chat_template, size}, [&](const std::string& mark) { return open->id(mark) >= 0; });
+    return add(found == nullptr ? without_marks() : *found, form);
+  });
+}
+
+hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybridge_answer_form* form) {
+  if (name == nullptr || form == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    const std::string_view wanted(name, size);
+    const AnswerForm* found = answer_form(wanted);
+    if (found == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT, "there is no form of answers called " + std::string(wanted));
+    return add(*found, form);
+  });
+}
+
+hybridge_status hybridge_answer_form_general(hybridge_answer_form form, hybridge_answer_form* general) {
+  if (general == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (form == 0) return guarded([&] { return add(with_general_calls(nullptr), general); });
+  return with_form(form, [&](auto of) { return add(with_general_calls(of.get()), general); });
+}
+
+hybridge_status hybridge_answer_form_describe(hybridge_answer_form form, char* text, size_t capacity, size_t* size) {
+  if ((text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with_form(form, [&](auto of) { return copy(described(*of), text, capacity, size); });
+}
+
+hybridge_status hybridge_answer_form_close(hybridge_answer_form form) {
+  return guarded([&] { return handles<const AnswerForm>().remove(form) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
+}
+
+hybridge_status hybridge_answer_open(
+    hybridge_answer_form form, const char* prompt, size_t size, const char* tools, size_t tools_size, hybridge_answer_parser* answer
+) {
+  const bool has_all = (prompt != nullptr || size == 0) && (tools != nullptr || tools_size == 0) && answer != nullptr;
+  if (!has_all || size > LONGEST_TEXT || tools_size > LONGEST_TEXT) return HYBRIDGE_INVALID_ARGUMENT;
+  return with_form(form, [&](auto of) {
+    const auto offered = tools_size == 0 ? nullptr : std::make_shared<const ToolSchemas>(std::string_view(tools, tools_size));
+    *answer = handles<OpenAnswer>().add(std::make_shared<OpenAnswer>(std::move(of), std::string_view(prompt, size), offered));
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_answer_reasoning_end(hybridge_answer_parser answer, char* text, size_t capacity, size_t* size) {
+  if ((text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    const auto open = handles<OpenAnswer>().find(answer);
+    return open == nullptr ? HYBRIDGE_INVALID_HANDLE : copy(open->reasoning_end, text, capacity, size);
+  });
+}
+
+hybridge_status hybridge_answer_push(
+    hybridge_answer_parser answer, const char* piece, size_t size, const char** events, size_t* events_size
+) {
+  if ((piece == nullptr && size > 0) || size > LONGEST_TEXT) return HYBRIDGE_INVALID_ARGUMENT;
+  return add_events(answer, events, events_size, [&](AnswerParser& parser) { return parser.push(valid_utf8({piece, size})); });
+}
+
+hybridge_status hybridge_answer_finish(hybridge_answer_parser answer, const char** events, size_t* events_size) {
+  return add_events(answer, events, events_size, [](AnswerParser& parser) { return parser.finish(); });
+}
+
+hybridge_status hybridge_answer_close(hybridge_answer_parser answer) {
+  return guarded([&] { return handles<OpenAnswer>().remove(answer) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
+}
+
+}  // extern "C"
