@@ -24,6 +24,8 @@ class NativeText:
     error: str
     input: list[str]
     seconds: float
+    questions: int = 0
+    """Times that it asked whether it is interrupted."""
 
 
 class NativeTemplates:
@@ -44,11 +46,16 @@ class NativeTemplates:
         assert self._process.wait(60) == 0
         self._process.stdout.close()
 
-    def render(self, template: str, variables: dict[str, Any]) -> NativeText:
-        """Return the core's text of a template, at the time NOW."""
+    def render(self, template: str, variables: dict[str, Any], interrupt: int = 0) -> NativeText:
+        """Return the core's text of a template, at the time NOW; question number ``interrupt`` interrupts it."""
         time = NOW.timetuple()
         now = [time.tm_year, time.tm_mon, time.tm_mday, time.tm_hour, time.tm_min, time.tm_sec, time.tm_wday, time.tm_yday]
-        asked = {"template": template, "variables": json.dumps(variables, ensure_ascii=False), "now": now}
+        asked = {
+            "template": template,
+            "variables": json.dumps(variables, ensure_ascii=False),
+            "now": now,
+            "interrupt": interrupt,
+        }
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
@@ -57,7 +64,7 @@ class NativeTemplates:
         text, spans = got.get("text"), got.get("input", [])
         written = (text or "").encode()
         parts = [written[begin:end].decode() for begin, end in zip(spans[::2], spans[1::2], strict=True)]
-        return NativeText(text, got.get("error", ""), parts, got["seconds"])
+        return NativeText(text, got.get("error", ""), parts, got["seconds"], got.get("questions", 0))
 
 
 def reference(template: str, variables: dict[str, Any]) -> str | Exception:

@@ -1,11 +1,13 @@
 // Renders chat templates: reads requests, a line of JSON each with a template, its variables as a text of JSON, and the time; writes
-// the text and the places of its parts from people, or an error. Each is rendered in a thread with the least stack that is promised.
+// the text and the places of its parts from people, or an error. Each is rendered in a thread with the least stack that is promised, and
+// a template that comes again is not read again. With "interrupt", that question whether to interrupt has the answer yes.
 #include <pthread.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -20,14 +22,26 @@ namespace jinja = hybridge::text::jinja;
 struct Request {
   std::string_view source, variables;
   jinja::RenderOptions options = {};
+  size_t interrupt = 0, questions = 0;
   jinja::Text text = {};
   std::string error = {};
 };
 
+struct LastTemplate {
+  std::string source;
+  std::unique_ptr<jinja::Template> read;
+} last;
+
 void* render(void* given) {
   auto& request = *static_cast<Request*>(given);
   try {
-    request.text = jinja::Template(request.source).render(request.variables, request.options);
+    if (last.read == nullptr || last.source != request.source) {
+      last.read.reset();
+      last.read = std::make_unique<jinja::Template>(request.source);
+      last.source = request.source;
+    }
+    request.options.interrupted = [&request] { return ++request.questions == request.interrupt; };
+    request.text = last.read->render(request.variables, request.options);
   } catch (const hybridge::text::TextError& error) {
     request.error = std::string("refused: ") + error.what();
   }
@@ -58,6 +72,7 @@ void answer(const Request& request, double seconds) {
   yyjson_mut_val* const root = yyjson_mut_obj(document);
   yyjson_mut_doc_set_root(document, root);
   yyjson_mut_obj_add_real(document, root, "seconds", seconds);
+  yyjson_mut_obj_add_uint(document, root, "questions", request.questions);
   if (!request.error.empty()) {
     yyjson_mut_obj_add_strn(document, root, "error", request.error.data(), request.error.size());
   } else {
@@ -87,6 +102,7 @@ int main(int count, char** words) {
     yyjson_val* const root = yyjson_doc_get_root(document);
     Request request{text_of(root, "template"), text_of(root, "variables")};
     if (yyjson_val* const now = yyjson_obj_get(root, "now"); yyjson_is_arr(now)) request.options.now = time_of(now);
+    request.interrupt = yyjson_get_uint(yyjson_obj_get(root, "interrupt"));
     const auto begin = std::chrono::steady_clock::now();
     pthread_t thread;
     if (pthread_create(&thread, &attributes, render, &request) != 0) return 2;

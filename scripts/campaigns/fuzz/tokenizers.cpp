@@ -1,5 +1,5 @@
 // Reads tokenizers and texts, or with the argument `chats` chat formats and what is said, with `grammars` schemas and regular
-// expressions and what is chosen, each pair behind its length, and answers each with a line; see driver.py. A pair is the length of the file (uint32), the file and the text.
+// expressions and what is chosen, with `templates` chat templates and their variables, each pair behind its length, and answers each with a line; see driver.py. A pair is the length of the file (uint32), the file and the text.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +12,7 @@
 #include "text/chat_format.h"
 #include "text/chat_log.h"
 #include "text/grammar/grammar.h"
+#include "text/jinja/template.h"
 #include "text/json.h"
 #include "text/stop_strings.h"
 #include "text/tokenizer.h"
@@ -117,6 +118,26 @@ std::string follow_grammar(std::string_view given, std::string_view text) {
   }
 }
 
+// Renders a template; one of seven is interrupted at a question that the lengths choose.
+std::string render_template(std::string_view source, std::string_view variables) {
+  try {
+    const jinja::Template made(source);
+    const size_t end = variables.size() % 7 == 0 ? source.size() % 20 : SIZE_MAX;
+    size_t asked = 0;
+    const jinja::Text text = made.render(variables, {.now = std::tm{}, .interrupted = [&] { return asked++ == end; }});
+    if (end != SIZE_MAX && asked > end) return "wrong: an interrupted template has a text";
+    if (!is_valid_utf8(text.bytes)) return "wrong: the text is no UTF-8";
+    size_t at = 0;
+    for (const jinja::Span& each : text.input) {
+      if (each.begin < at || each.end <= each.begin || each.end > text.size()) return "wrong: input out of place";
+      at = each.end;
+    }
+    return "accepted";
+  } catch (const TextError& error) {
+    return refused(error);
+  }
+}
+
 std::string answer(std::string_view json, std::string_view text) {
   try {
     const Tokenizer tokenizer(json);
@@ -143,7 +164,7 @@ std::string answer(std::string_view json, std::string_view text) {
 
 int main(int argc, char** argv) {
   const std::string_view kind = argc > 1 ? argv[1] : "";
-  const auto& asked = kind == "chats" ? answer_chat : kind == "grammars" ? follow_grammar : answer;
+  const auto& asked = kind == "chats" ? answer_chat : kind == "grammars" ? follow_grammar : kind == "templates" ? render_template : answer;
   uint32_t length;
   std::string data;
   while (std::fread(&length, sizeof length, 1, stdin) == 1) {

@@ -119,6 +119,86 @@ class Grammars(Compiled):
         return Input(struct.pack("<I", len(data)) + data + choices, f"{data[:300]!r}", good=good)
 
 
+class Templates(Compiled):
+    """See ``Target``: our tests' chat templates and hostile ones, changed and put together, and random variables."""
+
+    name = "native-templates"
+    words = ("templates",)
+
+    def prepare(self) -> None:
+        """Compile the core's text, as for ``Tokenizers``."""
+        self.program = compiled()
+
+    def make(self, seed: int, index: int) -> Input:
+        """Return a template that is changed nine times of ten, and a conversation or other values."""
+        from public_folders import CHAT_TEMPLATES
+        from template_oracle import Conversations
+
+        rng = random.Random(f"{self.name} {seed} {index}")
+        text = rng.choice(sorted(CHAT_TEMPLATES.glob("*.jinja"))).read_text(encoding="utf-8")
+        if rng.random() < 0.6:
+            text = "".join(rng.choices(TEMPLATE_PIECES, k=rng.randint(1, 30)))
+        for _ in range(rng.choice((0, 1, 3, 9))):
+            at, length = rng.randrange(len(text) + 1), rng.choice((0, 1, 5, 40))
+            text = text[:at] + rng.choice((*TEMPLATE_PIECES, text[:30], "")) * rng.choice((1, 1, 2, 300)) + text[at + length :]
+        conversations = Conversations(rng.randrange(1 << 30))
+        variables = json.dumps(conversations.variables() | {"x": conversations.value(), "y": conversations.value()}).encode()
+        if rng.random() < 0.1:
+            variables = changed_text(rng, variables)
+        data = text.encode()
+        if rng.random() < 0.05:
+            data = rng.randbytes(5) + data
+        return Input(struct.pack("<I", len(data)) + data + variables, f"{text[:300]!r}, {len(data)} bytes; {variables[:80]!r}")
+
+
+TEMPLATE_PIECES = [
+    *"(){}[]|.,:~+-*/%=<>!'\"\\ \n1x",
+    *[
+        "{{ x }}",
+        "{{ y|tojson }}",
+        "{{",
+        "}}",
+        "{%",
+        "%}",
+        "{%-",
+        "-%}",
+        "{#",
+        "#}",
+        "{% endif %}",
+        "{% endfor %}",
+        "{% else %}",
+        "{% endmacro %}",
+        "{% endset %}",
+    ],
+    "{% for x in messages %}",
+    "{% for x, y in x|items if loop.last %}",
+    "{% for i in range(99999) %}",
+    "{% if x is defined and y is not none %}",
+    "{% macro x(y, z=x) %}",
+    "{{ x(x, *y, **y) }}",
+    "{% call(z) x(y) %}{% endcall %}",
+    "{% set x = namespace(x=x, y=[y]) %}",
+    "{% set x.x = x.x ~ x %}",
+    "{% set x = x * 9999 %}",
+    "{% set y = x|string ~ x|string %}",
+    "{% set x = [x, x, y] %}",
+    "{% set x %}",
+    "{% break %}",
+    "{{ 9223372036854775807 + x - 1.5e300 ** 2 // y }}",
+    "{{ messages[0].content[::-1][1:99].split(x).pop }}",
+    "{{ messages|selectattr('role', 'equalto', 'user')|map(attribute='content')|join(x)|upper }}",
+    "{{ x.replace(y, x, 5).title()|indent(9, true)|trim(y) }}",
+    "{{ '%5.3f%s%-9d' % (x, y, 3) ~ '{}{x}'.format(x, x=y) }}",
+    "{{ tools|tojson(indent=x, sort_keys=true, ensure_ascii=true) }}",
+    "{{ messages|sort(attribute='role,content')|unique|batch(2, y)|list }}",
+    "{{ loop.changed(x, loop) ~ loop.cycle(x, y) ~ loop.length ~ loop.nextitem }}",
+    "{{ x|int(base=16) ~ y|float|round(2) ~ x|abs }}",
+    "{{ strftime_now('%Y%j%-d%q') ~ raise_exception(x) }}",
+    "{{ ('(' * 99 ~ x)|e|safe + y }}",
+    "(" * 300,
+    "{% if 1 %}" * 99,
+    "é漢\u2028ΑΣ",
+]
 REGEXES = [
     r"(yes|no)",
     r"[A-Z]{2}-\d{4}",

@@ -13,8 +13,8 @@ namespace hybridge::text::jinja {
 // Limits for one rendering. given_bytes: of the template and its variables. Published templates take some 300 steps for a message.
 struct Limits {
   explicit Limits(size_t given_bytes)
-      : steps(5'000'000 + 64 * static_cast<uint64_t>(given_bytes)),
-        memory((size_t(128) << 20) + 64 * given_bytes),
+      : steps(2'000'000 + 64 * static_cast<uint64_t>(given_bytes)),
+        memory((size_t(64) << 20) + 64 * given_bytes),
         output((size_t(16) << 20) + 4 * given_bytes) {}
 
   uint64_t steps;
@@ -32,18 +32,19 @@ class Budget {
 
   // Throws TextError if fewer steps are left, or the caller interrupts.
   void spend(uint64_t steps) {
-    if (steps > steps_) throw TextError("the chat template takes too long: it was stopped after millions of steps");
+    if (steps > steps_) [[unlikely]] throw TextError("the chat template takes too long: it was stopped after millions of steps");
     steps_ -= steps;
     since_asked_ += steps;
-    if (since_asked_ < 4096) return;
-    since_asked_ = 0;
-    if (interrupted_ && interrupted_()) throw TextError("interrupted");
+    if (since_asked_ >= 4096) [[unlikely]] ask();
   }
+
+  // Pays for looking for bytes in a text, which may compare them at each of its places.
+  void spend_search(size_t text, size_t wanted) { spend(1 + text / 16 + text / 64 * (wanted / 64)); }
 
   // Pays for bytes that are about to be kept, and for the work of writing them.
   void take(size_t bytes) {
     if (bytes > memory_) throw TextError("the chat template takes too much memory");
-    spend(1 + bytes / 64);
+    spend(1 + bytes / 32);
     memory_ -= bytes;
   }
 
@@ -64,6 +65,11 @@ class Budget {
   };
 
  private:
+  void ask() {
+    since_asked_ = 0;
+    if (interrupted_ && interrupted_()) throw TextError("interrupted");
+  }
+
   uint64_t steps_, since_asked_ = 0;
   size_t memory_, levels_ = 0;
   std::function<bool()> interrupted_;

@@ -344,6 +344,7 @@ Value replace(Interpreter& in, const Value& value, Arguments& given) {
   const Bound bound("replace", given, {"old", "new", "count"}, 2);
   const Text text = to_text(in.budget(), value), old = to_text(in.budget(), bound[0]), with = to_text(in.budget(), bound[1]);
   const size_t bytes = text.size() + (text.size() / std::max<size_t>(old.size(), 1) + 1) * with.size();  // at most
+  in.budget().spend_search(text.size(), old.size());
   in.budget().take(bytes);
   in.budget().give_back(bytes);
   Text result = replaced(text, old.bytes, with, bound.has(2) && bound[2].is_none() ? -1 : bound.integer(2, -1));
@@ -439,7 +440,7 @@ const std::unordered_map<std::string_view, Filter>& filters() {
 
 Value Interpreter::filter(const std::string& name, const Value& value, Arguments& given) {
   const Budget::Level level(budget_);
-  budget_.spend(1);
+  budget_.spend(1 + (value.is_string() ? value.text().size() / 32 : 0));
   const auto found = filters().find(name == "count" ? "length" : name == "d" ? "default" : name == "e" ? "escape" : std::string_view(name));
   if (found == filters().end()) throw TextError("No filter named '" + name + "'.");
   return found->second(*this, value, given);

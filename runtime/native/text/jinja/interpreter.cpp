@@ -178,6 +178,7 @@ Interpreter::Flow Interpreter::run_for(const Statement& statement, const ScopePt
   while (loop->advance()) {
     budget_.spend(1);
     const auto inside = std::make_shared<Scope>(Scope{scope});
+    inside->variables.reserve(4);
     inside->set("loop", variable);
     assign(statement.targets[0], loop->current, *inside, inside);
     flow = run(statement.blocks[0], inside);
@@ -423,6 +424,7 @@ Value Interpreter::compared(const Expression& expression, const ScopePtr& scope)
 void Interpreter::read_arguments(const std::vector<ArgumentNode>& nodes, const ScopePtr& scope, Arguments& given) {
   for (const ArgumentNode& each : nodes) {
     const Value value = evaluate(*each.value, scope);
+    if (value.is_string()) budget_.spend(value.text().size() / 32);
     if (each.name.empty()) {
       given.positional.push_back(value);
     } else if (each.name == "*") {

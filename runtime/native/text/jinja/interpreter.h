@@ -15,10 +15,10 @@
 
 namespace hybridge::text::jinja {
 
-// Variables of a block, and the block around it.
+// Variables of a block, and the block around it. Their names are those of the template, or of the variables that it got.
 struct Scope {
   std::shared_ptr<Scope> outer;
-  std::vector<std::pair<std::string, Value>> variables = {};
+  std::vector<std::pair<std::string_view, Value>> variables = {};
   bool is_kept = false;  // a macro sees it
 
   const Value* find(std::string_view name) const;

@@ -56,6 +56,7 @@ Value split(Interpreter& in, const Value& self, Arguments& given) {
   if (characters(bound, 0) == nullptr) return Value::list(in.budget(), words(in, text, most));
   const std::string& separator = *characters(bound, 0);
   if (separator.empty()) throw TextError("empty separator");
+  in.budget().spend_search(text.size(), separator.size());
   std::vector<Value> pieces;
   size_t from = 0;
   for (size_t at; most-- != 0 && (at = text.bytes.find(separator, from)) != std::string::npos; from = at + separator.size()) {
@@ -74,6 +75,7 @@ Value rsplit(Interpreter& in, const Value& self, Arguments& given) {
   size_t end = text.size();
   if (const std::string* separator = characters(bound, 0)) {
     if (separator->empty()) throw TextError("empty separator");
+    in.budget().spend_search(text.size(), separator->size());
     while (most-- > 0 && end >= separator->size()) {
       const size_t at = text.bytes.rfind(*separator, end - separator->size());
       if (at == std::string::npos) break;
@@ -82,18 +84,21 @@ Value rsplit(Interpreter& in, const Value& self, Arguments& given) {
     }
     pieces.push_back(in.string(text.part(0, end)));
   } else {
-    Text rest = stripped(text, false, true);
-    while (most-- > 0 && rest.size() > 0) {
-      size_t begin = rest.size();
-      while (begin > 0) {
-        const size_t last = last_character(std::string_view(rest.bytes).substr(0, begin));
-        if (is_python_space(character_at(rest.bytes, last))) break;
-        begin = last;
+    const auto skip = [&](size_t from, bool spaces) {  // backwards
+      while (from > 0) {
+        const size_t last = last_character(std::string_view(text.bytes).substr(0, from));
+        if (is_python_space(character_at(text.bytes, last)) != spaces) break;
+        from = last;
       }
-      pieces.push_back(in.string(rest.part(begin, rest.size())));
-      rest = stripped(rest.part(0, begin), false, true);
+      return from;
+    };
+    end = skip(end, true);
+    while (most-- > 0 && end > 0) {
+      const size_t begin = skip(end, false);
+      pieces.push_back(in.string(text.part(begin, end)));
+      end = skip(begin, true);
     }
-    rest = stripped(rest, true, false);
+    const Text rest = stripped(text.part(0, end), true, false);
     if (rest.size() > 0) pieces.push_back(in.string(rest));
   }
   std::ranges::reverse(pieces);
@@ -105,6 +110,7 @@ Value partition(Interpreter& in, const Value& self, Arguments& given, bool is_la
   const Text& text = self.text();
   const std::string& separator = bound.text(0).bytes;
   if (separator.empty()) throw TextError("empty separator");
+  in.budget().spend_search(text.size(), separator.size());
   const size_t at = is_last ? text.bytes.rfind(separator) : text.bytes.find(separator);
   std::vector<Value> parts;
   if (at == std::string::npos) {
@@ -127,7 +133,7 @@ Value has_end(Interpreter& in, const Value& self, Arguments& given, bool is_begi
   const Value part = bound.has(1) ? between(in, self, bound) : self;
   const auto fits = [&](const Value& each) {
     if (!each.is_string()) throw TextError("startswith first arg must be str or a tuple of str");
-    in.budget().spend(1);
+    in.budget().spend(1 + each.text().size() / 64);
     const std::string& bytes = part.text().bytes;
     return is_begin ? bytes.starts_with(each.text().bytes) : bytes.ends_with(each.text().bytes);
   };
@@ -138,7 +144,7 @@ Value has_end(Interpreter& in, const Value& self, Arguments& given, bool is_begi
 Value find(Interpreter& in, const Value& self, Arguments& given, bool is_last, bool must) {
   const Bound bound("find", given, {"sub", "start", "end"}, 1);
   const Value part = bound.has(1) ? between(in, self, bound) : self;
-  in.budget().spend(1 + part.text().size() / 8);
+  in.budget().spend_search(part.text().size(), bound.text(0).size());
   const std::string& bytes = part.text().bytes;
   const size_t at = is_last ? bytes.rfind(bound.text(0).bytes) : bytes.find(bound.text(0).bytes);
   if (at == std::string::npos) {
@@ -206,6 +212,7 @@ constexpr Entry STRINGS[] = {
        const Bound bound("replace", given, {"old", "new", "count"}, 2);
        const size_t places = self.text().size() / std::max<size_t>(bound.text(0).size(), 1) + 1;
        const size_t bytes = self.text().size() + places * bound.text(1).size();  // at most
+       in.budget().spend_search(self.text().size(), bound.text(0).size());
        in.budget().take(bytes);
        in.budget().give_back(bytes);
        return in.string(replaced(self.text(), bound.text(0).bytes, bound.text(1), bound.integer(2, -1)));
@@ -220,6 +227,7 @@ constexpr Entry STRINGS[] = {
        const Value part = bound.has(1) ? between(in, self, bound) : self;
        const std::string& wanted = bound.text(0).bytes;
        if (wanted.empty()) return Value::integer(static_cast<int64_t>(count_characters(part.text().bytes)) + 1);
+       in.budget().spend_search(part.text().size(), wanted.size());
        int64_t count = 0;
        for (size_t at = 0; (at = part.text().bytes.find(wanted, at)) != std::string::npos; at += wanted.size()) ++count;
        return Value::integer(count);
@@ -313,7 +321,7 @@ bool is_forbidden(const Value& of, std::string_view name) {
   static const std::set<std::string_view> OF_DICTS = {"clear", "pop", "popitem", "setdefault", "update"};
   static const std::set<std::string_view> OF_ALL = {"__class__", "__init__", "__doc__", "__eq__", "__hash__", "__new__", "__str__", "__repr__", "__dir__",
                                                     "__reduce__", "__getattribute__", "__len__", "__iter__", "__contains__", "__getitem__", "__format__"};
-  return OF_ALL.contains(name) || (of.is(Kind::LIST) && OF_LISTS.contains(name)) || (of.is_dict() && OF_DICTS.contains(name));
+  return (name.starts_with("__") && OF_ALL.contains(name)) || (of.is(Kind::LIST) && OF_LISTS.contains(name)) || (of.is_dict() && OF_DICTS.contains(name));
 }
 
 }  // namespace
@@ -327,6 +335,7 @@ std::optional<Value> method(Interpreter& in, const Value& of, const std::string&
   for (const Entry& each : entries) {
     if (each.name != name) continue;
     return Value::function(in.budget(), name, of.levels(), [of, call = each.call](Interpreter& inside, Arguments& given) {
+      if (of.is_string()) inside.budget().spend(of.text().size() / 32);
       return call(inside, of, given);
     });
   }

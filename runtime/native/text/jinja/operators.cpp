@@ -154,7 +154,7 @@ Value negative(const Value& value) {
 bool contains(Budget& budget, const Value& container, const Value& value) {
   if (container.is_string()) {
     if (!value.is_string()) throw TextError(std::string("'in <string>' requires string as left operand, not ") + value.type());
-    budget.spend(1 + container.text().size() / 16);
+    budget.spend_search(container.text().size(), value.text().size());
     return container.text().bytes.find(value.text().bytes) != std::string::npos;
   }
   if (container.is_dict()) return container.dict().find(value) != nullptr;

@@ -90,7 +90,7 @@ std::string_view common_name(std::string_view name) {
 }  // namespace
 
 bool Interpreter::test(const std::string& name, const Value& value, Arguments& given) {
-  budget_.spend(1);
+  budget_.spend(1 + (value.is_string() ? value.text().size() / 32 : 0));
   const auto found = tests().find(common_name(name));
   if (found == tests().end()) throw TextError("No test named '" + name + "'.");
   return found->second(*this, value, given);

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "../../third_party/utf8proc/utf8proc.h"
+#include "../error.h"
 #include "../unicode.h"
 #include "special_casing.h"
 
@@ -98,9 +99,8 @@ bool is_line_end(char32_t c) {
 
 void Text::append(const Text& other, size_t begin, size_t end) {
   const size_t shift = bytes.size();
-  for (const Span& each : other.input) {
-    const size_t from = std::max(each.begin, begin), to = std::min(each.end, end);
-    if (from >= to) continue;
+  for (auto at = std::ranges::upper_bound(other.input, begin, {}, &Span::end); at != other.input.end() && at->begin < end; ++at) {
+    const size_t from = std::max(at->begin, begin), to = std::min(at->end, end);
     if (!input.empty() && input.back().end == from - begin + shift) input.back().end = to - begin + shift;
     else input.push_back({from - begin + shift, to - begin + shift});
   }
@@ -137,6 +137,7 @@ size_t next_line(std::string_view text, size_t begin, size_t& end) {
 }
 
 Text stripped(const Text& text, bool left, bool right, const std::string* characters) {
+  if (characters != nullptr && characters->size() > 1000) throw TextError("strip: too many characters to strip");
   size_t begin = 0, end = text.size();
   while (left && begin < end && is_one_of(character_at(text.bytes, begin), characters)) begin += length_of(text.bytes[begin]);
   while (right && begin < end) {

@@ -37,12 +37,12 @@ class Writer {
     if (!has_lines_) return;
     out_.append("\n");
     for (size_t i = 0; i < depth; ++i) out_.append(indent_);
-    budget_.spend(depth);
+    budget_.spend(depth + depth * indent_.size() / 32);
   }
 
   void add(const Value& value, size_t depth) {
     const Budget::Level level(budget_);
-    budget_.spend(1);
+    budget_.spend(1 + (item_.size() + key_.size()) / 32);
     switch (value.kind()) {
       case Kind::STRING: return add_string(value.text());
       case Kind::DICT: return add_dict(value.dict(), depth);
@@ -99,7 +99,13 @@ class Writer {
 
   void add_string(const Text& text) {
     budget_.spend(1 + text.size() / 16);
-    std::string written = "\"";
+    out_.append("\"");
+    const auto is_plain = [](char c) { return static_cast<signed char>(c) >= 0x20 && c != '"' && c != '\\' && c != 0x7F; };
+    if (std::ranges::all_of(text.bytes, is_plain)) {
+      out_.append(text.bytes, text.has_input());
+      return out_.append("\"");
+    }
+    std::string written;
     const auto escape = [&](char32_t unit) {
       written += "\\u";
       for (int shift = 12; shift >= 0; shift -= 4) written += "0123456789abcdef"[unit >> shift & 15];
@@ -118,8 +124,7 @@ class Writer {
       }
       at += length_of(text.bytes[at]);
     }
-    out_.append("\"");
-    out_.append(std::string_view(written).substr(1), text.has_input());
+    out_.append(written, text.has_input());
     out_.append("\"");
   }
 

@@ -76,6 +76,10 @@ DictObject::DictObject(Budget& budget) : Object(budget, 64, 1) {}
 
 template <typename Equal>
 const Value* DictObject::find(size_t hash, Equal&& equal) const {
+  if (places_.empty()) {
+    const auto found = std::ranges::find_if(entries, equal, &std::pair<Value, Value>::first);
+    return found == entries.end() ? nullptr : &found->second;
+  }
   for (auto [at, end] = places_.equal_range(hash); at != end; ++at) {
     if (equal(entries[at->second].first)) return &entries[at->second].second;
   }
@@ -83,13 +87,13 @@ const Value* DictObject::find(size_t hash, Equal&& equal) const {
 }
 
 const Value* DictObject::find(const Value& key) const {
-  budget_.spend(1);
-  return find(hash(key), [&](const Value& each) { return equal(budget_, each, key); });
+  if (key.is_string()) return find(std::string_view(key.text().bytes));
+  return find(hash(budget_, key), [&](const Value& each) { return equal(budget_, each, key); });
 }
 
 const Value* DictObject::find(std::string_view key) const {
-  budget_.spend(1);
-  return find(std::hash<std::string_view>()(key), [&](const Value& each) { return each.is_string() && each.text().bytes == key; });
+  budget_.spend(1 + key.size() / 64);
+  return find(places_.empty() ? 0 : std::hash<std::string_view>()(key), [&](const Value& each) { return each.is_string() && each.text().bytes == key; });
 }
 
 void DictObject::set(Value key, Value value) {
@@ -99,8 +103,10 @@ void DictObject::set(Value key, Value value) {
     return;
   }
   grow(2 * sizeof(Value) + 48, std::max(key.levels(), value.levels()));
-  places_.emplace(hash(key), entries.size());
+  const size_t place = entries.size();
   entries.emplace_back(std::move(key), std::move(value));
+  constexpr size_t FEW = 8;  // which are compared one by one
+  for (size_t i = place == FEW ? 0 : place; place >= FEW && i <= place; ++i) places_.emplace(hash(budget_, entries[i].first), i);
 }
 
 Value Value::boolean(bool value) {
@@ -238,7 +244,10 @@ bool equal(Budget& budget, const Value& a, const Value& b) {
     case Kind::UNDEFINED:
     case Kind::NONE: return true;
     case Kind::LARGE:
-    case Kind::STRING: return a.text().bytes == b.text().bytes;
+    case Kind::STRING:
+      if (a.text().size() != b.text().size()) return false;
+      budget.spend(a.text().size() / 64);
+      return a.text().bytes == b.text().bytes;
     case Kind::LIST:
     case Kind::TUPLE:
     case Kind::RANGE: {
@@ -266,6 +275,7 @@ int compare(Budget& budget, const Value& a, const Value& b) {
   }
   const bool are_integers = (a.is_integer() || a.is(Kind::LARGE)) && (b.is_integer() || b.is(Kind::LARGE));
   if (are_integers) return order_large(a, b);
+  if (a.is_string() && b.is_string()) budget.spend(std::min(a.text().size(), b.text().size()) / 64);
   if (a.is_string() && b.is_string()) return a.text().bytes.compare(b.text().bytes);
   if (a.kind() == b.kind() && (a.is(Kind::LIST) || a.is(Kind::TUPLE))) {
     const auto &left = a.sequence().items, &right = b.sequence().items;
@@ -278,18 +288,22 @@ int compare(Budget& budget, const Value& a, const Value& b) {
   throw TextError(std::string("'<' not supported between instances of '") + a.type() + "' and '" + b.type() + "'");
 }
 
-size_t hash(const Value& value) {
+size_t hash(Budget& budget, const Value& value) {
+  const Budget::Level level(budget);
+  budget.spend(1);
   switch (value.kind()) {
     case Kind::UNDEFINED:
     case Kind::NONE: return static_cast<size_t>(value.kind()) + 0x9E37;
     case Kind::LARGE:
-    case Kind::STRING: return std::hash<std::string_view>()(value.text().bytes);
+    case Kind::STRING:
+      budget.spend(value.text().size() / 64);
+      return std::hash<std::string_view>()(value.text().bytes);
     case Kind::BOOLEAN:
     case Kind::INTEGER: return std::hash<double>()(static_cast<double>(value.integer()));
     case Kind::FLOAT: return std::hash<double>()(value.number());
     case Kind::TUPLE: {
       size_t all = 0x345678;
-      for (const Value& each : value.sequence().items) all = all * 1000003 ^ hash(each);
+      for (const Value& each : value.sequence().items) all = all * 1000003 ^ hash(budget, each);
       return all;
     }
     case Kind::LIST:

@@ -146,7 +146,7 @@ struct DictObject final : Object {
  private:
   template <typename Equal>
   const Value* find(size_t hash, Equal&& equal) const;
-  std::unordered_multimap<size_t, size_t> places_;
+  std::unordered_multimap<size_t, size_t> places_;  // of entries by their hashes, if there are many
 };
 
 struct FunctionObject final : Object {
@@ -165,7 +165,7 @@ struct Arguments {
 bool equal(Budget& budget, const Value& a, const Value& b);
 // Less than zero, zero or more, as Python orders them. Throws TextError for what has no order.
 int compare(Budget& budget, const Value& a, const Value& b);
-size_t hash(const Value& value);  // throws TextError for what changes
+size_t hash(Budget& budget, const Value& value);  // throws TextError for what changes
 
 // As Python's str and repr write it.
 Text to_text(Budget& budget, const Value& value);
