@@ -538,6 +538,7 @@ std::string TextStream::push(uint32_t id) {
   if (tokenizer_.leaves_out(id, skip_special_)) return "";  // it would count as a byte of a character
   ids_.push_back(id);
   auto [text, given] = window();
+  if (ids_.size() - settled_ > MOST_HELD) return settle(ids_.size(), text.size() > given ? text.substr(given) : "");
   if (text.size() <= given) return "";
   if (!text.ends_with(REPLACEMENT)) return settle(ids_.size(), text.substr(given));
   if (ids_.size() - settled_ <= LONGEST_CHARACTER) return "";

@@ -103,6 +103,9 @@ class TextStream {
 
   std::string settle(size_t count, std::string piece);
 
+  // Tokens that make no text are held back no longer: each further one would have all of them decoded again.
+  static constexpr size_t MOST_HELD = 64;
+
   std::vector<uint32_t> ids_;  // of the last piece, and those behind it that are held back
   size_t settled_ = 0;         // how many are of the last piece
   std::string given_;          // the last piece, as it is decoded by itself

@@ -18,7 +18,7 @@ from tokenizer_zoo import ZOO
 from tokenizers import Tokenizer as Reference
 
 from hybridge.cache.errors import ArtifactError, UsageError
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.core.tokenizer import TextStream, Tokenizer
 
 SMALL_STACK = 256 * 1024
 """Bytes of a thread's stack; threads of apps have 512 kB or 1 MB."""
@@ -235,6 +235,16 @@ def test_a_decoder_that_doubles_a_text_is_refused() -> None:
         tokenizer.decode([0])
 
 
+def test_a_stream_of_tokens_without_text_takes_time_by_their_number() -> None:
+    """A decoder that drops every text had all tokens so far decoded again for each one."""
+    drops = {"type": "Replace", "pattern": {"Regex": "[ab]+"}, "content": ""}
+    stream = TextStream(read(decoder={"type": "Sequence", "decoders": [drops]}))
+    begin = time.perf_counter()
+    assert {stream.push(0) for _ in range(20_000)} == {""}
+    assert stream.finish() == ""
+    assert time.perf_counter() - begin < 30
+
+
 def test_special_tokens_that_people_spell_are_read_once() -> None:
     """Behind each of them the rest of the text was read again."""
     vocabulary = [["a", -1.0], ["<unk>", -9.0], ["</s>", 0.0], ["<", -1.0], ["/", -1.0], ["s", -1.0], [">", -1.0]]
@@ -248,7 +258,7 @@ def test_special_tokens_that_people_spell_are_read_once() -> None:
 MEMORY = """
 import ctypes, sys
 from hybridge.runtime.core.library import load
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.core.tokenizer import TextStream, Tokenizer
 
 def resident():
     return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmRSS"))
