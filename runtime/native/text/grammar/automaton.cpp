@@ -60,11 +60,6 @@ const TokenMask& Automaton::mask(State state) {
 TokenMask Automaton::allowed(State state) {
   TokenMask bits((tokens_.size() + 63) / 64);
   const auto allow = [&](uint32_t id) { bits[id / 64] |= uint64_t(1) << id % 64; };
-  // Where only one token comes next, no other one says the same, such as the first half of it.
-  if (const auto& only = forced(state); !only.empty()) {
-    allow(only.front());
-    return bits;
-  }
   const auto step = [this](State from, uint8_t byte) { return this->step(from, byte); };
   const uint32_t items = item_ == Expressions::NONE ? 0 : expressions_.repetitions(states_[state], item_);
   std::ranges::for_each(tokens_.plain(items), allow);

@@ -40,7 +40,7 @@ class Automaton {
 
   bool is_complete(State state) const { return expressions_.is_nullable(states_[state]); }
 
-  // The tokens that may come next, but for those that end a text; until the next call.
+  // The tokens whose bytes may come next; until the next call.
   const TokenMask& mask(State state);
 
   // The tokens that come next whatever is chosen, as the tokenizer writes them; until the next call.

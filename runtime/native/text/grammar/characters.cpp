@@ -244,4 +244,15 @@ std::string escaped(std::string_view text) {
   return all;
 }
 
+Expression spellings(std::string_view text, Expressions& in) {
+  Expression all = Expressions::EMPTY;
+  for (size_t end = text.size(); end > 0;) {
+    const size_t begin = last_character(text.substr(0, end));
+    const char32_t character = character_at(text, begin);
+    all = in.concat(one_of(CharacterSet(character, character), Writing::JSON, in), all);
+    end = begin;
+  }
+  return all;
+}
+
 }  // namespace hybridge::text

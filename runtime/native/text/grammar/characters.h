@@ -52,6 +52,9 @@ Expression one_of(const CharacterSet& set, Writing writing, Expressions& in);
 // A text as JSON writes it between quotation marks, with the shortest escapes.
 std::string escaped(std::string_view text);
 
+// All ways in which JSON writes a text here between quotation marks.
+Expression spellings(std::string_view text, Expressions& in);
+
 }  // namespace hybridge::text
 
 #endif

@@ -50,7 +50,13 @@ class Digits {
     return in_.either(std::move(choices));
   }
 
-  Expression all() const { return in_.concat(in_.either(in_.literal("0"), in_.concat(in_.byte('1', '9'), more(0))), fraction_); }
+  Expression all() const { return in_.concat(whole(), fraction_); }
+
+  // Numbers that are not integers, without zeros at their end.
+  Expression fractions() const { return in_.concat(whole(), in_.concat(point_, in_.concat(more(0), in_.byte('1', '9')))); }
+
+  // Numbers without zeros behind their point: each can be written in one way alone.
+  Expression shortest() const { return in_.either(whole(), fractions()); }
 
   // Numbers that are not 0, if they are numbers.
   Expression not_zero_number() const {
@@ -61,6 +67,7 @@ class Digits {
 
  private:
   bool is_integer() const { return fraction_ == Expressions::EMPTY; }
+  Expression whole() const { return in_.either(in_.literal("0"), in_.concat(in_.byte('1', '9'), more(0))); }
   Expression exactly(uint32_t count) const { return in_.repeat(any_, count, count); }
   Expression more(uint32_t least) const { return in_.repeat(any_, least, Expressions::UNLIMITED); }
   Expression not_zero() const { return in_.concat(more(0), in_.concat(in_.byte('1', '9'), more(0))); }
@@ -132,9 +139,10 @@ std::string Decimal::written() const {
 }
 
 Expression numbers(const NumberRange& range, Expressions& in) {
-  const bool is_free = range.limits.empty() && range.steps.empty();
+  if (range.is_integer && range.is_fraction) return Expressions::NONE;
   const Digits digits(range.is_integer, in);
-  if (is_free) {
+  const bool has_no_limits = range.limits.empty() && range.steps.empty() && range.no_steps.empty() && range.excluded.empty();
+  if (has_no_limits && !range.is_fraction) {
     const Expression sign = in.optional(in.literal("-"));
     if (range.is_integer) return in.concat(sign, digits.all());
     ByteSet letter('e', 'e'), plus_or_minus('+', '+');
@@ -158,17 +166,28 @@ Expression numbers(const NumberRange& range, Expressions& in) {
       is_above = is_above && !is_negative;
     }
   }
-  for (const Decimal& step : range.steps) {
+  const auto multiple_of = [&](const Decimal& step) {
     const std::string text = step.whole + step.fraction;
     uint32_t coefficient = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), coefficient);
     if (error != std::errc() || end != text.data() + text.size() || coefficient == 0) {
       throw TextError("\"multipleOf\" is not a number above 0 with at most nine digits");
     }
-    const Expression multiple = in.multiple_of(coefficient, static_cast<uint32_t>(step.fraction.size()));
-    above.push_back(multiple);
-    below.push_back(multiple);
+    return in.multiple_of(coefficient, static_cast<uint32_t>(step.fraction.size()));
+  };
+  const auto add = [&](Expression each) {
+    above.push_back(each);
+    below.push_back(each);
+  };
+  for (const Decimal& step : range.steps) add(multiple_of(step));
+  for (const Decimal& step : range.no_steps) add(in.complement(multiple_of(step)));
+  for (const Decimal& each : range.excluded) {
+    const Expression other = in.complement(in.literal(each.whole + (each.fraction.empty() ? "" : "." + each.fraction)));
+    if (!each.is_negative || each.is_zero()) above.push_back(other);
+    if (each.is_negative || each.is_zero()) below.push_back(other);
   }
+  if (range.is_fraction) add(digits.fractions());
+  else if (!range.is_integer && !(range.no_steps.empty() && range.excluded.empty())) add(digits.shortest());
   // There is no -0, but among integers that have limits on both sides of 0, as in Python.
   if (!(range.is_integer && has_least && has_most)) below.push_back(digits.not_zero_number());
   const Expression one = is_above ? in.both(std::move(above)) : Expressions::NONE;

@@ -51,6 +51,13 @@ GrammarFollower::GrammarFollower(std::shared_ptr<Grammar> grammar, Tokens eos_id
 
 bool GrammarFollower::is_eos(int64_t token) const { return std::ranges::find(eos_ids_, token) != eos_ids_.end(); }
 
+// The forced tokens up to one that ends texts: a text cannot go on after it.
+std::span<const uint32_t> GrammarFollower::forced_tokens(Automaton& automaton, Automaton::State state) const {
+  const auto& all = automaton.forced(state);
+  const auto end = std::ranges::find_if(all, [&](uint32_t token) { return is_eos(token); });
+  return std::span(all).first(static_cast<size_t>(end - all.begin()));
+}
+
 // Calls `call(automaton)` where the text is reached. Notes why it could not be.
 template <typename Call>
 void GrammarFollower::with_automaton(Tokens text, Call&& call) {
@@ -129,9 +136,17 @@ void GrammarFollower::mask(Tokens text, std::span<float> logits) {
     if (place.phase == Phase::ENDED) {
       std::ranges::fill(logits, NEVER);
     } else if (place.phase == Phase::FOLLOWING) {
-      const TokenMask& allowed = automaton.mask(place.state);
-      for (size_t i = 0; i < logits.size(); i++) {
-        if (i / 64 >= allowed.size() || (allowed[i / 64] >> i % 64 & 1) == 0) logits[i] = NEVER;
+      // Where only one token comes next, no other one says the same, such as the first half of it.
+      const auto only = forced_tokens(automaton, place.state);
+      if (!only.empty()) {
+        const float logit = only.front() < logits.size() ? logits[only.front()] : NEVER;
+        std::ranges::fill(logits, NEVER);
+        if (only.front() < logits.size()) logits[only.front()] = logit;
+      } else {
+        const TokenMask& allowed = automaton.mask(place.state);
+        for (size_t i = 0; i < logits.size(); i++) {
+          if (i / 64 >= allowed.size() || (allowed[i / 64] >> i % 64 & 1) == 0) logits[i] = NEVER;
+        }
       }
     }
     for (const auto& [token, logit] : ends) logits[static_cast<size_t>(token)] = logit;
@@ -146,7 +161,7 @@ std::vector<int64_t> GrammarFollower::forced(Tokens text, size_t limit) {
   std::vector<int64_t> tokens;
   with_automaton(text, [&](Automaton& automaton) {
     if (places_.back().phase != Phase::FOLLOWING) return;
-    const auto& all = automaton.forced(places_.back().state);
+    const auto all = forced_tokens(automaton, places_.back().state);
     tokens.assign(all.begin(), all.begin() + static_cast<ptrdiff_t>(std::min(limit, all.size())));
   });
   return tokens;
@@ -161,7 +176,7 @@ size_t GrammarFollower::fitting(Tokens text, Tokens proposed) {
       const bool ends = is_eos(proposed[count]);
       if (from.phase == Phase::ENDED || (ends && (from.phase == Phase::WAITING || !automaton.is_complete(from.state)))) break;
       if (from.phase == Phase::FOLLOWING) {
-        const auto& only = automaton.forced(from.state);
+        const auto only = forced_tokens(automaton, from.state);
         if (!only.empty() && only.front() != proposed[count]) break;
       }
       taken_.push_back(proposed[count]);

@@ -81,6 +81,7 @@ class GrammarFollower {
   Place start();
   Place next(const Place& from, size_t count);
   bool is_eos(int64_t token) const;
+  std::span<const uint32_t> forced_tokens(Automaton& automaton, Automaton::State state) const;
 
   const std::shared_ptr<Grammar> grammar_;
   const std::vector<int64_t> eos_ids_;

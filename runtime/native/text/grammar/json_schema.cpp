@@ -1,7 +1,7 @@
 #include "json_schema.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>
@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "../json.h"
-#include "../unicode.h"
 #include "characters.h"
 #include "formats.h"
+#include "references.h"
 #include "regex.h"
 #include "schema.h"
+#include "schema_expression.h"
 
 namespace hybridge::text {
 namespace {
@@ -21,49 +22,56 @@ namespace {
 using Type = Choice::Type;
 
 constexpr size_t DEEPEST = 64;            // schemas inside each other
-constexpr uint64_t LARGEST_COUNT = 1u << 30;
+constexpr size_t MOST_READINGS = 8;       // of a schema, as references turn out to be of nothing
+constexpr double LARGEST_COUNT = 1u << 30;
 
 // Keywords of JSON Schema that say what fits, and that are not followed here.
-constexpr std::string_view NOT_SUPPORTED[] = {
-    "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems", "propertyNames", "dependentRequired",
-    "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"};
+constexpr std::string_view NOT_SUPPORTED[] = {"uniqueItems", "$recursiveRef"};
 
+// Keywords that ask something of each type by itself. Those that apply schemas come after them, in the order of APPLIED.
 constexpr std::string_view OF_TYPES[] = {
     "type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "format",
-    "prefixItems", "items", "additionalItems", "minItems", "maxItems", "properties", "patternProperties", "additionalProperties",
-    "required", "minProperties", "maxProperties"};
+    "prefixItems", "items", "additionalItems", "minItems", "maxItems", "contains", "properties", "patternProperties",
+    "additionalProperties", "required", "minProperties", "maxProperties"};
+constexpr const char* APPLIED[] = {"propertyNames", "dependentRequired", "dependentSchemas", "dependencies", "not", "if", "unevaluatedItems", "unevaluatedProperties"};
 
 bool is_in(std::span<const std::string_view> names, std::string_view name) { return std::ranges::find(names, name) != names.end(); }
 
 std::string quoted(std::string_view text) { return "\"" + escaped(text) + "\""; }
 
+SharedSchema shared(Schema schema) { return std::make_shared<const Schema>(std::move(schema)); }
+
+// Returns the schema of values that are of another type, or fit the choice.
+Schema if_of_type(Choice choice) {
+  Schema all;
+  for (const Type type : Choice::TYPES) {
+    if (type != choice.type) all.push_back({.type = type});
+  }
+  all.push_back(std::move(choice));
+  return all;
+}
+
 class Reader {
  public:
-  explicit Reader(const Json& root, Expressions& in)
+  // nothing: keys of references that nothing fits.
+  Reader(const Json& root, Expressions& in, const std::set<std::string>& nothing)
       : root_(root),
         in_(in),
-        merger_([this](const std::string& pointer) { return resolved(pointer); }),
-        character_(one_of(CharacterSet::all(), Writing::JSON, in)),
-        characters_(in.repeat(character_, 0, Expressions::UNLIMITED)),
-        comma_(in.literal(", ")),
-        colon_(in.literal(": ")) {}
+        nothing_(nothing),
+        references_(root),
+        merger_(in, [this](const std::string& key) { return resolved(key); }),
+        made_(in, merger_, [this](const std::string& key) { return resolved(key); }) {}
 
-  GrammarExpressions read() {
+  // Adds to `dead` the references that nothing fits: it is to be read again with them.
+  GrammarExpressions read(std::set<std::string>& dead) {
     const Expression start = in_.add_rule();
-    in_.define(start, expression(schema(root_, 0)));
-    while (!pending_.empty()) {
-      const std::string pointer = pending_.back();
-      pending_.pop_back();
-      const Expression body = expression(resolved(pointer));
-      if (body == Expressions::NONE) throw TextError("nothing fits the schema at " + pointer);
-      in_.define(rules_.at(pointer), body);
+    const Expression body = made_.of(schema(root_, 0));
+    const auto found = made_.finish(start, body);
+    if (found.empty() && body == Expressions::NONE) {
+      throw TextError(nothing_.empty() ? "nothing fits it" : "nothing fits the schema at " + *nothing_.begin());
     }
-    const Expression endless = in_.find_endless();
-    for (const auto& [pointer, rule] : rules_) {
-      if (rule == endless) throw TextError("what fits the schema at " + pointer + " would have no end, as it refers to itself");
-    }
-    if (endless != Expressions::NONE) throw TextError("nothing fits it");
-    return {.all = std::move(in_), .start = start, .item = character_};
+    dead.insert(found.begin(), found.end());
+    return {.all = std::move(in_), .start = start, .item = made_.character()};
   }
 
  private:
@@ -74,6 +82,7 @@ class Reader {
     if (depth > DEEPEST) throw TextError("schemas are nested too deeply");
     if (json.is_boolean()) return json.boolean() ? Schema{Choice{}} : Schema{};
     if (!json.is_object()) json.fail("an object, true or false");
+    const std::string around = std::exchange(base_, References::base_inside(json, base_));
     Schema all = {Choice{}};
     bool has_types = false;
     json.each_entry([&](std::string_view key, const Json& value) {
@@ -82,16 +91,23 @@ class Reader {
       }
       if (is_in(OF_TYPES, key)) {
         if (!std::exchange(has_types, true)) all = merger_.both(all, of_types(json, depth));
-      } else if (const auto applied = applicator(json, key, value.as(json.name() + "." + std::string(key)), depth)) {
+      } else if (const auto applied = choices(json, key, value.as(json.name() + "." + std::string(key)), depth)) {
         all = merger_.both(all, *applied);
       }
     });
+    for (const char* const key : APPLIED) {
+      const Json value = json[key];
+      if (value) all = apply(json, key, value, std::move(all), depth + 1);
+    }
     if (json["nullable"].boolean_or(false)) all.push_back({.type = Type::NOTHING});
+    base_ = around;
     return all;
   }
 
-  std::optional<Schema> applicator(const Json& json, std::string_view key, const Json& value, size_t depth) {
-    if (key == "$ref") return Schema{{.type = Type::REFERENCE, .literals = std::vector{std::string(value.string())}}};
+  std::optional<Schema> choices(const Json& json, std::string_view key, const Json& value, size_t depth) {
+    if (key == "$ref" || key == "$dynamicRef") {
+      return Schema{{.type = Type::REFERENCE, .literals = std::vector{references_.key(value.string(), base_, key == "$dynamicRef")}}};
+    }
     if (key == "const") return literal(value, depth);
     const bool is_any = key == "anyOf", is_one = key == "oneOf";
     if (key != "enum" && key != "allOf" && !is_any && !is_one) return std::nullopt;
@@ -100,18 +116,99 @@ class Reader {
     std::vector<Schema> branches;
     value.each([&](const Json& each) {
       Schema one = key == "enum" ? literal(each, depth + 1) : schema(each, depth + 1);
-      if (key == "allOf") all = merger_.both(all, one);
-      else if (is_one) branches.push_back(std::move(one));
-      else std::ranges::move(one, std::back_inserter(all));
+      if (key == "allOf") {
+        all = merger_.both(all, one);
+      } else if (is_one) {
+        branches.push_back(std::move(one));
+      } else {
+        // What fits several branches has the properties of all of them evaluated.
+        if (is_any && references_.has_unevaluated()) std::ranges::move(merger_.both(all, one), std::back_inserter(all));
+        std::ranges::move(one, std::back_inserter(all));
+      }
     });
-    for (size_t i = 0; i < branches.size(); i++) {
-      for (size_t other = 0; other < i && !json["discriminator"]; other++) {
+    if (is_one) all = exactly_one(json, std::move(branches));
+    return joined(std::move(all));
+  }
+
+  // What fits one of the branches alone.
+  Schema exactly_one(const Json& json, std::vector<Schema> branches) {
+    std::vector<std::vector<size_t>> overlapping(branches.size());
+    for (size_t i = 0; i < branches.size() && !json["discriminator"]; i++) {
+      for (size_t other = 0; other < i; other++) {
         if (merger_.are_apart(branches[i], branches[other])) continue;
-        throw TextError("\"oneOf\" in " + json.name() + " is not supported, as one text may fit several of its schemas: use \"anyOf\"");
+        overlapping[i].push_back(other);
+        overlapping[other].push_back(i);
       }
     }
-    for (Schema& each : branches) std::ranges::move(each, std::back_inserter(all));
-    return joined(std::move(all));
+    Schema all;
+    for (size_t i = 0; i < branches.size(); i++) {
+      Schema one = branches[i];
+      try {
+        for (const size_t other : overlapping[i]) one = merger_.both(one, merger_.complement(branches[other]));
+      } catch (const TextError& error) {
+        throw TextError(
+            "\"oneOf\" in " + json.name() + " is not supported, as one text may fit several of its schemas: use \"anyOf\" (" + error.what() + ")"
+        );
+      }
+      std::ranges::move(one, std::back_inserter(all));
+    }
+    return all;
+  }
+
+  // Returns the choices of `all` that keep a keyword.
+  Schema apply(const Json& json, std::string_view key, const Json& value, Schema all, size_t depth) {
+    if (key == "not") return merger_.both(all, merger_.complement(schema(value, depth)));
+    if (key == "propertyNames") {
+      const Expression others = in_.complement(made_.strings(schema(value, depth)));
+      return merger_.both(all, if_of_type({.type = Type::OBJECT, .by_pattern = {{others, shared({})}}}));
+    }
+    if (key == "if") {
+      const Schema condition = schema(value, depth);
+      const auto branch = [&](const char* name, const Schema& when) {
+        const Json then = json[name];
+        return then ? merger_.both(when, schema(then, depth)) : when;
+      };
+      if (!json["then"] && !json["else"] && !references_.has_unevaluated()) return all;
+      Schema either = branch("then", condition);
+      std::ranges::move(branch("else", merger_.complement(condition)), std::back_inserter(either));
+      return merger_.both(all, either);
+    }
+    if (key == "unevaluatedItems" || key == "unevaluatedProperties") return unevaluated(merger_.resolved(all), schema(value, depth), key == "unevaluatedItems");
+    value.each_entry([&](std::string_view name, const Json& dependent) {  // dependentRequired, dependentSchemas or dependencies
+      Choice with{.type = Type::OBJECT, .required = {std::string(name)}};
+      Schema schemas = if_of_type({.type = Type::OBJECT, .properties = {{std::string(name), shared({})}}});
+      if (dependent.is_array()) {
+        add_names(dependent, with.required);
+        schemas.push_back(std::move(with));
+      } else {
+        std::ranges::move(merger_.both(Schema{std::move(with)}, schema(dependent, depth)), std::back_inserter(schemas));
+      }
+      all = merger_.both(all, schemas);
+    });
+    return all;
+  }
+
+  // Returns the choices whose items, or properties, that nothing has evaluated fit a schema.
+  Schema unevaluated(Schema all, const Schema& rest, bool is_of_items) {
+    Schema kept;
+    for (Choice& each : all) {
+      if (is_of_items && each.type == Type::ARRAY && each.evaluated_items != Expressions::UNLIMITED) {
+        Schema item = rest;
+        for (const Contained& found : each.contained) {
+          if (found.is_keyword) item.insert(item.end(), found.schema->begin(), found.schema->end());
+        }
+        Choice others{.type = Type::ARRAY, .others = shared(std::move(item)), .evaluated_items = Expressions::UNLIMITED};
+        others.first_items.assign(each.evaluated_items, shared({Choice{}}));
+        std::ranges::move(merger_.both(Schema{std::move(each)}, Schema{std::move(others)}), std::back_inserter(kept));
+      } else if (!is_of_items && each.type == Type::OBJECT) {
+        const Expression others = in_.complement(each.evaluated);
+        const Choice object{.type = Type::OBJECT, .by_pattern = {{others, shared(rest)}}, .evaluated = made_.characters()};
+        std::ranges::move(merger_.both(Schema{std::move(each)}, Schema{object}), std::back_inserter(kept));
+      } else {
+        kept.push_back(std::move(each));
+      }
+    }
+    return kept;
   }
 
   // Makes one choice of those of a type that are named, and nothing else.
@@ -132,8 +229,7 @@ class Reader {
   }
 
   static bool is_only_named(const Choice& choice) {
-    return choice.literals && choice.type != Type::REFERENCE && choice.patterns.empty() && choice.range.limits.empty() && choice.range.steps.empty() && !choice.range.is_integer &&
-           choice.count.least == 0 && choice.count.most == Expressions::UNLIMITED;
+    return choice.literals && choice.type != Type::REFERENCE && choice.patterns.empty() && choice.range.is_free() && choice.count.is_free();
   }
 
   // What is equal to a value.
@@ -161,8 +257,6 @@ class Reader {
     }
     return {{.type = Type::NOTHING}};
   }
-
-  static SharedSchema shared(Schema schema) { return std::make_shared<const Schema>(std::move(schema)); }
 
   Schema of_types(const Json& json, size_t depth) {
     static constexpr std::pair<std::string_view, Type> types[] = {
@@ -202,8 +296,14 @@ class Reader {
 
   static Count read_count(const Json& least, const Json& most) {
     Count count;
-    if (least) count.least = static_cast<uint32_t>(least.integer(LARGEST_COUNT));
-    if (most) count.most = static_cast<uint32_t>(most.integer(LARGEST_COUNT));
+    const auto read = [](const Json& value) {  // 2.0 is a count as well
+      if (!value.is_number() || !(value.number() >= 0 && value.number() <= LARGEST_COUNT) || std::floor(value.number()) != value.number()) {
+        value.fail("an integer from 0 to 1073741824");
+      }
+      return static_cast<uint32_t>(value.number());
+    };
+    if (least) count.least = read(least);
+    if (most) count.most = read(most);
     return count;
   }
 
@@ -252,271 +352,76 @@ class Reader {
     const Json first = is_old ? items : json["prefixItems"], others = is_old ? json["additionalItems"] : items;
     if (first) first.each([&](const Json& each) { choice.first_items.push_back(shared(schema(each, depth + 1))); });
     if (others) choice.others = shared(schema(others, depth + 1));
+    choice.evaluated_items = others ? Expressions::UNLIMITED : static_cast<uint32_t>(choice.first_items.size());
+    if (const Json contains = json["contains"]) {
+      Contained found{.schema = shared(schema(contains, depth + 1)), .count = read_count(json["minContains"], json["maxContains"]), .is_keyword = true};
+      if (!json["minContains"]) found.count.least = 1;
+      choice.contained.push_back(std::move(found));
+    }
   }
 
   void read_object(const Json& json, Choice& choice, size_t depth) {
     choice.count = read_count(json["minProperties"], json["maxProperties"]);
-    if (const Json properties = json["properties"]) {
-      properties.each_entry([&](std::string_view key, const Json& value) {
-        choice.properties.push_back({std::string(key), shared(schema(value.as(json.name() + ".properties." + std::string(key)), depth + 1))});
-      });
-    }
+    std::vector<Expression> evaluated;
     if (const Json patterns = json["patternProperties"]) {
       patterns.each_entry([&](std::string_view key, const Json& value) {
         choice.by_pattern.emplace_back(read_pattern_of_schema(key, in_), shared(schema(value, depth + 1)));
+        evaluated.push_back(choice.by_pattern.back().first);
       });
     }
-    if (const Json others = json["additionalProperties"]) choice.others = shared(schema(others, depth + 1));
-    if (const Json required = json["required"]) {
-      std::unordered_set<std::string> known;
-      required.each([&](const Json& each) {
-        std::string name(each.string());
-        if (known.insert(name).second) choice.required.push_back(std::move(name));
+    if (const Json properties = json["properties"]) {
+      properties.each_entry([&](std::string_view key, const Json& value) {
+        SharedSchema found = shared(schema(value.as(json.name() + ".properties." + std::string(key)), depth + 1));
+        if (!choice.by_pattern.empty()) found = merger_.both(found, merger_.unnamed(choice, std::string(key)));
+        if (references_.has_unevaluated()) evaluated.push_back(spellings(key, in_));
+        choice.properties.push_back({std::string(key), std::move(found)});
       });
     }
+    if (const Json others = json["additionalProperties"]) {
+      choice.others = shared(schema(others, depth + 1));
+      evaluated.push_back(made_.characters());
+    }
+    if (references_.has_unevaluated()) choice.evaluated = in_.either(std::move(evaluated));
+    if (const Json required = json["required"]) add_names(required, choice.required);
+  }
+
+  // Adds the names of a list that are new.
+  static void add_names(const Json& list, std::vector<std::string>& to) {
+    std::unordered_set<std::string> known(to.begin(), to.end());
+    list.each([&](const Json& each) {
+      std::string name(each.string());
+      if (known.insert(name).second) to.push_back(std::move(name));
+    });
   }
 
   // ---- references
 
-  Schema resolved(const std::string& pointer) {
-    if (!resolving_.insert(pointer).second) throw TextError("the reference " + pointer + " to what it is in has other keywords beside it, which is not supported");
-    Schema found = schema(target(pointer), 0);
-    resolving_.erase(pointer);
+  Schema resolved(const std::string& key) {
+    if (nothing_.contains(key)) return {};
+    if (const auto known = known_.find(key); known != known_.end()) return *known->second;
+    Schema found;
+    if (key.starts_with('!')) {
+      found = merger_.complement(resolved(key.substr(1)));
+    } else {
+      if (!resolving_.insert(key).second) throw TextError("the reference " + key + " to what it is in has other keywords beside it, which is not supported");
+      const References::Target target = references_.find(key);
+      const std::string around = std::exchange(base_, target.base);
+      found = schema(target.schema, 0);
+      base_ = around;
+      resolving_.erase(key);
+    }
+    known_[key] = shared(found);
     return found;
   }
 
-  Json target(const std::string& pointer) const {
-    if (pointer != "#" && !pointer.starts_with("#/")) {
-      throw TextError("the reference \"" + escaped(pointer) + "\" is not one inside the schema, such as \"#/$defs/name\"");
-    }
-    Json at = root_;
-    std::string_view rest = std::string_view(pointer).substr(1);
-    while (!rest.empty()) {
-      const size_t end = std::min(rest.find('/', 1), rest.size());
-      const std::string name = unescaped(rest.substr(1, end - 1));
-      rest.remove_prefix(end);
-      if (at.is_array() && !name.empty() && name.size() < 7 && name.find_first_not_of("0123456789") == name.npos) at = at.item(std::stoul(name));
-      else if (at.is_object() && name.find('\0') == name.npos) at = at[name.c_str()];
-      else at = {};
-      if (!at.is_object() && !at.is_array() && !at.is_boolean()) throw TextError("the reference \"" + escaped(pointer) + "\" leads nowhere");
-    }
-    return at.as("the schema at " + pointer);
-  }
-
-  // A part of a pointer, without the escapes of URLs and pointers.
-  static std::string unescaped(std::string_view part) {
-    std::string text;
-    for (size_t i = 0; i < part.size(); i++) {
-      unsigned byte = 0;
-      if (part[i] == '%' && i + 2 < part.size() && std::sscanf(std::string(part.substr(i + 1, 2)).c_str(), "%2x", &byte) == 1) {
-        text += static_cast<char>(byte);
-        i += 2;
-      } else if (part[i] == '~' && i + 1 < part.size() && (part[i + 1] == '0' || part[i + 1] == '1')) {
-        text += part[++i] == '0' ? '~' : '/';
-      } else {
-        text += part[i];
-      }
-    }
-    return text;
-  }
-
-  Expression rule(const std::string& pointer) {
-    const auto [found, is_new] = rules_.try_emplace(pointer);
-    if (is_new) {
-      found->second = in_.add_rule();
-      pending_.push_back(pointer);
-    }
-    return found->second;
-  }
-
-  // ---- from choices to expressions
-
-  Expression expression(const Schema& schema) {
-    std::vector<Expression> choices;
-    for (const Choice& each : schema) choices.push_back(expression(each));
-    return in_.either(std::move(choices));
-  }
-
-  Expression expression(const SharedSchema& schema) { return schema == nullptr ? any() : expression(*schema); }
-
-  Expression expression(const Choice& choice) {
-    switch (choice.type) {
-      case Type::ANY: return any();
-      case Type::REFERENCE: return rule(choice.literals->front());
-      case Type::NOTHING: return in_.literal("null");
-      case Type::BOOLEAN: return choice.literals ? named(choice, Expressions::NONE) : in_.either(in_.literal("true"), in_.literal("false"));
-      case Type::NUMBER: {
-        const bool is_free = !choice.range.is_integer && choice.range.limits.empty() && choice.range.steps.empty();
-        return choice.literals ? named(choice, is_free ? Expressions::NONE : numbers(choice.range, in_)) : numbers(choice.range, in_);
-      }
-      case Type::STRING: return string(choice);
-      case Type::ARRAY: return array(choice);
-      case Type::OBJECT: return object(choice);
-    }
-    return Expressions::NONE;
-  }
-
-  // The values of a choice that are named, as any JSON writes them; those of them that fit, if something else is asked of them.
-  Expression named(const Choice& choice, Expression fitting) {
-    std::vector<std::string_view> texts;
-    std::vector<Expression> values;
-    for (const std::string& each : *choice.literals) {
-      if (fitting != Expressions::NONE && !in_.is_nullable(in_.derivative(fitting, each))) continue;
-      if (choice.type != Type::STRING || each.find('\\') == std::string::npos) texts.push_back(each);
-      else values.push_back(between_quotes(spellings(JsonDocument(each).root("the value").string())));
-    }
-    values.push_back(in_.one_of(texts));
-    return in_.either(std::move(values));
-  }
-
-  Expression any() {
-    if (any_ == Expressions::NONE) {
-      any_ = in_.add_rule();
-      std::vector<Expression> choices;
-      for (const Type type : {Type::NOTHING, Type::BOOLEAN, Type::NUMBER, Type::STRING, Type::ARRAY, Type::OBJECT}) {
-        choices.push_back(expression(Choice{.type = type}));
-      }
-      in_.define(any_, in_.either(std::move(choices)));
-    }
-    return any_;
-  }
-
-  Expression between_quotes(Expression inner) { return in_.concat(in_.literal("\""), in_.concat(inner, in_.literal("\""))); }
-
-  Expression string(const Choice& choice) {
-    if (choice.count.least > choice.count.most) return Expressions::NONE;
-    std::vector<Expression> parts = choice.patterns;
-    const Expression length = in_.repeat(character_, choice.count.least, choice.count.most);
-    if (length != characters_ || parts.empty()) parts.push_back(length);
-    const Expression inner = in_.both(std::move(parts));
-    const Expression whole = in_.is_alive(inner) ? between_quotes(inner) : Expressions::NONE;
-    if (!choice.literals) return whole;
-    return named(choice, inner == characters_ ? Expressions::NONE : whole == Expressions::NONE ? Expressions::EMPTY : whole);
-  }
-
-  Expression array(const Choice& choice) {
-    const auto [least, most] = choice.count;
-    if (least > most) return Expressions::NONE;
-    const auto named = static_cast<uint32_t>(choice.first_items.size());
-    const Expression others = expression(choice.others);
-    const auto minus = [](uint32_t count, uint32_t less) { return count == Expressions::UNLIMITED ? count : count - std::min(count, less); };
-    // What is behind so many items, from the last one to the first.
-    Expression rest = in_.repeat(in_.concat(comma_, others), minus(least, std::max(named, 1u)), minus(most, std::max(named, 1u)));
-    for (uint32_t place = std::max(named, 1u); place > 0; place--) {
-      const Expression item = place <= named ? expression(choice.first_items[place - 1]) : others;
-      const Expression with = place > most ? Expressions::NONE : in_.concat(place > 1 ? comma_ : Expressions::EMPTY, in_.concat(item, rest));
-      rest = place > least ? in_.optional(with) : with;
-    }
-    return in_.concat(in_.literal("["), in_.concat(rest, in_.literal("]")));
-  }
-
-  struct Member {
-    Expression text;
-    bool is_required;
-  };
-
-  Expression object(const Choice& choice) {
-    if (choice.count.least > choice.count.most) return Expressions::NONE;
-    const std::unordered_set<std::string_view> required(choice.required.begin(), choice.required.end());
-    std::unordered_set<std::string_view> names;
-    std::vector<Member> members;
-    std::vector<Expression> taken;
-    uint32_t needed = 0;
-    const auto add = [&](const std::string& name, SharedSchema schema) {
-      const std::string text = escaped(name);
-      for (const auto& [pattern, by_pattern] : choice.by_pattern) {
-        if (in_.is_nullable(in_.derivative(pattern, text))) schema = merger_.both(schema, by_pattern);
-      }
-      const bool is_required = required.contains(name);
-      const Expression value = expression(schema);
-      names.insert(name);
-      taken.push_back(spellings(name));
-      needed += is_required;
-      if (value == Expressions::NONE && !is_required) return;
-      members.push_back({in_.concat(in_.literal(quoted(name)), in_.concat(colon_, value)), is_required});
-    };
-    for (const Property& each : choice.properties) add(each.name, each.schema);
-    for (const std::string& each : choice.required) {
-      if (!names.contains(each)) add(each, unnamed(choice, each));
-    }
-    const bool is_bounded = choice.count.most != Expressions::UNLIMITED;
-    if ((choice.count.least > 1 || is_bounded) && needed < members.size() && !(is_bounded && choice.count.most == 0)) {
-      throw TextError("\"minProperties\" and \"maxProperties\" are supported only where all named properties are required");
-    }
-    if (needed > choice.count.most) return Expressions::NONE;
-    const uint32_t least = needed < members.size() ? 0 : choice.count.least - std::min(needed, choice.count.least);
-    const uint32_t most = is_bounded ? choice.count.most - needed : Expressions::UNLIMITED;
-    if (most == 0) std::erase_if(members, [](const Member& each) { return !each.is_required; });
-
-    const Expression other = unnamed_members(choice, taken);
-    const Expression further = in_.concat(comma_, other);
-    Expression with = in_.repeat(further, least, most);  // what may follow, where something is before it
-    const Expression first = in_.concat(other, in_.repeat(further, least > 0 ? least - 1 : 0, most == Expressions::UNLIMITED ? most : most - std::min(most, 1u)));
-    Expression without = most == 0 ? Expressions::NONE : first;
-    if (least == 0 && choice.count.least <= needed) without = in_.optional(without);
-    std::vector<Expression> beginnings = {without};
-    for (size_t place = members.size(); place > 0; place--) {
-      const auto& [text, is_required] = members[place - 1];
-      if (is_required) beginnings.clear();
-      beginnings.push_back(in_.concat(text, with));
-      const Expression joined = in_.concat(comma_, text);
-      with = in_.concat(is_required ? joined : in_.optional(joined), with);
-    }
-    return in_.concat(in_.literal("{"), in_.concat(in_.either(std::move(beginnings)), in_.literal("}")));
-  }
-
-  // The schema of a property that no name has.
-  SharedSchema unnamed(const Choice& choice, const std::string& name) {
-    const std::string text = escaped(name);
-    const auto matches = [&](const auto& each) { return in_.is_nullable(in_.derivative(each.first, text)); };
-    return std::ranges::any_of(choice.by_pattern, matches) ? nullptr : choice.others;
-  }
-
-  // A property whose name is none of those that are taken.
-  Expression unnamed_members(const Choice& choice, const std::vector<Expression>& taken) {
-    std::vector<Expression> names = {characters_}, members;
-    if (!taken.empty()) names.push_back(in_.complement(in_.either(taken)));
-    std::vector<Expression> matching;
-    const auto add = [&](std::vector<Expression> parts, const SharedSchema& schema) {
-      const Expression name = in_.both(std::move(parts));
-      if (in_.is_alive(name)) members.push_back(in_.concat(between_quotes(name), in_.concat(colon_, expression(schema))));
-    };
-    for (const auto& [pattern, schema] : choice.by_pattern) {
-      for (const Expression other : matching) {
-        if (in_.is_alive(in_.both({pattern, other}))) throw TextError("two of \"patternProperties\" match the same name, which is not supported");
-      }
-      matching.push_back(pattern);
-      auto parts = names;
-      parts.push_back(pattern);
-      add(std::move(parts), schema);
-    }
-    if (!matching.empty()) names.push_back(in_.complement(in_.either(matching)));
-    add(names, choice.others);
-    return in_.either(std::move(members));
-  }
-
-  // All ways in which JSON writes a name here.
-  Expression spellings(std::string_view name) {
-    Expression all = EMPTY_TEXT;
-    size_t end = name.size();
-    while (end > 0) {
-      const size_t begin = last_character(name.substr(0, end));
-      const char32_t character = character_at(name, begin);
-      all = in_.concat(one_of(CharacterSet(character, character), Writing::JSON, in_), all);
-      end = begin;
-    }
-    return all;
-  }
-
-  static constexpr Expression EMPTY_TEXT = Expressions::EMPTY;
-
   const Json root_;
   Expressions& in_;
+  const std::set<std::string>& nothing_;
+  const References references_;
   SchemaMerger merger_;
-  const Expression character_, characters_, comma_, colon_;
-  Expression any_ = Expressions::NONE;
-  std::map<std::string, Expression> rules_;  // by pointer
-  std::vector<std::string> pending_;
+  SchemaExpressions made_;
+  std::string base_;  // the URI that references in the schema that is read start from
+  std::map<std::string, SharedSchema> known_;  // by key
   std::set<std::string> resolving_;
 };
 
@@ -524,8 +429,15 @@ class Reader {
 
 GrammarExpressions read_json_schema(std::string_view json) {
   const JsonDocument document(json);
-  Expressions expressions;
-  return Reader(document.root("the schema"), expressions).read();
+  std::set<std::string> nothing;
+  for (size_t reading = 0; reading < MOST_READINGS; reading++) {
+    Expressions expressions;
+    std::set<std::string> dead;
+    GrammarExpressions found = Reader(document.root("the schema"), expressions, nothing).read(dead);
+    if (dead.empty()) return found;
+    nothing.merge(dead);
+  }
+  throw TextError("nothing fits the schema at " + *nothing.begin());
 }
 
 }  // namespace hybridge::text

@@ -1,0 +1,345 @@
+#include "schema_expression.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_set>
+
+#include "../json.h"
+#include "characters.h"
+
+namespace hybridge::text {
+namespace {
+
+using Type = Choice::Type;
+
+constexpr size_t MOST_KINDS_OF_NAMES = 256, MOST_CONTAINED = 3, MOST_STATES = 1 << 14;
+
+std::string quoted(std::string_view text) { return "\"" + escaped(text) + "\""; }
+
+uint32_t minus(uint32_t count, uint32_t less) { return count == Expressions::UNLIMITED ? count : count - std::min(count, less); }
+
+[[noreturn]] void refuse() { throw TextError("it is too complex; write less of it, with smaller counts and fewer choices"); }
+
+}  // namespace
+
+SchemaExpressions::SchemaExpressions(Expressions& in, SchemaMerger& merger, Resolve resolve)
+    : in_(in),
+      merger_(merger),
+      resolve_(std::move(resolve)),
+      character_(one_of(CharacterSet::all(), Writing::JSON, in)),
+      characters_(in.repeat(character_, 0, Expressions::UNLIMITED)),
+      comma_(in.literal(", ")),
+      colon_(in.literal(": ")) {}
+
+std::vector<std::string> SchemaExpressions::finish(Expression start, Expression body) {
+  in_.define(start, body);
+  std::vector<std::string> dead;
+  while (!pending_.empty()) {
+    const std::string key = pending_.back();
+    pending_.pop_back();
+    const Expression rule = of(resolve_(key));
+    if (rule == Expressions::NONE) dead.push_back(key);
+    in_.define(rules_.at(key), rule);
+  }
+  if (!dead.empty() || body == Expressions::NONE) return dead;
+  const Expression endless = in_.find_endless();
+  for (const auto& [key, rule] : rules_) {
+    if (rule == endless) throw TextError("what fits the schema at " + key + " would have no end, as it refers to itself");
+  }
+  if (endless != Expressions::NONE) throw TextError("nothing fits it");
+  return {};
+}
+
+Expression SchemaExpressions::of(const Schema& schema) {
+  std::vector<Expression> choices;
+  for (const Choice& each : schema) choices.push_back(of(each));
+  return in_.either(std::move(choices));
+}
+
+Expression SchemaExpressions::of(const SharedSchema& schema) {
+  if (schema == nullptr) return any();
+  const auto found = known_.find(schema.get());
+  if (found != known_.end()) return found->second.second;
+  const Expression made = of(*schema);
+  known_.emplace(schema.get(), std::pair(schema, made));
+  return made;
+}
+
+Expression SchemaExpressions::of(const Choice& choice) {
+  merger_.count();
+  switch (choice.type) {
+    case Type::ANY: return any();
+    case Type::REFERENCE: return rule(choice.literals->front());
+    case Type::NOTHING: return in_.literal("null");
+    case Type::BOOLEAN: return choice.literals ? named(choice) : in_.either(in_.literal("true"), in_.literal("false"));
+    case Type::NUMBER: return choice.literals ? named(choice) : numbers(choice.range, in_);
+    case Type::STRING: return string(choice);
+    case Type::ARRAY: return choice.contained.empty() ? array(choice) : array_that_contains(choice);
+    case Type::OBJECT: return object(choice);
+  }
+  return Expressions::NONE;
+}
+
+Expression SchemaExpressions::rule(const std::string& key) {
+  const auto known = rules_.find(key);
+  if (known != rules_.end()) return known->second;
+  if (resolve_(key).empty()) return Expressions::NONE;
+  pending_.push_back(key);
+  return rules_[key] = in_.add_rule();
+}
+
+// The values of a choice that are named, as any JSON writes them.
+Expression SchemaExpressions::named(const Choice& choice) {
+  std::vector<std::string_view> texts;
+  std::vector<Expression> values;
+  for (const std::string& each : *choice.literals) {
+    if (choice.type != Type::STRING || each.find('\\') == std::string::npos) texts.push_back(each);
+    else values.push_back(between_quotes(spellings(JsonDocument(each).root("the value").string(), in_)));
+  }
+  values.push_back(in_.one_of(texts));
+  return in_.either(std::move(values));
+}
+
+Expression SchemaExpressions::any() {
+  if (any_ == Expressions::NONE) {
+    any_ = in_.add_rule();
+    std::vector<Expression> choices;
+    for (const Type type : Choice::TYPES) choices.push_back(of(Choice{.type = type}));
+    in_.define(any_, in_.either(std::move(choices)));
+  }
+  return any_;
+}
+
+Expression SchemaExpressions::inner_string(const Choice& choice) {
+  if (choice.count.least > choice.count.most) return Expressions::NONE;
+  std::vector<Expression> parts = choice.patterns;
+  const Expression length = in_.repeat(character_, choice.count.least, choice.count.most);
+  if (length != characters_ || parts.empty()) parts.push_back(length);
+  const Expression inner = in_.both(std::move(parts));
+  return in_.is_alive(inner) ? inner : Expressions::NONE;
+}
+
+Expression SchemaExpressions::string(const Choice& choice) {
+  return choice.literals ? named(choice) : between_quotes(inner_string(choice));
+}
+
+Expression SchemaExpressions::strings(const Schema& schema) {
+  std::vector<Expression> choices;
+  for (const Choice& each : merger_.resolved(schema)) {
+    if (each.type != Type::STRING) continue;
+    if (!each.literals) choices.push_back(inner_string(each));
+    else for (const std::string& text : *each.literals) choices.push_back(spellings(JsonDocument(text).root("the value").string(), in_));
+  }
+  return in_.either(std::move(choices));
+}
+
+Expression SchemaExpressions::array(const Choice& choice) {
+  const auto [least, most] = choice.count;
+  if (least > most) return Expressions::NONE;
+  const auto named = static_cast<uint32_t>(choice.first_items.size());
+  const Expression others = of(choice.others);
+  // What comes after so many items, from the last one to the first.
+  Expression rest = in_.repeat(in_.concat(comma_, others), minus(least, std::max(named, 1u)), minus(most, std::max(named, 1u)));
+  for (uint32_t place = std::max(named, 1u); place > 0; place--) {
+    const Expression item = place <= named ? of(choice.first_items[place - 1]) : others;
+    const Expression with = place > most ? Expressions::NONE : in_.concat(place > 1 ? comma_ : Expressions::EMPTY, in_.concat(item, rest));
+    rest = place > least ? in_.optional(with) : with;
+  }
+  return in_.concat(in_.literal("["), in_.concat(rest, in_.literal("]")));
+}
+
+// An array whose items are counted by what they fit: each state has the place of the next item and what was counted before it.
+Expression SchemaExpressions::array_that_contains(const Choice& choice) {
+  const auto& contained = choice.contained;
+  const auto [least, most] = choice.count;
+  if (least > most) return Expressions::NONE;
+  if (contained.size() > MOST_CONTAINED) refuse();
+  const bool is_bounded = most != Expressions::UNLIMITED;
+  uint64_t last = std::max<uint64_t>({choice.first_items.size(), is_bounded ? most : least, 1});
+  std::vector<uint64_t> caps, sizes = {1};  // the greatest count of each that matters; states by what was counted
+  for (const Contained& each : contained) {
+    if (each.count.least > each.count.most) return Expressions::NONE;
+    const bool has_most = each.count.most != Expressions::UNLIMITED;
+    caps.push_back(has_most ? each.count.most : each.count.least);
+    last = std::max<uint64_t>(last, is_bounded ? most : each.from);
+    sizes.push_back(sizes.back() * (caps.back() + 1));
+    if (sizes.back() > MOST_STATES) refuse();
+  }
+  if ((last + 1) * sizes.back() > MOST_STATES) refuse();
+  const size_t kinds = size_t(1) << contained.size(), states = sizes.back();
+  const auto counted = [&](size_t state, size_t each) { return state / sizes[each] % (caps[each] + 1); };
+
+  // The item at a place that fits those of a kind, and not those that may not be more often.
+  std::map<std::pair<const Schema*, size_t>, Expression> made;
+  const auto item = [&](const SharedSchema& schema, size_t kind, size_t from) {
+    const auto [found, is_new] = made.try_emplace({schema.get(), kind | from << MOST_CONTAINED});
+    if (!is_new) return found->second;
+    SharedSchema merged = schema;
+    for (size_t each = 0; each < contained.size(); each++) {
+      if ((from >> each & 1) == 0) continue;
+      if ((kind >> each & 1) != 0) merged = merger_.both(merged, contained[each].schema);
+      else if (contained[each].count.most != Expressions::UNLIMITED) merged = merger_.both(merged, std::make_shared<const Schema>(merger_.complement(*contained[each].schema)));
+    }
+    return found->second = of(merged);
+  };
+  // The state after an item of a kind; none where it may not come.
+  const auto after = [&](size_t state, size_t kind, uint64_t place) -> std::optional<size_t> {
+    for (size_t each = 0; each < contained.size(); each++) {
+      if ((kind >> each & 1) == 0) continue;
+      if (place < contained[each].from) return std::nullopt;
+      if (counted(state, each) < caps[each]) state += sizes[each];
+      else if (contained[each].count.most != Expressions::UNLIMITED) return std::nullopt;
+    }
+    return state;
+  };
+  const auto is_enough = [&](size_t state, uint64_t place) {
+    for (size_t each = 0; each < contained.size(); each++) {
+      if (counted(state, each) < contained[each].count.least) return false;
+    }
+    return place >= least;
+  };
+  std::vector<Expression> next(states), now(states);
+  for (uint64_t place = last + 1; place-- > 0;) {
+    const SharedSchema& schema = place < choice.first_items.size() ? choice.first_items[place] : choice.others;
+    size_t from = 0;
+    for (size_t each = 0; each < contained.size(); each++) from |= size_t(place >= contained[each].from) << each;
+    for (size_t state = states; state-- > 0;) {
+      std::vector<Expression> ways, again;
+      if (is_enough(state, place)) ways.push_back(Expressions::EMPTY);
+      for (size_t kind = 0; kind < kinds && place < most; kind++) {
+        const auto to = after(state, kind, place);
+        if (!to) continue;
+        const Expression text = in_.concat(place > 0 ? comma_ : Expressions::EMPTY, item(schema, kind, from));
+        if (place == last && *to == state) again.push_back(text);
+        else ways.push_back(in_.concat(text, place == last ? now[*to] : next[*to]));
+      }
+      now[state] = in_.concat(in_.repeat(in_.either(std::move(again)), 0, Expressions::UNLIMITED), in_.either(std::move(ways)));
+    }
+    std::swap(next, now);
+  }
+  return in_.concat(in_.literal("["), in_.concat(next[0], in_.literal("]")));
+}
+
+Expression SchemaExpressions::object(const Choice& choice) {
+  if (choice.count.least > choice.count.most) return Expressions::NONE;
+  const std::unordered_set<std::string_view> required(choice.required.begin(), choice.required.end());
+  std::unordered_set<std::string_view> names;
+  std::vector<Member> members;
+  std::vector<Expression> taken;
+  uint32_t needed = 0;
+  const auto add = [&](const std::string& name, const SharedSchema& schema) {
+    const bool is_required = required.contains(name);
+    const Expression value = of(schema);
+    names.insert(name);
+    taken.push_back(spellings(name, in_));
+    needed += is_required;
+    if (value == Expressions::NONE && !is_required) return;
+    members.push_back({in_.concat(in_.literal(quoted(name)), in_.concat(colon_, value)), is_required});
+  };
+  for (const Property& each : choice.properties) add(each.name, each.schema);
+  for (const std::string& each : choice.required) {
+    if (!names.contains(each)) add(each, merger_.unnamed(choice, each));
+  }
+  const bool is_bounded = choice.count.most != Expressions::UNLIMITED;
+  if (needed > choice.count.most) return Expressions::NONE;
+  const Expression other = unnamed_members(choice, taken);
+  if ((choice.count.least > 1 || is_bounded) && needed < members.size() && choice.count.most != 0) {
+    return in_.concat(in_.literal("{"), in_.concat(counted_members(members, other, choice.count), in_.literal("}")));
+  }
+  const uint32_t least = needed < members.size() ? 0 : choice.count.least - std::min(needed, choice.count.least);
+  const uint32_t most = is_bounded ? choice.count.most - needed : Expressions::UNLIMITED;
+  if (most == 0) std::erase_if(members, [](const Member& each) { return !each.is_required; });
+
+  const Expression further = in_.concat(comma_, other);
+  Expression with = in_.repeat(further, least, most);  // what may follow, where something is before it
+  const Expression first = in_.concat(other, in_.repeat(further, least > 0 ? least - 1 : 0, most == Expressions::UNLIMITED ? most : most - std::min(most, 1u)));
+  Expression without = most == 0 ? Expressions::NONE : first;
+  if (least == 0 && choice.count.least <= needed) without = in_.optional(without);
+  std::vector<Expression> beginnings = {without};
+  for (size_t place = members.size(); place > 0; place--) {
+    const auto& [text, is_required] = members[place - 1];
+    if (is_required) beginnings.clear();
+    beginnings.push_back(in_.concat(text, with));
+    const Expression joined = in_.concat(comma_, text);
+    with = in_.concat(is_required ? joined : in_.optional(joined), with);
+  }
+  return in_.concat(in_.literal("{"), in_.concat(in_.either(std::move(beginnings)), in_.literal("}")));
+}
+
+// Members of which some may be left out, where all of them are counted, and others after them.
+Expression SchemaExpressions::counted_members(const std::vector<Member>& members, Expression other, const Count& count) {
+  const auto [least, most] = count;
+  const bool is_bounded = most != Expressions::UNLIMITED;
+  const uint32_t cap = std::min<uint32_t>(std::max(is_bounded ? most : least, 1u), static_cast<uint32_t>(members.size()));
+  if ((cap + 1) * members.size() * members.size() > MOST_STATES * 64) refuse();
+  const Expression further = in_.concat(comma_, other);
+  std::vector<Expression> rest(cap + 1);  // what comes after so many members
+  for (uint32_t before = 0; before <= cap; before++) {
+    const uint32_t needed = minus(least, before), room = minus(most, before);
+    if (before > 0) {
+      rest[before] = in_.repeat(further, needed, room);
+      continue;
+    }
+    const Expression all = in_.concat(other, in_.repeat(further, minus(needed, 1), minus(room, 1)));
+    rest[0] = needed > 0 ? all : in_.optional(all);
+  }
+  for (size_t place = members.size(); place > 0; place--) {
+    const auto& [text, is_required] = members[place - 1];
+    for (uint32_t before = 0; before <= cap; before++) {  // the counts above still are those of the next place
+      const bool has_room = before < most;
+      const Expression after = rest[std::min(before + 1, cap)];
+      const Expression with = has_room ? in_.concat(before > 0 ? comma_ : Expressions::EMPTY, in_.concat(text, after)) : Expressions::NONE;
+      rest[before] = is_required ? with : in_.either(with, rest[before]);
+    }
+  }
+  return rest[0];
+}
+
+// A property whose name is none of those that are taken. Names are apart by the patterns that they match.
+Expression SchemaExpressions::unnamed_members(const Choice& choice, const std::vector<Expression>& taken) {
+  struct Names {
+    std::vector<Expression> matched, others;
+    SharedSchema schema;
+  };
+  std::vector<Expression> all = {characters_}, members;
+  if (!taken.empty()) all.push_back(in_.complement(in_.either(taken)));
+  const auto is_alive = [&](std::vector<Expression> parts, const std::vector<Expression>& matched) {
+    parts.insert(parts.end(), matched.begin(), matched.end());
+    return in_.is_alive(in_.both(std::move(parts)));
+  };
+  std::vector<Names> kinds = {{}};
+  for (const auto& [pattern, schema] : choice.by_pattern) {
+    std::vector<Names> split;
+    for (Names& each : kinds) {
+      merger_.count();
+      Names matching = each;
+      matching.matched.push_back(pattern);
+      matching.schema = each.matched.empty() ? schema : merger_.both(each.schema, schema);
+      if (!each.matched.empty() && !is_alive({characters_, pattern}, each.matched)) {
+        split.push_back(std::move(each));  // apart, whatever the names are
+        continue;
+      }
+      each.others.push_back(pattern);
+      split.push_back(std::move(each));
+      split.push_back(std::move(matching));
+    }
+    if (split.size() > MOST_KINDS_OF_NAMES) refuse();
+    kinds = std::move(split);
+  }
+  for (const Names& each : kinds) {
+    auto parts = all;
+    parts.insert(parts.end(), each.matched.begin(), each.matched.end());
+    std::vector<Expression> apart;
+    for (const Expression other : each.others) {
+      if (each.matched.empty() || is_alive({characters_, other}, each.matched)) apart.push_back(other);
+    }
+    if (!apart.empty()) parts.push_back(in_.complement(in_.either(std::move(apart))));
+    const SharedSchema& schema = each.matched.empty() ? choice.others : each.schema;
+    if (schema != nullptr && schema->empty()) continue;
+    const Expression name = in_.both(std::move(parts));
+    if (in_.is_alive(name)) members.push_back(in_.concat(between_quotes(name), in_.concat(colon_, of(schema))));
+  }
+  return in_.either(std::move(members));
+}
+
+}  // namespace hybridge::text
