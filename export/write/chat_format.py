@@ -34,6 +34,7 @@ from hybridge.runtime.artifacts.chat_format import (
 )
 from hybridge.runtime.artifacts.options import PictureDescription
 from hybridge.runtime.core.chat import message_content, render_chat
+from hybridge.runtime.core.jinja import DATES_STAY
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import REASONING, AnswerFormat, without_calls
 from hybridge.runtime.text.chat_template import ChatTemplates, Message, Render, answer_format_of
@@ -116,7 +117,7 @@ def find_chat_format(templates: ChatTemplates, form: AnswerFormat | None, seed: 
 
 def _plain(templates: ChatTemplates) -> Render:
     """Return a render with places in place of dates. Raises InexpressibleError if dates do more than stand in the text."""
-    render = templates.with_variables({}, now=DATE)
+    render = templates.with_variables({}, now=DATES_STAY)
     text = render(_asked(ASKED))
     for now in DATES:
         wanted, date = templates.with_variables({}, now=now)(_asked(ASKED)), datetime.fromisoformat(now)
@@ -129,7 +130,7 @@ def _plain(templates: ChatTemplates) -> Render:
 def _switched(templates: ChatTemplates, thinking: bool) -> Render | None:
     """Return a render with thinking switched on or off, or None if the template has no switch."""
     try:
-        return templates.with_variables({}, thinking, now=DATE)
+        return templates.with_variables({}, thinking, now=DATES_STAY)
     except UsageError:
         return None
 

@@ -1,17 +1,12 @@
-"""Render an artifact's chat template as transformers does: in Jinja's sandbox, and in a process of its own."""
+"""Render an artifact's chat template as transformers does: by the core's Jinja, within limits."""
 
 from __future__ import annotations
 
-import atexit
 import json
-import select
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from time import monotonic
 from typing import Any, Protocol
 
 from jinja2 import Environment, TemplateSyntaxError
@@ -20,6 +15,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.options import PictureDescription
 from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
+from hybridge.runtime.core.jinja import JinjaTemplate, TemplateError
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, answer_format, decoder_of, unsplit
 
@@ -35,13 +31,8 @@ RESERVED = frozenset(
 """Variables that rendering a conversation sets itself."""
 SWITCHES = ("enable_thinking", "thinking")
 """Variables that switch thinking: Qwen, GLM, SmolLM and Nemotron read the first; Granite, DeepSeek and Kimi the second."""
-PROGRAM = Path(__file__).with_name("template_program.py")
-SECONDS = 5
-"""Longest time to render; a template of a real model takes a thousandth."""
-MEMORY = 512 << 20
-"""Most bytes of memory, besides 32 for each byte of the request."""
-CHARACTERS = 16 << 20
-"""Most characters of the text, besides 4 for each byte of the request."""
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names of a message's reasoning; templates read the first, gpt-oss' the second."""
 DEFAULT, TOOL_USE = "default", "tool_use"
 TEMPLATE_FILE, SUFFIX = "chat_template", ".jinja"
 
@@ -96,8 +87,7 @@ class ChatTemplates:
     def with_variables(self, variables: Mapping[str, Any], thinking: bool | None = None, now: str | None = None) -> Render:
         """Return a function that renders conversations with ``variables``; see ``load_template``.
 
-        now: the date and time that templates see, in ISO's format, instead of the system's; or a text with ``{format}`` for
-        every date.
+        now: the date and time that templates see, in ISO's format, instead of the system's; or ``jinja.DATES_STAY``.
         """
         template = self.chosen(tools=variables.get("tools") is not None)
         every = {**self.special, **variables, **thinking_variables(template, thinking, variables)}
@@ -134,12 +124,32 @@ def reasoning_parser(artifact: Artifact, tokenizer: Tokenizer) -> AnswerSplitter
 
 def render(template: str, messages: list[Message], variables: Mapping[str, Any], now: str | None = None) -> str:
     """Return the text of ``messages`` up to the assistant's turn. Raises UsageError with the template's own message."""
+    given = {
+        "tools": None,
+        "documents": None,
+        **variables,
+        "messages": [*map(_message, messages)],
+        "add_generation_prompt": True,
+    }
     try:
-        return PROCESS.render(template, messages, variables, now)
-    except RenderError as error:
-        if error.line is not None:
-            raise UsageError(f"the model's chat template is no Jinja template: {error} (line {error.line}).") from None
-        raise UsageError(f"the model's chat template refuses this conversation: {error}") from None
+        read = _read(template)
+    except TemplateError as error:
+        raise UsageError(f"the model's chat template is no Jinja template: {error}.") from None
+    try:
+        return read.render(given, now).text
+    except TemplateError as error:
+        raise UsageError(f"the model's chat template refuses this conversation: {str(error) or 'it says no reason'}") from None
+
+
+@lru_cache(8)
+def _read(template: str) -> JinjaTemplate:
+    return JinjaTemplate(template)
+
+
+def _message(message: Message) -> Message:
+    """Return a message with its reasoning under both names that templates read."""
+    reason = next((message[name] for name in REASONING if message.get(name) is not None), None)
+    return message if reason is None else {"thinking": reason, **message, "reasoning_content": reason}
 
 
 def thinking_variables(template: str, thinking: bool | None, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,108 +183,6 @@ def _names(template: str) -> Iterator[str]:
             before = before if kind == "whitespace" else value
     except TemplateSyntaxError:
         return  # rendering reports the error
-
-
-# The process that renders
-
-
-class RenderError(Exception):
-    """The template could not be rendered, for the message's reason. line: of an error in its syntax."""
-
-    def __init__(self, message: str, line: int | None = None) -> None:
-        super().__init__(message)
-        self.line = line
-
-
-class TemplateProcess:
-    """Renders one template at a time, in a process that starts at first use and again after one that had to be killed."""
-
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self.close)
-
-    def render(
-        self, template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], now: str | None = None
-    ) -> str:
-        """Return the text of ``messages`` up to the assistant's turn, ``now`` or at the system's time. Raises RenderError."""
-        asked = {"template": template, "messages": messages, "variables": variables, "now": now}
-        body = json.dumps(asked, default=_placeholder).encode()
-        limits = {
-            "memory": MEMORY + 32 * len(body),
-            "characters": CHARACTERS + 4 * len(body),
-            "seconds": int(self._seconds) + 1,
-        }
-        line = b"%b, %b\n" % (body[:-1], json.dumps(limits).encode()[1:])
-        if not self._lock.acquire(timeout=self._seconds):
-            raise RenderError(f"other conversations have kept it busy for {self._seconds:g} seconds")
-        try:
-            answer = self._ask(line)
-        except BaseException:  # KeyboardInterrupt too: the next request must not get this one's answer
-            self._end()
-            raise
-        finally:
-            self._lock.release()
-        if "text" in answer:
-            return str(answer["text"])
-        raise RenderError(str(answer.get("syntax", answer.get("error"))), answer.get("line"))
-
-    def close(self) -> None:
-        """Kill the process; a rendering that runs fails."""
-        self._end()
-
-    def _ask(self, line: bytes) -> dict[str, Any]:
-        process = self._running()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(line)
-            process.stdin.flush()
-        except OSError:
-            raise RenderError("its process has ended") from None
-        poll, end, pieces = select.poll(), monotonic() + self._seconds, list[bytes]()
-        poll.register(process.stdout, select.POLLIN)
-        while not pieces or not pieces[-1].endswith(b"\n"):
-            if not poll.poll(max(0.0, end - monotonic()) * 1000):
-                raise RenderError(f"it takes longer than {self._seconds:g} seconds")
-            pieces.append(process.stdout.read1(1 << 20))  # type: ignore[attr-defined]
-            if not pieces[-1]:
-                raise RenderError("its process has ended: it takes too much memory, or nests too deep")
-        answer: dict[str, Any] = json.loads(b"".join(pieces))
-        return answer
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            self._end()
-            paths = json.dumps([path for path in sys.path if path])
-            self._process = subprocess.Popen(  # noqa: S603  # this interpreter, and a file of ours
-                [sys.executable, "-I", str(PROGRAM), paths], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, start_new_session=True,  # a terminal's Ctrl-C is for this process alone
-            )  # fmt: skip
-        return self._process
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            try:
-                assert pipe is not None
-                pipe.close()
-            except OSError:  # bytes were left to flush
-                continue
-
-
-def _placeholder(value: Any) -> str:
-    """Return the text by which a template sees a value that is not JSON."""
-    return f"<{type(value).__name__}>"
-
-
-PROCESS = TemplateProcess()
-"""Renders templates for everything in this process: commands, and all requests of a server."""
 
 
 # The templates of an artifact

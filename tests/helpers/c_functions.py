@@ -17,6 +17,7 @@ FOR_PYTHON = {
     *(f"hybridge_grammar_{name}" for name in ("mask", "forced", "fitting")),
     *(f"hybridge_answer_form_{name}" for name in ("find", "named", "general", "describe", "close")),
     *(f"hybridge_answer_{name}" for name in ("open", "reasoning_end", "push", "finish", "close")),
+    *(f"hybridge_template_{name}" for name in ("open", "render", "close")),
     *(f"hybridge_chat_{name}" for name in ("over", "with", "note", "render")),
     *("hybridge_text_stop", "hybridge_text_stopped"),
     *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info", "watch")),

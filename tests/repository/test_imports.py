@@ -35,10 +35,6 @@ DOCUMENTED = frozenset(
         *("gguf", "huggingface_hub", "huggingface_hub.errors", "peft", "regex"),
         *(
             "jinja2",
-            "jinja2.ext",
-            "jinja2.nodes",
-            "jinja2.parser",
-            "jinja2.sandbox",
             "tokenizers.models",
             "packaging.requirements",
             "pydantic",

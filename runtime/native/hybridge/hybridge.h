@@ -575,6 +575,20 @@ hybridge_status hybridge_answer_push(
 hybridge_status hybridge_answer_finish(hybridge_answer_parser answer, const char** events, size_t* events_size);
 hybridge_status hybridge_answer_close(hybridge_answer_parser answer);
 
+// Chat templates in Jinja, as checkpoints have them. open: HYBRIDGE_INVALID_ARGUMENT for an error in the syntax. render gives the text for
+// variables, a JSON object such as {"messages": [...], "add_generation_prompt": true}, as transformers' sandbox does, and those parts of
+// it that come from the variables, in which special tokens are text; variables whose names end with _token are the model's own words.
+// now: the local time, such as 2026-01-31T12:00:00; null for the system's; "" leaves dates as {{ strftime_now('FORMAT') }}. The text
+// and the parts stay until the next call with this template, of which there is one at a time. HYBRIDGE_INVALID_ARGUMENT for what the
+// template refuses and for what exceeds the limits of steps, memory and text; hybridge_failure says why.
+typedef uint64_t hybridge_template;
+hybridge_status hybridge_template_open(const char* text, size_t size, hybridge_template* opened);
+hybridge_status hybridge_template_render(
+    hybridge_template opened, const char* variables, size_t variables_size, const char* now, const char** text, size_t* size,
+    const hybridge_span** words, size_t* word_count
+);
+hybridge_status hybridge_template_close(hybridge_template opened);
+
 // Chats: words in, words out. An artifact's folder has what that takes: the program, tokenizer.json, and in manifest.json how the
 // model's chat template writes a conversation. Opened once, it serves any number of chats.
 //

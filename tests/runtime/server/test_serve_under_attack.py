@@ -26,8 +26,6 @@ from hybridge.runtime.core.tokenizer import Encoding, Tokenizer
 from hybridge.runtime.server import connections
 from hybridge.runtime.server.prompts import Prompts
 from hybridge.runtime.server.requests import ApiError
-from hybridge.runtime.text import chat_template
-from hybridge.runtime.text.chat_template import TemplateProcess
 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -175,9 +173,7 @@ def test_others_are_answered_while_a_prompt_is_made(
 # Templates
 
 
-def test_a_template_that_loops_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = TemplateProcess(1.0)
-    monkeypatch.setattr(chat_template, "PROCESS", process)
+def test_a_template_that_loops_stops_nobody() -> None:
     template = TEMPLATE + "{% if endless %}" + LOOP + "{% endif %}"
     with speaker(lambda prompt: "Yes.", template) as one_server, ThreadPoolExecutor() as pool:
         body = {"messages": user("hi"), "chat_template_kwargs": {"endless": True}}
@@ -186,10 +182,9 @@ def test_a_template_that_loops_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> 
             assert healthy(one_server) < 0.8
         status, answer = asked.result()
         assert status == 400
-        assert "takes longer than 1 seconds" in answer["error"]["message"]
+        assert "takes too long" in answer["error"]["message"]
         answer = chat(one_server, "hi", max_tokens=20)
         assert answer.choices[0].message.content == "Yes."
-    process.close()
 
 
 ENDLESS = """

@@ -1,11 +1,11 @@
 """Chat templates of the public kinds, in each form that checkpoints have them, against transformers' own rendering."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import hypothesis.strategies as st
 import pytest
@@ -23,11 +23,8 @@ from hybridge.export.source.tokenizer import read_tokenizer
 from hybridge.runtime.artifacts.artifact import Artifact, file_entry
 from hybridge.runtime.cli.options import template_variables
 from hybridge.runtime.cli.serve import renderer
-from hybridge.runtime.text import chat_template as chat_template_module
 from hybridge.runtime.text.chat_template import (
     RESERVED,
-    RenderError,
-    TemplateProcess,
     load_template,
     render,
     thinking_variables,
@@ -201,10 +198,10 @@ def test_special_tokens_map_counts_as_it_does_for_transformers(tmp_path: Path, l
         ("{{ messages[0].content.nothing.more }}", "refuses this conversation: .*no attribute"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "refuses this conversation"),
         ("{{ messages.append(1) }}", "refuses this conversation"),
-        ("{{ raise_exception('') }}", "refuses this conversation: TemplateError"),
+        ("{{ raise_exception('') }}", "refuses this conversation: it says no reason"),
         ("{% for i in range(10 ** 9) %}x{% endfor %}", "refuses this conversation"),
         ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "refuses this conversation"),
-        ("{% include '/etc/passwd' %}", "refuses this conversation"),
+        ("{% include '/etc/passwd' %}", "is no Jinja template: the tag 'include' is not supported"),
     ],
 )
 def test_what_a_template_cannot_do_is_said(template: str, says: str) -> None:
@@ -310,10 +307,12 @@ def test_a_template_is_rendered_up_to_the_answer_in_a_sandbox() -> None:
     assert render(template, message, {"bos_token": "<s>"}) == "<s>hi \u00e9;A:"
     for wrong in (
         "{{ raise_exception('no') }}", "{{ messages.__class__.__mro__ }}", "{{ namespace(_a=1) }}",
-        "{% set n = namespace() %}{% set n._a = 1 %}", "{{ messages.append(1) }}", "{{ '\\ud800' }}",
+        "{% set n = namespace() %}{% set n._a = 1 %}", "{{ messages.append(1) }}",
     ):  # fmt: skip
         with pytest.raises(UsageError, match="refuses this conversation"):
             render(wrong, message, {})
+    with pytest.raises(UsageError, match="is no Jinja template"):
+        render("{{ '\\ud800' }}", message, {})
 
 
 def test_reasoning_goes_by_every_name_that_templates_read() -> None:
@@ -324,33 +323,27 @@ def test_reasoning_goes_by_every_name_that_templates_read() -> None:
 
 
 HUGE = {
-    "{{ 'a' | center(3000000000) }}": "too much memory",
-    "{% set n = namespace(x='a' * 1000) %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}": "too much memory",
-    "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}": "more than [0-9]+ characters",
-    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes longer than 4 seconds",
-    "{{ 9 ** (9 ** (9 ** 9)) }}": "takes longer than 4 seconds|too much memory",
+    "{{ 'a' * 3000000000 }}": "memory|too long",
+    "{% set n = namespace(x='a' * 1000) %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}": "memory|too long",
+    "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}": "too long a text",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "too long",
+    "{{ 9 ** (9 ** (9 ** 9)) }}": "beyond 64 bits",
 }
 
 
 def test_a_template_has_a_budget() -> None:
-    """Of time, of memory and of what it makes; the next one is rendered as ever."""
-    process = TemplateProcess(4.0)
+    """Of steps, of memory and of what it makes; the next one is rendered as ever."""
     for template, says in HUGE.items():
         begun = monotonic()
-        with pytest.raises(RenderError, match=says):
-            process.render(template, [], {})
-        assert monotonic() - begun < 15
-        assert process.render("{{ messages[0].content }}", [{"content": "x" * 1_000_000}], {}) == "x" * 1_000_000
-    process.close()
-    assert process.render("again", [], {}) == "again"
-    process.close()
+        with pytest.raises(UsageError, match=says):
+            render(template, [], {})
+        assert monotonic() - begun < 5
+        assert render("{{ messages[0].content }}", [{"content": "x" * 1_000_000}], {}) == "x" * 1_000_000
 
 
-def test_an_interrupt_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = TemplateProcess(5.0)
-    monkeypatch.setattr(chat_template_module.json, "loads", Mock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        process.render("the first", [], {})
-    monkeypatch.undo()
-    assert process.render("the second", [], {}) == "the second"
-    process.close()
+def test_threads_render_by_one_template() -> None:
+    """One at a time, and each gets its own text."""
+    template = "{% for i in range(2000) %}{{ messages[0].content }}{% endfor %}"
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(lambda i: render(template, [{"content": f"{i};"}], {}), range(100)))
+    assert texts == [f"{i};" * 2000 for i in range(100)]

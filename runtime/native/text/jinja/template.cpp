@@ -34,7 +34,7 @@ Text Template::render(std::string_view variables, const RenderOptions& options) 
   if (!yyjson_is_obj(root)) throw TextError("the variables of the chat template are no JSON object");
   const Limits limits(read_->bytes + variables.size());
   Budget budget(limits, options.interrupted);
-  Interpreter interpreter(budget, limits.output, options.now);
+  Interpreter interpreter(budget, limits.output, options.now, options.keeps_dates);
   Value all = Value::dict(budget);
   size_t place, count;
   yyjson_val *key, *value;

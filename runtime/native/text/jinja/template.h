@@ -15,7 +15,8 @@
 namespace hybridge::text::jinja {
 
 struct RenderOptions {
-  std::optional<std::tm> now = {};           // the local time that a template sees
+  std::optional<std::tm> now = {};         // the local time that a template sees
+  bool keeps_dates = false;                // a date is written as {{ strftime_now('FORMAT') }}
   std::function<bool()> interrupted = {};  // asked now and then; true ends the rendering
 };
 

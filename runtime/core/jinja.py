@@ -1,0 +1,63 @@
+"""Chat templates in Jinja, which the core renders as transformers' sandbox does, within limits."""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from collections.abc import Mapping
+from ctypes import POINTER, byref, c_size_t, c_void_p
+from typing import Any
+
+from hybridge.runtime.core.chat import RenderedChat, text_at, utf8
+from hybridge.runtime.core.interface import Handle, SpanStruct, Status
+from hybridge.runtime.core.library import failure, load
+
+DATES_STAY = ""
+"""In place of a time: dates are left as ``{{ strftime_now('FORMAT') }}``."""
+
+
+class TemplateError(Exception):
+    """A template has an error in its syntax, refuses its variables or exceeds a limit, for the message's reason."""
+
+
+class JinjaTemplate:
+    """A template that was read. Threads may share it; one at a time renders by it."""
+
+    def __init__(self, text: str) -> None:
+        """Read a template. Raises TemplateError."""
+        self.handle, self._lock, data = Handle(), threading.Lock(), utf8(text)
+        _check("template_open", load().hybridge_template_open(data, len(data), byref(self.handle)))
+        weakref.finalize(self, load().hybridge_template_close, self.handle)
+
+    def render(self, variables: Mapping[str, Any], now: str | None = None) -> RenderedChat:
+        """Return the text for ``variables``, and the parts of it that come from them.
+
+        Args:
+            variables: by name; those whose names end with ``_token`` are the model's own words. A template sees a value that
+                is not JSON as a text that names its type.
+            now: the local time in ISO's format, None for the system's, or ``DATES_STAY``.
+
+        Raises:
+            TemplateError: the template refuses this, or it exceeds a limit.
+        """
+        given, time = json.dumps(variables, default=_placeholder).encode(), None if now is None else now.encode()
+        text, size, words, count = c_void_p(), c_size_t(), POINTER(SpanStruct)(), c_size_t()
+        with self._lock:
+            status = load().hybridge_template_render(
+                self.handle, given, len(given), time, byref(text), byref(size), byref(words), byref(count)
+            )
+            _check("template_render", status)
+            return RenderedChat(text_at(text.value, size.value), [(each.begin, each.end) for each in words[: count.value]])
+
+
+def _check(call: str, status: int) -> None:
+    if status == Status.INVALID_ARGUMENT:
+        raise TemplateError(load().hybridge_failure().decode(errors="replace"))
+    if status:
+        raise failure(call, status)
+
+
+def _placeholder(value: Any) -> str:
+    """Return the text by which a template sees a value that is not JSON."""
+    return f"<{type(value).__name__}>"
