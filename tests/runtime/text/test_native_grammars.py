@@ -579,3 +579,15 @@ def test_the_validator_of_these_tests_refuses() -> None:
     """It would otherwise take anything that a grammar lets through."""
     with pytest.raises(ValidationError):
         TypeAdapter(Order).validate_json(b'{"id": "A"}')
+
+
+def test_a_token_that_ends_texts_is_never_forced() -> None:
+    """Where its text was all that could come, it was the only token allowed, and nothing was left."""
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "x": 2, "ab": 3}, "merges": [["a", "b"]]}
+    parts = {"decoder": {"type": "ByteLevel"}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}
+    tokenizer = Tokenizer(json.dumps({"version": "1.0", "added_tokens": [], "model": model, **parts}).encode())
+    assert CoreGrammar(tokenizer, [], regex="xab").mask([2], 4).tolist() == [False, False, False, True]
+    grammar = CoreGrammar(tokenizer, [3], regex="xab")
+    assert grammar.mask([2], 4).tolist() == [True, False, False, False]
+    assert grammar.mask([2, 0], 4).tolist() == [False, True, False, False]
+    assert grammar.mask([2, 0, 1], 4).tolist() == [False, False, False, True]
