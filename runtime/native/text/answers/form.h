@@ -37,8 +37,8 @@ struct CallForm {
 };
 
 struct AnswerForm {
-  std::string name;
-  std::vector<Marks> markers;  // the chat template or the vocabulary has all of one of these
+  std::string name = {};
+  std::vector<Marks> markers = {};  // the chat template or the vocabulary has all of one of these
   Marks reasoning_open = {"<think>"}, reasoning_close = {"</think>"};
   CallForm calls = {};
   std::string call_lead = {}, content_lead = {};  // what comes before the body of a call, or before content
