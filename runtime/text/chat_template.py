@@ -51,6 +51,9 @@ def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None
     return ChatTemplates.of(artifact, artifact.manifest.pictures).with_variables(variables or {}, thinking)
 
 
+_read = lru_cache(8)(JinjaTemplate)
+
+
 class Files(Protocol):
     """A folder of files, such as an artifact, or what an export has written of one."""
 
@@ -139,11 +142,6 @@ def render(template: str, messages: list[Message], variables: Mapping[str, Any],
         return read.render(given, now).text
     except TemplateError as error:
         raise UsageError(f"the model's chat template refuses this conversation: {str(error) or 'it says no reason'}") from None
-
-
-@lru_cache(8)
-def _read(template: str) -> JinjaTemplate:
-    return JinjaTemplate(template)
 
 
 def _message(message: Message) -> Message:

@@ -1,6 +1,5 @@
 // The functions of hybridge.h about answers, over text/answers/answer_parser.h.
 
-#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -16,6 +15,7 @@
 #include "../text/unicode.h"
 #include "failure.h"
 #include "handles.h"
+#include "text_calls.h"
 
 namespace {
 
@@ -38,25 +38,6 @@ AnswerForm without_marks() { return {.reasoning_open = {}, .reasoning_close = {}
 
 hybridge_status add(AnswerForm form, hybridge_answer_form* handle) {
   *handle = handles<const AnswerForm>().add(std::make_shared<const AnswerForm>(std::move(form)));
-  return HYBRIDGE_OK;
-}
-
-template <typename Call>
-hybridge_status with_form(hybridge_answer_form handle, Call&& call) {
-  return guarded([&] {
-    auto form = handles<const AnswerForm>().find(handle);
-    if (form == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    try {
-      return call(std::move(form));
-    } catch (const TextError& error) {
-      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
-    }
-  });
-}
-
-hybridge_status copy(std::string_view from, char* to, size_t capacity, size_t* size) {
-  *size = from.size();
-  std::copy_n(from.data(), std::min(capacity, from.size()), to);
   return HYBRIDGE_OK;
 }
 
@@ -94,18 +75,10 @@ std::string written(const std::vector<AnswerEvent>& events) {
 template <typename Call>
 hybridge_status add_events(hybridge_answer_parser answer, const char** events, size_t* size, Call&& call) {
   if (events == nullptr || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return guarded([&] {
-    const auto open = handles<OpenAnswer>().find(answer);
-    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    if (open->busy.exchange(true)) return HYBRIDGE_BUSY;
-    struct Release {
-      std::atomic<bool>& busy;
-      ~Release() { busy = false; }
-    } release{open->busy};
-    open->events = written(call(open->parser));
-    *events = open->events.data();
-    *size = open->events.size();
-    return HYBRIDGE_OK;
+  return with_one_call<OpenAnswer>(answer, [&](OpenAnswer& open) {
+    open.events = written(call(open.parser));
+    *events = open.events.data();
+    *size = open.events.size();
   });
 }
 
@@ -136,12 +109,12 @@ hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybrid
 hybridge_status hybridge_answer_form_general(hybridge_answer_form form, hybridge_answer_form* general) {
   if (general == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   if (form == 0) return guarded([&] { return add(with_general_calls(nullptr), general); });
-  return with_form(form, [&](auto of) { return add(with_general_calls(of.get()), general); });
+  return with_open<const AnswerForm>(form, [&](const auto& of) { return add(with_general_calls(of.get()), general); });
 }
 
 hybridge_status hybridge_answer_form_describe(hybridge_answer_form form, char* text, size_t capacity, size_t* size) {
   if ((text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return with_form(form, [&](auto of) { return copy(described(*of), text, capacity, size); });
+  return with_open<const AnswerForm>(form, [&](const auto& of) { return copy(described(*of), text, capacity, size); });
 }
 
 hybridge_status hybridge_answer_form_close(hybridge_answer_form form) {
@@ -153,19 +126,16 @@ hybridge_status hybridge_answer_open(
 ) {
   const bool has_all = (prompt != nullptr || size == 0) && (tools != nullptr || tools_size == 0) && answer != nullptr;
   if (!has_all || size > LONGEST_TEXT || tools_size > LONGEST_TEXT) return HYBRIDGE_INVALID_ARGUMENT;
-  return with_form(form, [&](auto of) {
+  return with_open<const AnswerForm>(form, [&](const auto& of) {
     const auto offered = tools_size == 0 ? nullptr : std::make_shared<const ToolSchemas>(std::string_view(tools, tools_size));
-    *answer = handles<OpenAnswer>().add(std::make_shared<OpenAnswer>(std::move(of), std::string_view(prompt, size), offered));
+    *answer = handles<OpenAnswer>().add(std::make_shared<OpenAnswer>(of, std::string_view(prompt, size), offered));
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_answer_reasoning_end(hybridge_answer_parser answer, char* text, size_t capacity, size_t* size) {
   if ((text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return guarded([&] {
-    const auto open = handles<OpenAnswer>().find(answer);
-    return open == nullptr ? HYBRIDGE_INVALID_HANDLE : copy(open->reasoning_end, text, capacity, size);
-  });
+  return with_open<OpenAnswer>(answer, [&](const auto& open) { return copy(open->reasoning_end, text, capacity, size); });
 }
 
 hybridge_status hybridge_answer_push(

@@ -1,9 +1,8 @@
 // The functions of hybridge.h about chat templates, over text/jinja/template.h.
 
+#include <atomic>
 #include <ctime>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "../text/jinja/template.h"
 #include "failure.h"
 #include "handles.h"
+#include "text_calls.h"
 
 namespace {
 
@@ -29,7 +29,7 @@ struct OpenTemplate {
   const Template read;
   Text rendered = {};
   std::vector<hybridge_span> words = {};
-  std::mutex in_use = {};
+  std::atomic<bool> busy = false;
 };
 
 // The local time, or another one in ISO's format. Throws TextError.
@@ -67,26 +67,17 @@ hybridge_status hybridge_template_render(
 ) {
   const bool has_all = variables != nullptr && text != nullptr && size != nullptr && words != nullptr && word_count != nullptr;
   if (!has_all) return HYBRIDGE_INVALID_ARGUMENT;
-  return guarded([&] {
-    const auto found = handles<OpenTemplate>().find(opened);
-    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const std::unique_lock<std::mutex> lock(found->in_use, std::try_to_lock);
-    if (!lock.owns_lock()) return HYBRIDGE_BUSY;
-    try {
-      RenderOptions options;
-      options.keeps_dates = now != nullptr && *now == '\0';
-      if (!options.keeps_dates) options.now = time_of(now);
-      found->rendered = found->read.render({variables, variables_size}, options);
-    } catch (const TextError& error) {
-      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
-    }
-    found->words.clear();
-    for (const auto& [begin, end] : found->rendered.input) found->words.push_back({begin, end});
-    *text = found->rendered.bytes.data();
-    *size = found->rendered.bytes.size();
-    *words = found->words.data();
-    *word_count = found->words.size();
-    return HYBRIDGE_OK;
+  return with_one_call<OpenTemplate>(opened, [&](OpenTemplate& open) {
+    RenderOptions options;
+    options.keeps_dates = now != nullptr && *now == '\0';
+    if (!options.keeps_dates) options.now = time_of(now);
+    open.rendered = open.read.render({variables, variables_size}, options);
+    open.words.clear();
+    for (const auto& [begin, end] : open.rendered.input) open.words.push_back({begin, end});
+    *text = open.rendered.bytes.data();
+    *size = open.rendered.bytes.size();
+    *words = open.words.data();
+    *word_count = open.words.size();
   });
 }
 

@@ -13,6 +13,7 @@
 #include "../text/tokenizer.h"
 #include "failure.h"
 #include "handles.h"
+#include "text_calls.h"
 
 namespace {
 
@@ -37,21 +38,6 @@ struct OpenText {
       : of(std::move(tokenizer)), stream(*of, skip_special) {}
 };
 
-// Runs `call` on what is open; a text or a file that cannot be read is `refused`, in the tokenizer's words.
-template <typename Open, typename Call>
-hybridge_status with(uint64_t handle, Call&& call) {
-  return guarded([&] {
-    const auto open = handles<Open>().find(handle);
-    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    try {
-      return call(*open);
-    } catch (const TextError& error) {
-      logged() = error.what();
-      return HYBRIDGE_INVALID_ARGUMENT;
-    }
-  });
-}
-
 hybridge_status read(std::string_view json, hybridge_tokenizer* tokenizer) {
   try {
     *tokenizer = handles<const Tokenizer>().add(std::make_shared<const Tokenizer>(json));
@@ -62,33 +48,13 @@ hybridge_status read(std::string_view json, hybridge_tokenizer* tokenizer) {
   }
 }
 
-hybridge_status copy(std::string_view from, char* to, size_t capacity, size_t* size) {
-  *size = from.size();
-  std::copy_n(from.data(), std::min(capacity, from.size()), to);
-  return HYBRIDGE_OK;
-}
-
 // Ids as the tokenizer has them: one that is out of range is an id that nothing has.
 uint32_t id_of(int64_t token) { return 0 <= token && token < UINT32_MAX ? static_cast<uint32_t>(token) : UINT32_MAX; }
-
-// Runs `call` on a stream, in which no other call is then.
-template <typename Call>
-hybridge_status with_text(hybridge_text text, Call&& call) {
-  return with<OpenText>(text, [&](OpenText& open) {
-    if (open.busy.exchange(true)) return HYBRIDGE_BUSY;
-    struct Release {
-      std::atomic<bool>& busy;
-      ~Release() { busy = false; }
-    } release{open.busy};
-    call(open);
-    return HYBRIDGE_OK;
-  });
-}
 
 template <typename Call>
 hybridge_status add_piece(hybridge_text text, const char** piece, size_t* size, Call&& call) {
   if (piece == nullptr || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return with_text(text, [&](OpenText& open) {
+  return with_one_call<OpenText>(text, [&](OpenText& open) {
     open.piece = call(open);
     *piece = open.piece.data();
     *size = open.piece.size();
@@ -125,14 +91,14 @@ hybridge_status hybridge_tokenizer_encode(
   if (!has_all || !has_room || (reading & ~(HYBRIDGE_AROUND | HYBRIDGE_PLAIN)) != 0) {
     return HYBRIDGE_INVALID_ARGUMENT;
   }
-  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
+  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     std::vector<TextPart> people;
     for (size_t i = 0; i < plain_count; i++) {
       if (plain[i].begin > plain[i].end || plain[i].end > size) return HYBRIDGE_INVALID_ARGUMENT;
       people.push_back({plain[i].begin, plain[i].end});
     }
     if ((reading & HYBRIDGE_PLAIN) != 0) people = {{0, size}};
-    const auto all = open.encode({text, size}, (reading & HYBRIDGE_AROUND) != 0, people);
+    const auto all = open->encode({text, size}, (reading & HYBRIDGE_AROUND) != 0, people);
     *count = all.size();
     for (size_t i = 0; i < std::min(capacity, all.size()); i++) {
       tokens[i] = all[i].id;
@@ -146,32 +112,32 @@ hybridge_status hybridge_tokenizer_decode(
     hybridge_tokenizer tokenizer, const int64_t* tokens, size_t count, int skip_special, char* text, size_t capacity, size_t* size
 ) {
   if ((tokens == nullptr && count > 0) || (text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
+  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     std::vector<uint32_t> ids(count);
     std::transform(tokens, tokens + count, ids.begin(), id_of);
-    return copy(open.decode(ids, skip_special != 0), text, capacity, size);
+    return copy(open->decode(ids, skip_special != 0), text, capacity, size);
   });
 }
 
 hybridge_status hybridge_tokenizer_id(hybridge_tokenizer tokenizer, const char* token, size_t size, int64_t* id) {
   if (token == nullptr || id == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
-    *id = open.id({token, size});
+  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+    *id = open->id({token, size});
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_tokenizer_token(hybridge_tokenizer tokenizer, int64_t id, char* token, size_t capacity, size_t* size) {
   if ((token == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
-    return copy(open.token(id_of(id)), token, capacity, size);
+  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+    return copy(open->token(id_of(id)), token, capacity, size);
   });
 }
 
 hybridge_status hybridge_tokenizer_added(hybridge_tokenizer tokenizer, int special, int64_t* ids, size_t capacity, size_t* count) {
   if ((ids == nullptr && capacity > 0) || count == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
-    const auto all = open.added(special != 0);
+  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+    const auto all = open->added(special != 0);
     *count = all.size();
     std::copy_n(all.begin(), std::min(capacity, all.size()), ids);
     return HYBRIDGE_OK;
@@ -180,8 +146,8 @@ hybridge_status hybridge_tokenizer_added(hybridge_tokenizer tokenizer, int speci
 
 hybridge_status hybridge_tokenizer_info(hybridge_tokenizer tokenizer, hybridge_vocabulary* info) {
   if (info == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
-    *info = {open.vocab_size(), open.longest()};
+  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+    *info = {open->vocab_size(), open->longest()};
     return HYBRIDGE_OK;
   });
 }
@@ -206,12 +172,12 @@ hybridge_status hybridge_text_finish(hybridge_text text, const char** piece, siz
 
 hybridge_status hybridge_text_stop(hybridge_text text, const char* stop, size_t size) {
   if (stop == nullptr || size == 0) return HYBRIDGE_INVALID_ARGUMENT;
-  return with_text(text, [&](OpenText& open) { open.stopping.add({stop, size}); });
+  return with_one_call<OpenText>(text, [&](OpenText& open) { open.stopping.add({stop, size}); });
 }
 
 hybridge_status hybridge_text_stopped(hybridge_text text, int* stopped) {
   if (stopped == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return with_text(text, [&](OpenText& open) { *stopped = open.stopping.is_complete(); });
+  return with_one_call<OpenText>(text, [&](OpenText& open) { *stopped = open.stopping.is_complete(); });
 }
 
 hybridge_status hybridge_text_close(hybridge_text text) {

@@ -332,7 +332,7 @@ HUGE = {
 
 
 def test_a_template_has_a_budget() -> None:
-    """Of steps, of memory and of what it makes; the next one is rendered as ever."""
+    """Steps, memory and text are bounded; the next one is rendered as ever."""
     for template, says in HUGE.items():
         begun = monotonic()
         with pytest.raises(UsageError, match=says):

@@ -582,7 +582,7 @@ def test_the_validator_of_these_tests_refuses() -> None:
 
 
 def test_a_token_that_ends_texts_is_never_forced() -> None:
-    """Where its text was all that could come, it was the only token allowed, and nothing was left."""
+    """It was the only token allowed where nothing but its text could come, and so no token was left."""
     model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "x": 2, "ab": 3}, "merges": [["a", "b"]]}
     parts = {"decoder": {"type": "ByteLevel"}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}
     tokenizer = Tokenizer(json.dumps({"version": "1.0", "added_tokens": [], "model": model, **parts}).encode())

@@ -550,29 +550,24 @@ class Parser {
       expect(")");
       return value;
     }
-    if (skip("[")) {
-      auto made = make(ExpressionType::LIST);
-      while (!here().is("]")) {
-        if (!made->parts.empty()) expect(",");
-        if (here().is("]")) break;
-        made->parts.push_back(expression());
-      }
-      expect("]");
-      return made;
-    }
-    if (skip("{")) {
-      auto made = make(ExpressionType::DICT);
-      while (!here().is("}")) {
-        if (!made->parts.empty()) expect(",");
-        if (here().is("}")) break;
-        made->parts.push_back(expression());
-        expect(":");
-        made->parts.push_back(expression());
-      }
-      expect("}");
-      return made;
-    }
+    if (skip("[")) return collection(ExpressionType::LIST, "]");
+    if (skip("{")) return collection(ExpressionType::DICT, "}");
     fail("unexpected '" + token.text + "'");
+  }
+
+  // The parts of a list, or keys and values of a dict, up to `end`, before which there may be a comma.
+  ExpressionPtr collection(ExpressionType type, const char* end) {
+    auto made = make(type);
+    while (!here().is(end)) {
+      if (!made->parts.empty()) expect(",");
+      if (here().is(end)) break;
+      made->parts.push_back(expression());
+      if (type != ExpressionType::DICT) continue;
+      expect(":");
+      made->parts.push_back(expression());
+    }
+    expect(end);
+    return made;
   }
 
   const std::vector<Token> tokens_;

@@ -15,6 +15,17 @@ namespace {
 
 utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
+// Whether a text has letters of a case, and none of the other case or of titles.
+bool has_only(std::string_view text, utf8proc_category_t wanted, utf8proc_category_t other) {
+  bool found = false;
+  for (size_t at = 0; at < text.size(); at += length_of(text[at])) {
+    const auto of = category(character_at(text, at));
+    if (of == other || of == UTF8PROC_CATEGORY_LT) return false;
+    found = found || of == wanted;
+  }
+  return found;
+}
+
 bool is_cased(char32_t c) {
   const auto of = category(c);
   return of == UTF8PROC_CATEGORY_LU || of == UTF8PROC_CATEGORY_LL || of == UTF8PROC_CATEGORY_LT;
@@ -226,25 +237,8 @@ Text escaped(const Text& text) {
   return result;
 }
 
-bool is_lower(std::string_view text) {
-  bool found = false;
-  for (size_t at = 0; at < text.size(); at += length_of(text[at])) {
-    const auto of = category(character_at(text, at));
-    if (of == UTF8PROC_CATEGORY_LU || of == UTF8PROC_CATEGORY_LT) return false;
-    found = found || of == UTF8PROC_CATEGORY_LL;
-  }
-  return found;
-}
-
-bool is_upper(std::string_view text) {
-  bool found = false;
-  for (size_t at = 0; at < text.size(); at += length_of(text[at])) {
-    const auto of = category(character_at(text, at));
-    if (of == UTF8PROC_CATEGORY_LL || of == UTF8PROC_CATEGORY_LT) return false;
-    found = found || of == UTF8PROC_CATEGORY_LU;
-  }
-  return found;
-}
+bool is_lower(std::string_view text) { return has_only(text, UTF8PROC_CATEGORY_LL, UTF8PROC_CATEGORY_LU); }
+bool is_upper(std::string_view text) { return has_only(text, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LL); }
 
 bool is_alphabetic(char32_t c) {
   const auto of = category(c);

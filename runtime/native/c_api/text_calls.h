@@ -1,0 +1,55 @@
+// Calls about texts: on what is open, one at a time where it changes, and refused in the words of the text that cannot be read.
+#ifndef HYBRIDGE_NATIVE_C_API_TEXT_CALLS_H
+#define HYBRIDGE_NATIVE_C_API_TEXT_CALLS_H
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include <hybridge/hybridge.h>
+
+#include "../text/error.h"
+#include "failure.h"
+#include "handles.h"
+
+namespace hybridge::c {
+
+// Runs `call` on what is open.
+template <typename Open, typename Call>
+hybridge_status with_open(uint64_t handle, Call&& call) {
+  return guarded([&] {
+    const auto open = handles<Open>().find(handle);
+    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    try {
+      return call(open);
+    } catch (const text::TextError& error) {
+      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+    }
+  });
+}
+
+// Runs `call` on what is open and has a flag `busy`, in which no other call is then.
+template <typename Open, typename Call>
+hybridge_status with_one_call(uint64_t handle, Call&& call) {
+  return with_open<Open>(handle, [&](const auto& open) {
+    if (open->busy.exchange(true)) return HYBRIDGE_BUSY;
+    struct Release {
+      std::atomic<bool>& busy;
+      ~Release() { busy = false; }
+    } release{open->busy};
+    call(*open);
+    return HYBRIDGE_OK;
+  });
+}
+
+inline hybridge_status copy(std::string_view from, char* to, size_t capacity, size_t* size) {
+  *size = from.size();
+  std::copy_n(from.data(), std::min(capacity, from.size()), to);
+  return HYBRIDGE_OK;
+}
+
+}  // namespace hybridge::c
+
+#endif
