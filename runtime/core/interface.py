@@ -463,7 +463,10 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "answer_finish": [Handle, POINTER(c_void_p), Count],
     "answer_close": [Handle],
     "template_open": [c_char_p, c_size_t, POINTER(Handle)],
-    "template_render": [Handle, c_char_p, c_size_t, c_char_p, POINTER(c_void_p), Count, POINTER(POINTER(SpanStruct)), Count],
+    "template_render": [
+        *(Handle, c_char_p, c_size_t, CTextArgument),
+        *(POINTER(c_void_p), Count, POINTER(POINTER(SpanStruct)), Count),
+    ],
     "template_close": [Handle],
     "artifact_open": [CTextArgument, POINTER(Handle)],
     "artifact_close": [Handle],

@@ -10,7 +10,7 @@ from ctypes import POINTER, byref, c_size_t, c_void_p
 from typing import Any
 
 from hybridge.runtime.core.chat import RenderedChat, text_at, utf8
-from hybridge.runtime.core.interface import Handle, SpanStruct, Status
+from hybridge.runtime.core.interface import CText, Handle, SpanStruct, Status
 from hybridge.runtime.core.library import failure, load
 
 DATES_STAY = ""
@@ -41,7 +41,8 @@ class JinjaTemplate:
         Raises:
             TemplateError: the template refuses this, or it exceeds a limit.
         """
-        given, time = json.dumps(variables, default=_placeholder).encode(), None if now is None else now.encode()
+        given = json.dumps(variables, default=_placeholder).encode()
+        time = None if now is None else CText("the time", now.encode())
         text, size, words, count = c_void_p(), c_size_t(), POINTER(SpanStruct)(), c_size_t()
         with self._lock:
             status = load().hybridge_template_render(
