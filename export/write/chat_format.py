@@ -36,8 +36,9 @@ from hybridge.runtime.artifacts.options import PictureDescription
 from hybridge.runtime.core.chat import message_content, render_chat
 from hybridge.runtime.core.jinja import DATES_STAY
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import REASONING, AnswerFormat, without_calls
+from hybridge.runtime.text.answers import AnswerFormat, CoreFormat
 from hybridge.runtime.text.chat_template import ChatTemplates, Message, Render, answer_format_of
+from hybridge.runtime.text.response_template import REASONING, TemplateFormat, without_calls
 
 CONVERSATIONS = 500
 SYSTEM, ASKED, ANSWERED, ASKED_AGAIN, OTHER, ASKED_LAST, THOUGHT = (
@@ -50,6 +51,16 @@ PADDING = "\n \t\n"
 """White space around a word, of which the kinds of trimming leave different parts."""
 DATE_PLACE = re.compile(re.escape(DATE.format(format="%%")).replace("%%", "([^']*)"))
 DATES = ("2001-02-03T04:05:06", "2022-11-12T13:14:15")
+LEADS = ("<|channel|>", "<|start|>assistant<|channel|>")
+CHANNELS = [
+    SectionEntry(kind="reasoning", open=[f"{lead}analysis<|message|>" for lead in LEADS], close=["<|end|>"]),
+    SectionEntry(
+        kind="content",
+        open=[f"{lead}{name}<|message|>" for lead in LEADS for name in ("final", "commentary")],
+        close=["<|end|>", "<|return|>"],
+    ),
+]
+"""Sections of gpt-oss' answers."""
 
 
 class InexpressibleError(Exception):
@@ -137,7 +148,12 @@ def _switched(templates: ChatTemplates, thinking: bool) -> Render | None:
 
 def sections_of(form: AnswerFormat | None) -> tuple[list[SectionEntry], bool]:
     """Return the sections of a model's answers, as far as plain texts mark them, and whether what is outside is content."""
-    if form is None:
+    if isinstance(form, CoreFormat):
+        if form.description["has_channels"]:
+            return CHANNELS, False
+        opening, closing = form.description["reasoning_open"], form.description["reasoning_close"]
+        return [SectionEntry(kind="reasoning", open=opening, close=closing)] if opening else [], True
+    if not isinstance(form, TemplateFormat):
         return [], True
     sections, rest_is_content = [], False
     for name, each in without_calls(form.response)["fields"].items():

@@ -50,9 +50,9 @@ from hybridge.runtime.server.responses import (
     streamed,
     whole,
 )
-from hybridge.runtime.server.structure import Constrain, Structures, with_types
+from hybridge.runtime.server.structure import Constrain, Structures
 from hybridge.runtime.server.worker import Finished, Inbox, Job, Metrics, SessionSlot, Worker
-from hybridge.runtime.text.answers import Answer, AnswerFormat, OneCall, decoder_of, with_general_calls
+from hybridge.runtime.text.answers import Answer, AnswerFormat, decoder_of, one_call, with_general_calls
 from hybridge.runtime.text.generate import TextPiece
 from hybridge.runtime.text.pictures import PictureProcessor
 
@@ -220,8 +220,8 @@ class Server:
             lead = "" if reasoning else form.lead(prompt.text, call=bool(asked.required))
             prompt = self.prompts.with_lead(prompt, lead)
         if asked.required:
-            return prompt, Answer(parser=lambda _: OneCall()), reasoning
-        answer = Answer() if form is None else form.answer(prompt.text, [with_types(tool) for tool in asked.offered])
+            return prompt, one_call(asked.offered), reasoning
+        answer = Answer() if form is None else form.answer(prompt.text, asked.offered)
         return prompt, answer, reasoning
 
     async def _complete(self, request: Request) -> Response:

@@ -229,23 +229,6 @@ def _object(nested: Nested, schema: Any) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else OBJECT
 
 
-def with_types(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool as a chat template gets it, with references to the schemas of its parameters resolved.
-
-    The parser of XML calls looks there for the types of arguments.
-    """
-    function = tool["function"]
-    whole = function.get("parameters") or OBJECT
-    nested = Nested(whole, "")
-    try:
-        schema = _object(nested, whole)
-        properties = schema.get("properties")
-        found = {name: _settled(nested, each) for name, each in properties.items()} if isinstance(properties, Mapping) else {}
-    except GrammarError:  # a tool that is not strict may have a reference to nowhere
-        return dict(tool)
-    return {**tool, "function": {**function, "parameters": {**schema, "properties": found}}} if found else dict(tool)
-
-
 def _json(schema: Mapping[str, Any]) -> str:
     return json.dumps({**schema, "x-guidance": LAYOUT})
 

@@ -17,7 +17,8 @@ from hybridge.runtime.artifacts.options import PictureDescription
 from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.core.jinja import JinjaTemplate, TemplateError
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, answer_format, decoder_of, unsplit
+from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, decoder_of, unsplit
+from hybridge.runtime.text.response_template import REASONING, answer_format
 
 Message = dict[str, Any]
 Render = Callable[[list[Message]], str]
@@ -31,8 +32,6 @@ RESERVED = frozenset(
 """Variables that rendering a conversation sets itself."""
 SWITCHES = ("enable_thinking", "thinking")
 """Variables that switch thinking: Qwen, GLM, SmolLM and Nemotron read the first; Granite, DeepSeek and Kimi the second."""
-REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names of a message's reasoning; templates read the first, gpt-oss' the second."""
 DEFAULT, TOOL_USE = "default", "tool_use"
 TEMPLATE_FILE, SUFFIX = "chat_template", ".jinja"
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from campaigns import ROOT, campaign
 from hybridge.cache.errors import UsageError
+from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.write.chat_format import FoundFormat, InexpressibleError, find_chat_format, verify_rendering
 from hybridge.runtime.artifacts.chat_format import ChatFormatEntry, RoleEntry
-from hybridge.runtime.text.answers import FORMATS
+from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.text.answers import CoreFormat
 from hybridge.runtime.text.chat_template import ChatTemplates
 
 HEAD = "| template | thinking switched | dates | reserved words | answers | found in |\n|---|---|---|---|---|---|"
@@ -56,11 +58,11 @@ def main() -> int:
     if not paths:
         parser.error(f"{options.templates} has no *.jinja")
     print(HEAD)
-    without, wrong = [], 0
+    without, wrong, tokenizer = [], 0, Tokenizer.from_file(EMBEDDED / "tokenizer.json")
     for path in paths:
         text, began = path.read_text(encoding="utf-8"), time.perf_counter()
         templates = ChatTemplates(path.parent, {"default": text}, TOKENS)
-        found = find_chat_format(templates, next((each for each in FORMATS if each.marker in text), None))
+        found = find_chat_format(templates, CoreFormat.find(text, tokenizer))
         seconds = time.perf_counter() - began
         if found.entry is None:
             without.append(f"- {path.stem}: {found.reason}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.core.programs import ModelDescription
 from hybridge.runtime.server.worker import SessionSlot
-from hybridge.runtime.text.answers import answer_format
+from hybridge.runtime.text.answers import CoreFormat
 from hybridge.runtime.text.chat_template import render
 
 OPENING = "<|im_start|>assistant\n"
@@ -81,5 +81,5 @@ def speaker(script: Script, template: str = TEMPLATE, sessions: int = 2, **optio
     def rendered(messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         return render(template, messages, variables)
 
-    with serving(places, rendered, form=answer_format(None, template, BYTES), **options) as one:
+    with serving(places, rendered, form=CoreFormat.find(template, BYTES), **options) as one:
         yield one

@@ -12,10 +12,12 @@ from pathlib import Path
 from campaigns.fuzz.driver import Compiled, Input
 from campaigns.fuzz.files import changed_text
 from campaigns.fuzz.kernels import SANITIZERS
+from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.write.chat_format import find_chat_format
 from hybridge.runtime.core import library
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.text.answers import FORMATS
+from hybridge.runtime.text.answers import CoreFormat
 from hybridge.runtime.text.chat_template import ChatTemplates
 
 DRIVER = Path(__file__).with_name("tokenizers.cpp")
@@ -284,10 +286,10 @@ def chat_formats() -> list[bytes]:
     """Return a chat format of each template of our tests that has one."""
     from public_folders import CHAT_TEMPLATES
 
-    found = []
+    found, tokenizer = [], Tokenizer.from_file(EMBEDDED / "tokenizer.json")
     for path in sorted(CHAT_TEMPLATES.glob("*.jinja")):
         text = path.read_text(encoding="utf-8")
-        form = next((each for each in FORMATS if each.marker in text), None)
+        form = CoreFormat.find(text, tokenizer)
         entry = find_chat_format(ChatTemplates(path.parent, {"default": text}, {"bos_token": "<s>"}), form).entry
         found += [] if entry is None else [entry.model_dump_json().encode()]
     return found

@@ -20,9 +20,11 @@ from hybridge.export.write.chat_format import FoundFormat, chat_format_of, find_
 from hybridge.runtime.artifacts.chat_format import ChatFormatEntry
 from hybridge.runtime.core.chat import message_content, render_chat
 from hybridge.runtime.core.interface import Thinking
-from hybridge.runtime.text.answers import FORMATS
+from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.text.answers import CoreFormat
 from hybridge.runtime.text.chat_template import ChatTemplates
 
+BYTES = Tokenizer.from_file(EMBEDDED / "tokenizer.json")
 TOKENS = {
     "bos_token": "<s>",
     "eos_token": "</s>",
@@ -39,8 +41,7 @@ def templates_of(text: str) -> ChatTemplates:
 
 
 def found(text: str) -> FoundFormat:
-    form = next((each for each in FORMATS if each.marker in text), None)
-    return find_chat_format(templates_of(text), form)
+    return find_chat_format(templates_of(text), CoreFormat.find(text, BYTES))
 
 
 @pytest.fixture(scope="module")

@@ -19,22 +19,15 @@ from torch import Tensor
 
 from hybridge.cache.errors import CapacityError, HybridgeError, NumericalError, StateFileError, UsageError
 from hybridge.export.cli.embedded import EMBEDDED
-from hybridge.export.write.chat_format import find_chat_format, sections_of
+from hybridge.export.write.chat_format import find_chat_format
 from hybridge.runtime import Session
-from hybridge.runtime.artifacts.chat_format import (
-    AnswerEntry,
-    ChatFormatEntry,
-    RenderingEntry,
-    RenderingsEntry,
-    RoleEntry,
-)
 from hybridge.runtime.core.chat import Chat
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.interface import Ending, GenerationStruct, SamplingStruct
 from hybridge.runtime.core.programs import TextProgram
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import FORMATS, AnswerFormat
+from hybridge.runtime.text.answers import AnswerFormat, CoreFormat
 from hybridge.runtime.text.chat_template import ChatTemplates, Message, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
@@ -60,7 +53,7 @@ def format_of(template: str, form: AnswerFormat | None = None) -> str:
 
 
 PLAIN = format_of(TEMPLATE)
-THOUGHTFUL = format_of(THINKING, next(each for each in FORMATS if each.name == "thinking"))
+THOUGHTFUL = format_of(THINKING, CoreFormat.named("thinking"))
 
 
 def options(count: int = 25, **further: Any) -> GenerationStruct:
@@ -427,55 +420,3 @@ def test_a_closed_session_ends_its_chat() -> None:
 
 
 # Answers
-
-
-@settings(max_examples=120, deadline=None)
-@given(
-    text=st.lists(
-        st.sampled_from(
-            [
-                *("<think>", "</think>", "<thi", "</", "nk>", " ", "\n", "\n\n", "a", "é漢", "<|channel|>", "analysis"),
-                *("final", "<|message|>", "<|end|>", "<|return|>", "<|start|>assistant", "commentary"),
-            ]
-        ),
-        max_size=14,
-    ).map("".join),
-    name=st.sampled_from(["thinking", "harmony"]),
-    begun=st.sampled_from(["", "<think>\n", "<think>\n\n</think>\n\n"]),
-)  # fmt: skip
-def test_answers_are_split_as_pythons_parser_does(text: str, name: str, begun: str) -> None:
-    form = next(each for each in FORMATS if each.name == name)
-    anchor = "<|im_start|>assistant\n" if name == "thinking" else "<|start|>assistant"
-    opening = anchor + (begun if name == "thinking" else "")
-    reference = form.answer("Prompt" + opening, ())
-    for letter in text:
-        list(reference.feed(letter))
-    list(reference.finish())
-    chat = Chat.over(fresh_session(program=TextProgram(spelling(opening, text))), BYTES, format_around(opening, form))
-    parts: list[tuple[str, str]] = []
-    chat.send("a", lambda *each: parts.append(each), options(400))
-    assert "".join(content for content, _ in parts) == reference.content
-    assert "".join(reasoning for _, reasoning in parts) == reference.reasoning
-    assert chat.messages[-1]["content"] == reference.content
-    assert chat.messages[-1].get("reasoning_content", "") == reference.reasoning
-
-
-def spelling(opening: str, answer: str) -> Callable[[tuple[int, ...]], Tensor]:
-    """A model that spells one answer behind a prompt, byte by byte."""
-    begun, spelled = len(BYTES.encode("Prompta" + opening, around=False).ids), answer.encode()
-
-    def say(text: tuple[int, ...]) -> Tensor:
-        logits = torch.full((260,), -10.0)
-        rest = spelled[max(0, len(text) - begun) :]
-        logits[rest[0] if rest else END] = 10.0
-        return logits
-
-    return say
-
-
-def format_around(opening: str, form: AnswerFormat) -> str:
-    sections, rest = sections_of(form)
-    nothing = AnswerEntry(plain=RoleEntry(before=""), reasoned=None)
-    found = RenderingEntry(system=None, user=RoleEntry(before="Prompt"), earlier=nothing, last=nothing, answer=opening)
-    entry = ChatFormatEntry(renderings=RenderingsEntry(default=found), sections=sections, rest_is_content=rest)
-    return entry.model_dump_json()

@@ -38,7 +38,7 @@ from hybridge.runtime.core.interface import (
 )
 from hybridge.runtime.core.library import run
 from hybridge.runtime.core.programs import TextProgram
-from hybridge.runtime.text.answers import FORMATS
+from hybridge.runtime.text.answers import CoreFormat
 from hybridge.runtime.text.chat_template import ChatTemplates
 from hybridge.runtime.text.grammars import Grammars, behind
 
@@ -157,7 +157,7 @@ THINKING = """
 
 
 def format_of(template: str, thinks: bool) -> str:
-    form = next(each for each in FORMATS if each.name == "thinking") if thinks else None
+    form = CoreFormat.named("thinking") if thinks else None
     found = find_chat_format(ChatTemplates(Path(), {"default": template}, {}), form)
     assert found.entry is not None, found.reason
     return found.entry.model_dump_json()

@@ -7,11 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import hypothesis.strategies as st
 import openai
 import pytest
-from answer_cases import ANSWERS
-from hypothesis import given, settings
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
 from served import BYTES, Served, chat, client, user
 from tokenizers import Tokenizer as Reference
@@ -23,30 +20,9 @@ from hybridge.runtime.server.prompts import Prompt
 from hybridge.runtime.server.requests import GenerationRequest
 from hybridge.runtime.server.responses import ResponsesFormat
 from hybridge.runtime.server.worker import Finished, Inbox, Job
-from hybridge.runtime.text.answers import FORMATS, Answer, OneCall, answer_format, without_calls
+from hybridge.runtime.text.answers import CoreFormat, one_call
 from hybridge.runtime.text.generate import TextPiece
-
-CASES = [(name, *case) for name, cases in ANSWERS.items() for case in cases]
-
-
-def read(name: str, prompt: str, pieces: list[str], tools: list[Any]) -> Answer:
-    answer = next(each for each in FORMATS if each.name == name).answer(f"x{prompt}", tools)
-    deltas = [delta for piece in pieces for delta in answer.feed(piece)] + list(answer.finish())
-    assert "".join(delta.content for delta in deltas) == answer.content
-    assert "".join(delta.reasoning for delta in deltas) == answer.reasoning
-    assert [delta.call for delta in deltas if delta.call] == answer.calls
-    return answer
-
-
-@given(case=st.sampled_from(CASES), data=st.data())
-@settings(max_examples=150)
-def test_answers_are_taken_apart_however_they_come(case: Any, data: st.DataObject) -> None:
-    name, prompt, text, content, reasoning, calls = case
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    answer = read(name, prompt, pieces, TOOLS)
-    assert (answer.content, answer.reasoning) == (content, reasoning)
-    assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == calls
+from hybridge.runtime.text.response_template import answer_format
 
 
 def test_a_format_is_known_by_its_template_or_its_tokens() -> None:
@@ -166,13 +142,14 @@ def test_a_call_that_is_asked_for_comes_and_fits(choice: Any, prompt: str) -> No
                 assert isinstance(arguments["place"], str)
 
 
-@pytest.mark.parametrize("name", [each.name for each in FORMATS])
-def test_what_leads_to_content_or_a_call(name: str) -> None:
-    """Behind it content is content, also where the prompt has begun to reason."""
-    form = next(each for each in FORMATS if each.name == name)
-    opening = form.response["start_anchor"]
-    opening = opening if isinstance(opening, str) else opening[0]
-    for begun in [opening] if name == "harmony" else [opening, f"{opening}<think>\n"]:
+OPENINGS = {"harmony": "<|start|>assistant", "granite": "<|start_of_role|>assistant<|end_of_role|>"}
+
+
+@pytest.mark.parametrize("name", ["harmony", "qwen-xml", "lfm2", "granite", "hermes", "thinking", "gemma4", "kimi", "mistral"])
+def test_after_the_lead_content_is_content(name: str) -> None:
+    """Also if the prompt has begun to reason."""
+    form, opening = CoreFormat.named(name), OPENINGS.get(name, OPENING)
+    for begun in [opening, *(opening + mark for mark in form.description["reasoning_open"])]:
         lead = form.lead(begun, call=False)
         answer = form.answer(begun + lead, [])
         assert [*answer.feed('{"a": 1}'), *answer.finish()]
@@ -268,7 +245,7 @@ def test_pieces_that_come_with_the_end_are_read_before_it(calling_server: Served
     job = Job(prompt=[1], tokenizer=BYTES, sampling=Sampling(), max_new_tokens=1, emit=print, deadline=0)
     question = Question(
         asked=GenerationRequest(), prompt=Prompt("", [1]), form=ResponsesFormat("babble"), chat=False,
-        answer=Answer(parser=lambda _: OneCall()),
+        answer=one_call(TOOLS),
     )  # fmt: skip
 
     async def listen() -> list[Any]:
@@ -280,8 +257,3 @@ def test_pieces_that_come_with_the_end_are_read_before_it(calling_server: Served
 
     said, _ = asyncio.run(listen())
     assert [delta.call.name for delta in said.deltas if delta.call] == ["clock"]
-
-
-def test_without_calls_leaves_the_rest() -> None:
-    fields = without_calls(FORMATS[0].response)["fields"]
-    assert set(fields) == {"reasoning_content", "content"}

@@ -19,7 +19,7 @@ from hybridge.runtime.cli.chat import Terminal
 from hybridge.runtime.core.drafters import Context, PromptLookup, Proposal
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
-from hybridge.runtime.text.answers import AnswerSplitter, answer_format
+from hybridge.runtime.text.answers import AnswerSplitter, CoreFormat
 from hybridge.runtime.text.chat_template import Message, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
@@ -312,7 +312,7 @@ def thoughtful(template: str = scripted.TEMPLATE) -> Conversation:
     model = scripted.speaking(lambda prompt: "<think>\nhm\n</think>\n\nyes")
     options = ExportOptions(max_seq_len=900, verify_len=4, snapshot_slots=2)
     session = Session.over(TextProgram(model), ModelDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
-    form = answer_format(None, template, BYTES)
+    form = CoreFormat.find(template, BYTES)
     assert form is not None
     splitter = AnswerSplitter(BYTES, lambda prompt: form.answer(prompt, ()))
     return Conversation(session, BYTES, lambda messages: render(template, messages, {}), GenerationSettings(splitter=splitter))

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from transformers.utils.chat_parsing import ResponseParser as Reference
 
-from hybridge.runtime.text.answers import FORMATS, with_general_calls
 from hybridge.runtime.text.response_parser import FIELD_KEYS, TEMPLATE_KEYS, ResponseParser
 
 Template = dict[str, Any]
@@ -56,7 +55,6 @@ OWN: dict[str, Template] = {
     }},
     "nothing": {"start_anchor": "A:", "fields": {"said": {"close_pattern": "(?=[;:])"}, "a": {"open": ":", "close": "."}}},
 }  # fmt: skip
-ALL = {**{each.name: dict(each.response) for each in FORMATS}, "general": dict(with_general_calls(None).response), **OWN}
 WORDS = [
     *(
         "A:",
@@ -114,21 +112,8 @@ WORDS = [
         "é",
         "true",
     ),
-    *("<think>", "</think>", "<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=i>\n7\n</parameter>"),
-    *("<|im_start|>assistant\n", '{"name": "f", "arguments": {"i": "5"}}', "<|tool_call|>", "<|tool_call_start|>", "[f(a=1)]"),
-    *(
-        "<|tool_call_end|>",
-        "<|channel|>",
-        "analysis",
-        "commentary to=functions.f ",
-        "final",
-        "<|message|>",
-        "<|end|>",
-        "<|call|>",
-    ),
     *("f(<i=3.0><i=4>)", "f(<n=null><m=None><b=True><s=1>)", "g(<i=3>)f(<n=1e3><m=nan><n=2.0>)", "f(<o=[1]><x=1><i=x><o={}>)"),
     *(";", ".", ";;", "<c>>", "[]", "[1]\n", '["b"]', "</c>\n", "f(<b=maybe><b=0><i=1e400><n=3><n=3.0><y=1>)"),
-    *("<|start|>assistant", "<|start_of_role|>assistant<|end_of_role|>", "<|end_of_text|>", "<|return|>", " <|constrain|>json"),
 ]
 
 
@@ -165,7 +150,7 @@ def ours(template: Template, prompt: str, tools: list[Any], pieces: Sequence[str
     return told(parser, pieces, parser.finish)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", OWN)
 def test_events_are_those_of_transformers(name: str) -> None:
     texts = st.lists(st.sampled_from(WORDS), max_size=14)
 
@@ -176,7 +161,7 @@ def test_events_are_those_of_transformers(name: str) -> None:
         while text:
             size = cuts.choice([1, 1, 2, 3, 8, 40])
             pieces, text = [*pieces, text[:size]], text[size:]
-        arguments = (ALL[name], "".join(prompt), TOOLS if offered else [], pieces)
+        arguments = (OWN[name], "".join(prompt), TOOLS if offered else [], pieces)
         assert repr(ours(*arguments)) == repr(reference(*arguments))  # NaN is not equal to itself
 
     check()
