@@ -117,25 +117,26 @@ class GenerationOptions(SamplingOptions):
     regex: Annotated[str | None, typer.Option("--regex", help="The text matches this regular expression as a whole.")] = None
     grammar: Annotated[
         Path | None,
-        typer.Option("--grammar", help="A file with a grammar in llguidance's form of Lark: the text follows it."),
+        typer.Option(
+            "--grammar", help="A file with a grammar in llguidance's form of Lark: the text follows it. Needs hybridge[lark]."
+        ),
     ] = None
 
     def constrain(self, model: TextModel) -> Callable[[str], Constraint] | None:
         """Return a function that makes the constraint for the answer to a prompt; None for free text.
 
-        The constraint begins behind the reasoning that the prompt has begun. Raises UsageError and GrammarError.
+        The constraint begins after the reasoning that the prompt has begun. Raises UsageError and GrammarError.
         """
         follows = self._grammar(model)
         if follows is None:
             return None
         from hybridge.runtime.text.chat_template import answer_format_of
-        from hybridge.runtime.text.grammars import behind
 
         form = answer_format_of(model.artifact, model.tokenizer)
 
         def constrain(prompt: str) -> Constraint:
             end = form.reasoning_end(prompt) if form is not None and prompt else ""
-            return behind(end, follows.follow, model.tokenizer, model.session.manifest.eos_ids)
+            return follows.follow(end)
 
         return constrain
 
@@ -241,7 +242,7 @@ def _read_schema(path: Path) -> dict[str, object]:
 
 def _read_text(path: Path) -> str:
     from hybridge.runtime.files import read_regular
-    from hybridge.runtime.text.grammars import LARGEST_GRAMMAR
+    from hybridge.runtime.text.lark import LARGEST_GRAMMAR
 
     try:
         return read_regular(path, LARGEST_GRAMMAR).decode("utf-8")

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.ctypeslib import as_array
 from numpy.typing import NDArray
 
-from hybridge.cache.errors import DraftError
+from hybridge.cache.errors import DraftError, GrammarError
 from hybridge.runtime.core import interface
 from hybridge.runtime.core.drafters import AutoDrafter, Context, Drafter, DraftModel, Proposal, Proposer
+from hybridge.runtime.core.grammar import Follower
 from hybridge.runtime.core.interface import (
     DrafterKind,
     GeneratedStruct,
@@ -228,7 +229,9 @@ class Callbacks:
     def options(self, *, constrained: bool = False) -> GenerationStruct:
         """Return the options for the core. constrained: there will be a constraint once the prompt is known."""
         arguments, drafter = self.arguments, self._asked()
-        constrained, written = constrained or arguments.constraint is not None, _kind(drafter) == DrafterKind.CALLBACK
+        followed = arguments.constraint if isinstance(arguments.constraint, Follower) else None
+        constrained |= arguments.constraint is not None and followed is None
+        written = _kind(drafter) == DrafterKind.CALLBACK
         return GenerationStruct(
             max_new_tokens=arguments.max_new_tokens,
             block_length=arguments.block_length or 0,
@@ -246,6 +249,7 @@ class Callbacks:
             is_cheap=written and isinstance(drafter, Proposer) and drafter.is_cheap,
             clock=OnClock(self.clock) if arguments.clock else OnClock(),
             noise=None if arguments.noise is None else pointer(c_uint64(arguments.noise)),
+            grammar=followed.handle if followed is not None else 0,
         )
 
 
@@ -264,7 +268,7 @@ class Generation:
         self._calls = Callbacks(self._handle, self._model.vocab_size, arguments)
         self._options = self._calls.options()
         self._calls_back = self._model.program is not None or any(
-            (arguments.constraint, arguments.watch, arguments.clock, self._options.propose)
+            (self._options.mask, arguments.watch, arguments.clock, self._options.propose)
         )
         self._room = (c_int64 * self._model.verify_len)()
         self._counted, self._counter, self._verifies = GeneratedStruct(), c_size_t(), 0
@@ -310,10 +314,13 @@ class Generation:
         with self._signals_wait(call):
             count = self._counter
             status = getattr(load(), f"hybridge_{call}")(self._handle, *arguments, self._room, len(self._room), byref(count))
+            refused = load().hybridge_failure().decode(errors="replace") if status and self._options.grammar else ""
             if not load().hybridge_progress(self._handle, byref(self._counted)):
                 self._count()
             if error := self._calls.error or self._model.raised():
                 raise error
+            if status == Status.INVALID_ARGUMENT and refused.startswith("the grammar"):
+                raise GrammarError(f"{refused}.")
             if status == Status.INVALID_ARGUMENT and call == "begin" and self.arguments.constraint is None:
                 check_open(arguments[0])
             if status:

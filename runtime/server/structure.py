@@ -17,7 +17,8 @@ from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import Function, GenerationRequest, invalid
 from hybridge.runtime.text.answers import AnswerFormat
-from hybridge.runtime.text.grammars import LAYOUT, Grammar, Grammars, Lazy, behind, in_full
+from hybridge.runtime.text.grammars import Grammar, Grammars, Lazy, in_full
+from hybridge.runtime.text.lark import LarkGrammar
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Structures:
         grammar = await self._whole(asked)
         if grammar is None:
             return await self._calls(asked)
-        return partial(behind, reasoning, grammar.follow, self._tokenizer, self._description.eos_ids)
+        return partial(grammar.follow, reasoning)
 
     async def _whole(self, asked: GenerationRequest) -> Grammar | None:
         """Return the grammar of the whole answer, if there is one."""
@@ -65,11 +66,13 @@ class Structures:
             return None
         opening, rules = CALLS[self._form.name]
         try:
-            await self._ready()
-        except UsageError as error:  # llguidance does not take the tokenizer
+            grammar = await self._of_calls(asked.optional, lambda grammars, each: grammars.lark(rules(each)))
+        except GrammarError:
+            raise
+        except UsageError as error:  # there is no llguidance, or it does not take the tokenizer
             self._warn(error)
             return None
-        grammar = await self._of_calls(asked.optional, lambda grammars, each: grammars.lark(rules(each)))
+        assert isinstance(grammar, LarkGrammar)
         return partial(Lazy, *in_full(self._tokenizer), opening, grammar.follow, again=True)
 
     async def _of_calls(
@@ -129,6 +132,7 @@ def _loose(function: Function) -> Function:
 
 
 OBJECT = {"type": "object"}
+LAYOUT = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 PLAIN = re.compile(r"[^<>\n]+")
 """Names of parameters that can be in a tag."""
 DEEPEST = 16

@@ -6,7 +6,7 @@ import json
 import re
 import weakref
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, byref, c_float, c_size_t, cast
+from ctypes import POINTER, byref, c_float, c_int64, c_size_t, cast
 from random import Random
 from typing import Any
 
@@ -18,9 +18,10 @@ from hybridge.cache.errors import GrammarError
 from hybridge.runtime.core.interface import Handle, Tokens
 from hybridge.runtime.core.library import load
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.grammars import LAYOUT
 
 Mask = NDArray[np.bool_]
+LAYOUT = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
+"""The core's way to write JSON, for llguidance."""
 DIGITS = set(b"0123456789abcdefABCDEF")
 
 
@@ -34,17 +35,20 @@ class CoreGrammar:
         kind = "regex" if schema is None else "json_schema"
         given = regex if schema is None else schema if isinstance(schema, str | bytes) else json.dumps(schema)
         text = given if isinstance(given, bytes) else given.encode("utf-8", "surrogatepass")
-        self.handle, self._tokenizer, self._eos = Handle(), tokenizer, np.array(eos_ids, np.int64)
-        if getattr(load(), f"hybridge_grammar_{kind}")(tokenizer.handle, text, len(text), byref(self.handle)):
+        read, self.handle, self._tokenizer = Handle(), Handle(), tokenizer
+        if getattr(load(), f"hybridge_grammar_{kind}")(tokenizer.handle, text, len(text), byref(read)):
             raise GrammarError(load().hybridge_failure().decode())
+        assert not load().hybridge_grammar_with(
+            read, None, 0, (c_int64 * len(eos_ids))(*eos_ids), len(eos_ids), byref(self.handle)
+        )
+        assert not load().hybridge_grammar_close(read)
         weakref.finalize(self, load().hybridge_grammar_close, self.handle)
 
     def mask(self, text: Sequence[int], vocab_size: int) -> Mask:
         """Return which tokens may come behind a text."""
         given, logits = np.array(text, np.int64), np.zeros(vocab_size, np.float32)
         status = load().hybridge_grammar_mask(
-            self.handle, given.ctypes.data_as(Tokens), len(given), self._eos.ctypes.data_as(Tokens), len(self._eos),
-            cast(logits.ctypes.data, POINTER(c_float)), vocab_size,
+            self.handle, given.ctypes.data_as(Tokens), len(given), cast(logits.ctypes.data, POINTER(c_float)), vocab_size
         )  # fmt: skip
         if status:
             raise GrammarError(load().hybridge_failure().decode())

@@ -19,7 +19,10 @@ class OpenGrammar {
  public:
   virtual ~OpenGrammar() = default;
 
-  // Lets a generation follow the grammar.
+  // Returns whether the grammar names tokens that end a text, in place of the model's.
+  virtual bool has_ends() const = 0;
+
+  // Lets a generation of a model with these eos_ids follow the grammar.
   virtual void follow(Generation& options, Constraint& constraint, Tokens eos_ids) const = 0;
 };
 

@@ -141,7 +141,7 @@ inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation
   if (chosen.grammar != 0) {
     const auto grammar = handles<OpenGrammar>().find(chosen.grammar);
     if (grammar == nullptr || chosen.mask != nullptr || chosen.forced != nullptr || chosen.fitting != nullptr) return Error::InvalidArgument;
-    if (it.session->facts().eos_ids.empty()) {
+    if (it.session->facts().eos_ids.empty() && !grammar->has_ends()) {
       logged() = "this model has no token that ends a text, so nothing can say that a structure is complete";
       return Error::InvalidArgument;
     }

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <hybridge/grammar.h>
 #include <hybridge/hybridge.h>
@@ -20,23 +23,56 @@ using hybridge::text::GrammarFollower;
 using hybridge::text::TextError;
 using hybridge::text::Tokenizer;
 
+// A grammar, and the text after which it begins and the tokens that end texts, if the caller has named them.
 class FollowedGrammar : public OpenGrammar {
  public:
-  explicit FollowedGrammar(std::shared_ptr<Grammar> grammar) : grammar_(std::move(grammar)) {}
+  explicit FollowedGrammar(std::shared_ptr<Grammar> grammar, std::string after = {}, hybridge::Tokens eos_ids = {})
+      : grammar_(std::move(grammar)), after_(std::move(after)), eos_ids_(eos_ids.begin(), eos_ids.end()) {}
 
-  void follow(hybridge::Generation& options, Constraint& constraint, hybridge::Tokens eos_ids) const override {
-    const auto follower = std::make_shared<GrammarFollower>(grammar_, eos_ids);
-    hybridge::follow(options, follower);
-    constraint.failure = [follower] { return follower->failure(); };
-    constraint.wait_for = [follower](std::string end) { follower->wait_for(std::move(end)); };
+  std::shared_ptr<FollowedGrammar> with(std::string after, hybridge::Tokens eos_ids) const {
+    return std::make_shared<FollowedGrammar>(grammar_, std::move(after), eos_ids);
   }
 
-  // Follows a text that has nothing before it.
-  GrammarFollower follower(hybridge::Tokens eos_ids = {}) const { return GrammarFollower(grammar_, eos_ids, 0); }
+  bool has_ends() const override { return !eos_ids_.empty(); }
+
+  void follow(hybridge::Generation& options, Constraint& constraint, hybridge::Tokens eos_ids) const override {
+    const auto follower = std::make_shared<GrammarFollower>(grammar_, has_ends() ? hybridge::Tokens(eos_ids_) : eos_ids);
+    follower->wait_for(after_);
+    hybridge::follow(options, follower);
+    constraint.failure = [follower] { return follower->failure(); };
+    constraint.wait_for = [follower, is_chosen = !after_.empty()](std::string end) {
+      if (!is_chosen) follower->wait_for(std::move(end));
+    };
+  }
+
+  // Runs `call(follower)` for a text that has nothing before it. The follower of the last call knows the way to its text.
+  template <typename Call>
+  hybridge_status ask(Call&& call) {
+    const std::lock_guard lock(mutex_);
+    if (!last_) last_.emplace(grammar_, eos_ids_, 0).wait_for(after_);
+    call(*last_);
+    if (last_->failure().empty()) return HYBRIDGE_OK;
+    logged() = last_->failure();
+    last_.reset();
+    return HYBRIDGE_INVALID_ARGUMENT;
+  }
 
  private:
-  std::shared_ptr<Grammar> grammar_;
+  const std::shared_ptr<Grammar> grammar_;
+  const std::string after_;
+  const std::vector<int64_t> eos_ids_;
+  std::mutex mutex_;
+  std::optional<GrammarFollower> last_;
 };
+
+// Calls `call` with an open grammar.
+template <typename Call>
+hybridge_status with_grammar(hybridge_grammar handle, Call&& call) {
+  return guarded([&] {
+    const auto open = std::static_pointer_cast<FollowedGrammar>(handles<OpenGrammar>().find(handle));
+    return open == nullptr ? HYBRIDGE_INVALID_HANDLE : call(*open);
+  });
+}
 
 template <typename Read>
 hybridge_status read(hybridge_tokenizer tokenizer, const char* text, size_t size, hybridge_grammar* grammar, Read&& read) {
@@ -60,20 +96,6 @@ hybridge_status read(hybridge_tokenizer tokenizer, const char* text, size_t size
   });
 }
 
-// Runs `call(follower)` at the end of a text.
-template <typename Call>
-hybridge_status behind(hybridge_grammar grammar, hybridge::Tokens eos_ids, Call&& call) {
-  return guarded([&] {
-    const auto open = std::static_pointer_cast<FollowedGrammar>(handles<OpenGrammar>().find(grammar));
-    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    auto follower = open->follower(eos_ids);
-    call(follower);
-    if (follower.failure().empty()) return HYBRIDGE_OK;
-    logged() = follower.failure();
-    return HYBRIDGE_INVALID_ARGUMENT;
-  });
-}
-
 }  // namespace
 
 extern "C" {
@@ -86,18 +108,25 @@ hybridge_status hybridge_grammar_regex(hybridge_tokenizer tokenizer, const char*
   return read(tokenizer, pattern, size, grammar, [](auto text, auto of) { return Grammar::regex(text, std::move(of)); });
 }
 
+hybridge_status hybridge_grammar_with(
+    hybridge_grammar grammar, const char* after, size_t size, const int64_t* eos_ids, size_t eos_count, hybridge_grammar* with
+) {
+  const bool has_all = (after != nullptr || size == 0) && (eos_ids != nullptr || eos_count == 0) && with != nullptr;
+  if (!has_all) return HYBRIDGE_INVALID_ARGUMENT;
+  return with_grammar(grammar, [&](FollowedGrammar& open) {
+    *with = handles<OpenGrammar>().add(open.with(std::string(after == nullptr ? "" : after, size), span(eos_ids, eos_count)));
+    return HYBRIDGE_OK;
+  });
+}
+
 hybridge_status hybridge_grammar_close(hybridge_grammar grammar) {
   return guarded([&] { return handles<OpenGrammar>().remove(grammar) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
 }
 
-hybridge_status hybridge_grammar_mask(
-    hybridge_grammar grammar, const int64_t* text, size_t count, const int64_t* eos_ids, size_t eos_count, float* logits,
-    size_t vocab_size
-) {
-  const bool has_all = (text != nullptr || count == 0) && (eos_ids != nullptr || eos_count == 0) && logits != nullptr;
-  if (!has_all) return HYBRIDGE_INVALID_ARGUMENT;
-  return behind(grammar, span(eos_ids, eos_count), [&](GrammarFollower& follower) {
-    follower.mask(span(text, count), {logits, vocab_size});
+hybridge_status hybridge_grammar_mask(hybridge_grammar grammar, const int64_t* text, size_t count, float* logits, size_t vocab_size) {
+  if ((text == nullptr && count > 0) || logits == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with_grammar(grammar, [&](FollowedGrammar& open) {
+    return open.ask([&](GrammarFollower& follower) { follower.mask(span(text, count), {logits, vocab_size}); });
   });
 }
 
@@ -105,9 +134,11 @@ hybridge_status hybridge_grammar_forced(
     hybridge_grammar grammar, const int64_t* text, size_t count, int64_t* tokens, size_t capacity, size_t* found
 ) {
   if ((text == nullptr && count > 0) || !has_room(tokens, capacity, found)) return HYBRIDGE_INVALID_ARGUMENT;
-  return behind(grammar, {}, [&](GrammarFollower& follower) {
-    const auto all = follower.forced(span(text, count), SIZE_MAX);
-    (void)answer(hybridge::Tokens(all), tokens, capacity, found);
+  return with_grammar(grammar, [&](FollowedGrammar& open) {
+    return open.ask([&](GrammarFollower& follower) {
+      const auto all = follower.forced(span(text, count), SIZE_MAX);
+      (void)answer(hybridge::Tokens(all), tokens, capacity, found);
+    });
   });
 }
 
@@ -115,7 +146,9 @@ hybridge_status hybridge_grammar_fitting(
     hybridge_grammar grammar, const int64_t* text, size_t count, const int64_t* proposed, size_t proposals, size_t* fitting
 ) {
   if ((text == nullptr && count > 0) || (proposed == nullptr && proposals > 0) || fitting == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return behind(grammar, {}, [&](GrammarFollower& follower) { *fitting = follower.fitting(span(text, count), span(proposed, proposals)); });
+  return with_grammar(grammar, [&](FollowedGrammar& open) {
+    return open.ask([&](GrammarFollower& follower) { *fitting = follower.fitting(span(text, count), span(proposed, proposals)); });
+  });
 }
 
 }  // extern "C"

@@ -531,14 +531,18 @@ hybridge_status hybridge_grammar_json_schema(hybridge_tokenizer tokenizer, const
 hybridge_status hybridge_grammar_regex(hybridge_tokenizer tokenizer, const char* pattern, size_t size, hybridge_grammar* grammar);
 hybridge_status hybridge_grammar_close(hybridge_grammar grammar);
 
-// For callers that choose tokens themselves: what a grammar says behind `text`, the tokens so far without a prompt. mask makes the
-// logits, float32 [vocab_size], minus infinity of all tokens that may not come; eos_ids end a text. forced writes the tokens that
-// come whatever is chosen, the first `capacity` of them; fitting counts the proposed tokens, from the first on, that may come, of
-// which none ends a text.
-hybridge_status hybridge_grammar_mask(
-    hybridge_grammar grammar, const int64_t* text, size_t count, const int64_t* eos_ids, size_t eos_count, float* logits,
-    size_t vocab_size
+// The same grammar with a beginning and an end of its own; both handles are closed. after: a text such as the end of a reasoning; up
+// to it any token may come that does not end the text, after it a blank line and the grammar. Empty: the
+// grammar begins at once. eos_ids: the tokens that end a text, in place of the model's; the model's if there are none.
+hybridge_status hybridge_grammar_with(
+    hybridge_grammar grammar, const char* after, size_t size, const int64_t* eos_ids, size_t eos_count, hybridge_grammar* with
 );
+
+// For callers that choose tokens themselves: what a grammar says after `text`, the tokens so far without a prompt. mask makes the
+// logits, float32 [vocab_size], minus infinity of all tokens that may not come; only the grammar's own eos_ids end a text here. forced
+// writes the tokens that come whatever is chosen, the first `capacity` of them; fitting counts the proposed tokens, from the first on,
+// that may come. Calls for a text that grows are quick if no other text comes between them.
+hybridge_status hybridge_grammar_mask(hybridge_grammar grammar, const int64_t* text, size_t count, float* logits, size_t vocab_size);
 hybridge_status hybridge_grammar_forced(
     hybridge_grammar grammar, const int64_t* text, size_t count, int64_t* tokens, size_t capacity, size_t* found
 );

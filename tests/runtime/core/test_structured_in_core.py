@@ -40,7 +40,7 @@ from hybridge.runtime.core.library import run
 from hybridge.runtime.core.programs import TextProgram
 from hybridge.runtime.text.answers import CoreFormat
 from hybridge.runtime.text.chat_template import ChatTemplates
-from hybridge.runtime.text.grammars import Grammars, behind
+from hybridge.runtime.text.grammars import Grammars
 
 DRAFTERS = {"none": DrafterKind.NONE, "lookup": DrafterKind.PROMPT_LOOKUP, "wild": DrafterKind.CALLBACK}
 
@@ -123,7 +123,7 @@ def test_what_does_not_go_together_is_refused() -> None:
         run("generate", *arguments, byref(closed), OnToken(), None, None)
     endless = Session.over(TextProgram(babble, 600, 0), ENDLESS)
     with pytest.raises(HybridgeError, match="no token that ends a text"):
-        generated(endless, PROMPT, core)
+        generated(endless, PROMPT, CoreGrammar(BYTES, [], regex="a"))
 
 
 def test_a_grammar_that_becomes_too_complex_says_so() -> None:
@@ -201,8 +201,8 @@ def test_the_grammar_begins_behind_the_reasoning() -> None:
     assert (content, reasoning, ending) == ("no, sir", "I think {so}.", Ending.BY_MODEL)
     it = Session.over(TextProgram(saying("I think {so}.</think>\n\nWell: no"), 600, 0), BABBLE)
     prompt = BYTES.encode("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\n", around=False).ids
-    follow = Grammars(BYTES, 260, [END]).regex("(yes|no), sir").follow
-    new = it.generate(prompt, max_new_tokens=200, drafter=PromptLookup(), constraint=behind("</think>", follow, BYTES, [END]))
+    constraint = Grammars(BYTES, 260, [END]).regex("(yes|no), sir").follow("</think>")
+    new = it.generate(prompt, max_new_tokens=200, drafter=PromptLookup(), constraint=constraint)
     assert bytes(token for token in new if token != END).decode() == "I think {so}.</think>\n\nno, sir"
 
 

@@ -23,7 +23,7 @@ from hybridge.runtime.text.answers import AnswerSplitter, CoreFormat
 from hybridge.runtime.text.chat_template import Message, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
-from hybridge.runtime.text.grammars import Grammars, behind
+from hybridge.runtime.text.grammars import Grammars
 
 
 def answer_of(tokens: list[int], max_seq_len: int = 600) -> str:
@@ -213,7 +213,7 @@ def test_what_an_answer_follows_is_made_of_its_prompt() -> None:
 
     def constrain(prompt: str) -> Constraint:
         prompts.append(prompt)
-        return behind("a" if len(prompts) == 1 else "", grammars.regex("[xyz]{3}").follow, BYTES, [END])
+        return grammars.regex("[xyz]{3}").follow("a" if len(prompts) == 1 else "")
 
     conversation = talk(constrain=constrain, max_new_tokens=200)
     thought = conversation.say("hello")

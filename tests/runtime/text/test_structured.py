@@ -23,6 +23,7 @@ from store import demo_folder
 from structures import PROMPT, SAMPLINGS, SCHEMA
 from table import VOCABULARY, Table, table_session
 from tokenizers import ByteLevelBPETokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import hybridge
 from hybridge.cache.errors import GrammarError, UsageError
@@ -182,8 +183,7 @@ def test_tokens_of_several_letters_fit_too(name: str) -> None:
         assert running.tokens == [3, 4, *texts[-1][:-1]]
     assert texts[0][-1] == end
     assert texts[0] == texts[1] == texts[2]
-    decoded = grammars._tokenizer.decode_bytes(texts[0][:-1]).decode()
-    assert set(json.loads(decoded)) == {"name", "kind", "numbers"}
+    assert set(json.loads(grammars._tokenizer.decode(texts[0][:-1]))) == {"name", "kind", "numbers"}
 
 
 def test_forced_tokens_say_nothing_of_the_drafter(grammars: Grammars) -> None:
@@ -216,12 +216,67 @@ def test_a_text_that_is_cut_short_leaves_the_session_there(grammars: Grammars) -
     assert texts[1][:3] == texts[0]
 
 
-def test_a_grammar_that_becomes_too_complex_is_an_error(grammars: Grammars) -> None:
-    follower = grammars.regex("a+").follow()
-    with pytest.raises(GrammarError, match="cannot be followed any further"):
+@pytest.mark.parametrize("grammar", ["regex", "lark"])
+def test_a_text_that_does_not_fit_has_no_next_token(grammars: Grammars, grammar: str) -> None:
+    follower = grammars.regex("a+").follow() if grammar == "regex" else grammars.lark("start: /a+/").follow()
+
+    def go_on() -> None:
         follower.take(ord("b"))
-    with pytest.raises(GrammarError, match="cannot be followed any further"):
         follower.mask(np.zeros(260, np.float32))
+
+    with pytest.raises(GrammarError, match=r"cannot be followed any further|leaves no token"):
+        go_on()
+
+
+def test_a_grammar_that_leaves_no_token_ends_a_generation_with_an_error(grammars: Grammars) -> None:
+    """The model has no token for what comes after "ab"."""
+    wanted = grammars.regex("ab[yz]")
+    running, new = table_session(lambda text: np.zeros(100), 50, vocab_size=100), list[int]()
+    with pytest.raises(GrammarError, match="leaves no token to go on with"):
+        new.extend(running.generate([97], max_new_tokens=10, eos_ids=[END], constraint=wanted.follow()))
+    assert bytes(new) == b"ab"
+
+
+@pytest.fixture(scope="module")
+def ending() -> Tokenizer:
+    """Bytes, "</think>" without a token of its own, and tokens that hold its last letter and more."""
+    alphabet = bytes_to_unicode()
+    newline, space = alphabet[10], alphabet[32]
+    vocab = {text: byte for byte, text in alphabet.items()}
+    merges = [(">", newline), (f">{newline}", newline), (">", space)]
+    for one, other in merges:
+        vocab[one + other] = len(vocab)
+    tokenizer = ByteLevelBPETokenizer(vocab, merges)
+    tokenizer.add_special_tokens(["<end>"])
+    return Tokenizer(tokenizer.to_str().encode())
+
+
+@pytest.mark.parametrize("kind", ["regex", "lark"])
+@pytest.mark.parametrize(("last", "rest"), [(">", b"\n\nyes"), (">\n", b"\nyes"), (">\n\n", b"yes"), ("> ", None)])
+def test_a_token_may_hold_the_end_of_the_reasoning_and_more(
+    ending: Tokenizer, kind: str, last: str, rest: bytes | None
+) -> None:
+    """It begins the grammar if the grammar allows the rest, and is a part of the reasoning otherwise."""
+    grammars = Grammars(ending, 260, [259])
+    follower = (grammars.regex("yes|no") if kind == "regex" else grammars.lark('start: "yes" | "no"')).follow("</think>")
+    for token in ending.encode("Well, <b>\n</b>? </think").ids:
+        assert follower.fitting([token]) == 1
+        follower.take(token)
+    token = next(each for each in range(260) if ending.decode([each]) == last)
+    logits = np.zeros(260, np.float32)
+    follower.mask(logits)
+    assert logits[259] == -np.inf, "the reasoning does not end the text"
+    if rest is None:
+        assert kind == "regex" or logits[token] == -np.inf
+        return
+    assert logits[token] == 0
+    follower.take(token)
+    for byte in rest:
+        assert follower.fitting([byte]) == 1, bytes([byte])
+        follower.take(byte)
+    logits = np.zeros(260, np.float32)
+    follower.mask(logits)
+    assert np.flatnonzero(logits == 0).tolist() == [259]
 
 
 def test_a_grammar_in_larks_syntax(grammars: Grammars) -> None:
@@ -230,11 +285,18 @@ def test_a_grammar_in_larks_syntax(grammars: Grammars) -> None:
     assert re.fullmatch("(hello|good evening) [a-z]{2,5}", bytes(new[:-1]).decode())
 
 
+def test_without_llguidance_schemas_and_expressions_are_followed(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    assert Grammars(BYTES, 260, [END]).json_schema(SCHEMA).follow().forced()
+    with pytest.raises(UsageError, match=r"pip install 'hybridge\[lark\]'"):
+        grammars.lark('start: "a"')
+
+
 def test_what_cannot_be_followed_is_refused(grammars: Grammars) -> None:
     with pytest.raises(GrammarError, match=r"this grammar cannot be followed: .*unknown name"):
         grammars.lark("start: nothing")
     with pytest.raises(GrammarError, match="1048576 are the most"):
-        grammars.regex("a" * (1 << 20))
+        grammars.regex("a" * ((1 << 20) + 1))
     deep: dict[str, Any] = {}
     for _ in range(5000):
         deep = {"not": deep}
@@ -250,18 +312,19 @@ def test_what_cannot_be_followed_is_refused(grammars: Grammars) -> None:
         Grammars(Tokenizer(json.dumps({"version": "1.0", "model": WORDS}).encode()), 260, [1])
 
 
-def test_refusals_say_what_is_wrong_and_nothing_of_how_llguidance_is_made(grammars: Grammars) -> None:
+def test_refusals_say_what_is_wrong_and_nothing_of_how_grammars_are_made(grammars: Grammars) -> None:
     said = {
-        "unclosed group": lambda: grammars.regex("(a"),
-        "look-around, including look-ahead": lambda: grammars.regex("(?=a)b"),
         'line 2, column 4: unknown name: "nothing"': lambda: grammars.lark('start: a\na: nothing'),
-        "Invalid type: nonsense": lambda: grammars.json_schema({"type": "nonsense"}),
-        "refer to itself without an end": lambda: grammars.json_schema({"$ref": "#"}).follow().mask(np.zeros(260, np.float32)),
         "it is too complex": lambda: [
-            (one := grammars.regex("a{1000000}").follow()).mask(np.zeros(260, np.float32)), one.take(97),
+            (one := grammars.lark("start: /a{1000000}/").follow()).mask(np.zeros(260, np.float32)), one.take(97),
             one.mask(np.zeros(260, np.float32)),
         ],
-        "doesn't satisfy the grammar": lambda: grammars.regex("ab").follow().take(ord("x")),
+        "doesn't satisfy the grammar": lambda: grammars.lark('start: "ab"').follow().take(ord("x")),
+        "unclosed": lambda: grammars.lark("start: /(a/"),
+        "a group is not closed": lambda: grammars.regex("(a"),
+        "look-around": lambda: grammars.regex("(?=a)b"),
+        "nonsense": lambda: grammars.json_schema({"type": "nonsense"}),
+        "refer": lambda: grammars.json_schema({"$ref": "#"}),
     }  # fmt: skip
     for says, make in said.items():
         with pytest.raises(GrammarError) as error:
