@@ -132,6 +132,7 @@ class Server:
         if form is None or not form.has_calls or ignores_tools(render):
             self.calling, render = with_general_calls(form), with_tools_in_text(render)
         session = slots[0].session
+        self._eos_ids = session.manifest.eos_ids
         self.prompts = Prompts(tokenizer, render, session.max_seq_len, session.manifest.eos_ids)
         self.pictures = RequestPictures(pictures, remote, self.prompts.check_length)
         self.worker = Worker(slots, cache, self.metrics, settings.queue)
@@ -221,8 +222,9 @@ class Server:
             prompt = self.prompts.with_lead(prompt, lead)
         if asked.required:
             return prompt, one_call(asked.offered), reasoning
-        answer = Answer() if form is None else form.answer(prompt.text, asked.offered)
-        return prompt, answer, reasoning
+        if form is None:
+            return prompt, Answer(), reasoning
+        return prompt, form.answer(prompt.text, asked.offered, parallel=asked.parallel_tool_calls is not False), reasoning
 
     async def _complete(self, request: Request) -> Response:
         asked = parse(CompletionRequest, await read_body(request, self.settings.limits.body))
@@ -245,6 +247,8 @@ class Server:
         return CompletionFormat(chat, self.settings.name, self.tokenizer, asked.includes_usage)
 
     def _check_tools(self, asked: ChatRequest) -> None:
+        if (asked.chat_template_kwargs or {}).get("tools") is not None:
+            raise invalid("chat_template_kwargs: tools is a field of the request itself.", "chat_template_kwargs")
         if asked.tool_choice not in (None, "none", "auto") and not asked.required:
             raise invalid("tool_choice asks for a tool that is not among tools.", "tool_choice")
 
@@ -322,6 +326,7 @@ class Server:
                 tokens += [token for each in pieces for token in each.tokens]
                 parts = by_origin(pieces) if origins else [(None, "".join(each.text for each in pieces))]
                 deltas = [replace(delta, origin=origin) for origin, text in parts for delta in answer.feed(text)]
+                job.is_answered = answer.is_complete
                 end = events[-1]
                 if isinstance(end, Finished):
                     deltas += answer.finish()
@@ -331,7 +336,7 @@ class Server:
                     raise end
                 if isinstance(end, Finished):
                     self._count(question, end)
-                    await asyncio.to_thread(self._remember, question, end, "".join(texts), tokens)
+                    await asyncio.to_thread(self._remember, question, "".join(texts), tokens)
                     yield end
                     return
         finally:
@@ -346,11 +351,11 @@ class Server:
         for name, value in counts.items():
             self.metrics.add(name, value)
 
-    def _remember(self, question: Question, end: Finished, text: str, tokens: list[int]) -> None:
-        """Remember the tokens of a complete answer, unless a stop string cut it or a lead began it, unlike the template."""
-        cut = any(stop in self.decoder.decode(tokens) for stop in question.asked.stops)
+    def _remember(self, question: Question, text: str, tokens: list[int]) -> None:
+        """Remember the tokens of a complete answer, unless it was cut or a lead began it, unlike the template."""
+        cut = question.answer.is_cut or any(stop in self.decoder.decode(tokens) for stop in question.asked.stops)
         if question.chat and not question.prompt.lead and not cut:
-            is_end = tokens and end.reason == "stop"
+            is_end = tokens and tokens[-1] in self._eos_ids
             self.prompts.remember(question.prompt, question.answer, text, tokens[:-1] if is_end else tokens)
 
     def _sampling(self, asked: GenerationRequest) -> Sampling:

@@ -88,7 +88,7 @@ class Prompts:
         Raises like the renderer, ApiError if it is too long, and PictureError if the template does not place the pictures.
         """
         shown = tuple(tuple(each.ids) for each in pictures)
-        plain = [self._with_reasons(message.for_template()) for message in messages]
+        plain = _with_one_system_turn([self._with_reasons(message.for_template()) for message in messages])
         rendered = self._rendered(plain, variables)
         with self._lock:
             answers = (each for each in self._answers if rendered.begins_with(each[0]) and shown[: len(each[1])] == each[1])
@@ -182,6 +182,14 @@ class Prompts:
             with suppress(HybridgeError):  # a template may want a conversation to be whole
                 other = self._rendered([*messages[:i], {"role": "user", "content": OTHER}], variables).text
                 yield next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), 0)
+
+
+def _with_one_system_turn(messages: list[Message]) -> list[Message]:
+    """Return messages whose leading system messages are one: many templates refuse or drop the second."""
+    count = next((i for i, each in enumerate(messages) if each["role"] != "system" or isinstance(each["content"], list)), 0)
+    if count < 2:
+        return messages
+    return [{**messages[0], "content": "\n\n".join(each["content"] for each in messages[:count])}, *messages[count:]]
 
 
 def _put(known: OrderedDict[Key, Any], key: Key, value: Any) -> None:

@@ -26,15 +26,18 @@ MOST_THREADS = 8
 """Pictures that are fetched at a time, for all requests."""
 REDIRECTS = (301, 302, 303, 307, 308)
 CHUNK = 1 << 16
-TRANSLATED = ip_network("64:ff9b::/96")
-"""Addresses of IPv6 behind which a network translates to the IPv4 address in their last four bytes."""
+TRANSLATED = (ip_network("64:ff9b::/96"), ip_network("::/96"))
+"""Addresses of IPv6 that stand for the IPv4 address in their last four bytes."""
+NOT_PUBLIC = (ip_network("64:ff9b:1::/48"), ip_network("fec0::/10"), ip_network("192.0.0.0/24"))
+"""Addresses of local networks and of protocols, some of which ``ipaddress`` takes for global ones."""
 
 
 def is_public(text: str) -> bool:
     """Return whether an IP address is one of the internet: not of this machine, of a local network or of a protocol."""
     address = ip_address(text.partition("%")[0])
-    local = isinstance(address, IPv6Address) and address.is_site_local
-    return not local and all(each.is_global and not each.is_multicast for each in (address, *_inside(address)))
+    every = [address, *_inside(address)]
+    is_local = any(each in network for network in NOT_PUBLIC for each in every)
+    return not is_local and all(each.is_global and not each.is_multicast for each in every)
 
 
 def _inside(address: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
@@ -42,7 +45,7 @@ def _inside(address: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
     if isinstance(address, IPv4Address):
         return
     yield from filter(None, (address.ipv4_mapped, address.sixtofour, *(address.teredo or ())))
-    if address in TRANSLATED:
+    if any(address in each for each in TRANSLATED):
         yield IPv4Address(int(address) & 0xFFFFFFFF)
 
 

@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic_core import PydanticCustomError
 
 from hybridge.cache.errors import CapacityError, HybridgeError
 
@@ -22,7 +23,7 @@ Text = Annotated[str, Field(max_length=8 << 20)]
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 IGNORED = {
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
-    *("parallel_tool_calls", "verbosity"),
+    "verbosity",
 }
 """Fields that do not change the text here."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -43,6 +44,7 @@ SAME_IN_RESPONSES = (
     "seed",
     "stop",
     "chat_template_kwargs",
+    "parallel_tool_calls",
 )
 """Fields of responses that a chat has under the same name."""
 
@@ -118,12 +120,26 @@ class ImageContent(BaseModel):
 ContentPart = Annotated[TextContent | ImageContent, Field(discriminator="type")]
 
 
+def _check_object(text: str) -> str:
+    """Return the text of a JSON object. Raises PydanticCustomError for any other text."""
+    try:
+        is_object = isinstance(json.loads(text or "{}"), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise PydanticCustomError("json_object", "it must be the text of a JSON object, such as {}")
+    return text or "{}"
+
+
+Arguments = Annotated[Text, AfterValidator(_check_object)]
+
+
 class CalledFunction(BaseModel):
-    """The function of a call. arguments: JSON, as the model wrote it."""
+    """The function of a call. arguments: the text of a JSON object."""
 
     model_config = ConfigDict(extra="ignore")
     name: Annotated[str, Field(min_length=1, max_length=256)]
-    arguments: Text
+    arguments: Arguments
 
 
 class PastCall(BaseModel):
@@ -135,12 +151,8 @@ class PastCall(BaseModel):
     function: CalledFunction
 
     def for_template(self) -> dict[str, Any]:
-        """Return the call as chat templates expect it, with its arguments as an object if they are one."""
-        try:
-            arguments = json.loads(self.function.arguments or "{}")
-        except (ValueError, RecursionError):
-            arguments = self.function.arguments
-        function = {"name": self.function.name, "arguments": arguments}
+        """Return the call as chat templates expect it, with its arguments as an object."""
+        function = {"name": self.function.name, "arguments": json.loads(self.function.arguments)}
         return {**({"id": self.id} if self.id else {}), "type": "function", "function": function}
 
 
@@ -289,6 +301,7 @@ class ChatRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     tools: Annotated[list[Tool], Field(max_length=256)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
 
     @property
     def offered(self) -> list[dict[str, Any]]:
@@ -322,7 +335,7 @@ def parse(kind: type[Request], body: bytes) -> Request:
         request = kind.model_validate_json(body)
     except ValidationError as error:
         first = max(error.errors(), key=lambda each: len(each["loc"]))  # of alternative types the one that fitted deepest
-        where = ".".join(str(part) for part in first["loc"])[:200]
+        where = ".".join(part for part in map(str, first["loc"]) if "[" not in part)[:200]  # without names of types
         raise invalid(
             f"{where}: {first['msg']}" if where else f"the body is no JSON object: {first['msg']}", where or None
         ) from None
@@ -373,12 +386,12 @@ class MessageItem(_Item):
 
 
 class CallItem(_Item):
-    """A call that the model made. arguments: JSON."""
+    """A call that the model made. arguments: the text of a JSON object."""
 
     type: Literal["function_call"]
     call_id: Annotated[str, Field(max_length=256)]
     name: str
-    arguments: Text
+    arguments: Arguments
 
 
 class OutputItem(_Item):
@@ -396,7 +409,21 @@ class ReasoningItem(_Item):
     content: Annotated[list[TextPart], Field(max_length=1024)] | None = None
 
 
-Item = MessageItem | CallItem | OutputItem | ReasoningItem
+def _type_of(item: Any) -> str:
+    """Return the type of an item, which a message may leave out."""
+    return str(item.get("type", "message")) if isinstance(item, dict) else str(getattr(item, "type", ""))
+
+
+ITEM_TYPE = Discriminator(
+    _type_of, custom_error_type="item_type",
+    custom_error_message="an item's type is message, function_call, function_call_output or reasoning",
+)  # fmt: skip
+Item = (
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[CallItem, Tag("function_call")]
+    | Annotated[OutputItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")]
+)
 
 
 class FunctionTool(_Item):
@@ -441,12 +468,13 @@ class TextOptions(_Item):
 class ResponsesRequest(GenerationRequest):
     """The body of ``/v1/responses``. Nothing is stored: clients send the whole conversation, of which new text is read."""
 
-    input: Text | Annotated[list[Item], Field(min_length=1, max_length=4096)]
+    input: Text | Annotated[list[Annotated[Item, ITEM_TYPE]], Field(min_length=1, max_length=4096)]
     instructions: Text | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     text: TextOptions | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=256)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     previous_response_id: str | None = None
 

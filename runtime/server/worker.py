@@ -64,7 +64,7 @@ class Job:
     prompt: tokens. emit: takes each event, on the worker's thread; the last is Finished or an ApiError. deadline: by
     ``time.monotonic``. marks: lengths of the prompt at which other conversations may branch off. logprobs: number of most
     likely tokens to report with each token; None for none. constrain: makes a constraint for the text. pictures: in the prompt,
-    open until the end.
+    open until the end. is_answered: the answer needs no further token.
     """
 
     prompt: list[int]
@@ -79,6 +79,7 @@ class Job:
     constrain: Callable[[], Constraint] | None = None
     pictures: Sequence[Picture] = ()
     cancelled: bool = False
+    is_answered: bool = False
 
     def given_up(self) -> ApiError | None:
         """Return the reason why nobody waits for the text any more; None if somebody does."""
@@ -99,7 +100,7 @@ class Job:
         pieces = generate_text(
             session, self.prompt[session.length :], self.tokenizer, max_new_tokens=self.max_new_tokens, drafter=slot.drafter,
             sampling=self.sampling, stop=self.stop, constraint=self.constrain() if self.constrain is not None else None,
-            logprobs=self.logprobs, stats=stats,
+            logprobs=self.logprobs, stats=stats, until=lambda _: self.is_answered,
         )  # fmt: skip
         with closing(pieces):  # type: ignore[type-var]  # a generator
             for piece in pieces:

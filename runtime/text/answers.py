@@ -58,10 +58,18 @@ class Parser(Protocol):
 class Answer:
     """The parts of one answer so far: content, reasoning and calls. Without a parser all text is content."""
 
-    def __init__(self, parser: Parser | None = None) -> None:
+    def __init__(self, parser: Parser | None = None, *, parallel: bool = True) -> None:
+        """Begin with nothing. parallel: there may be several calls; otherwise the answer ends with its first one."""
         self.content, self.reasoning = "", ""
         self.calls: list[Call] = []
-        self._parser = parser
+        self.is_cut = False
+        """Something came after the only call, and was dropped."""
+        self._parser, self._parallel = parser, parallel
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing may follow."""
+        return bool(self.calls) and not self._parallel
 
     def feed(self, text: str) -> list[Delta]:
         """Return what ``text`` adds."""
@@ -83,7 +91,10 @@ class Answer:
         return message
 
     def _kept(self, deltas: list[Delta]) -> list[Delta]:
-        for each in deltas:
+        for i, each in enumerate(deltas):
+            if self.is_complete:
+                self.is_cut = True
+                return deltas[:i]
             self.content += each.content
             self.reasoning += each.reasoning
             self.calls += [each.call] if each.call is not None else []
@@ -109,9 +120,19 @@ class AnswerFormat(ABC):
     has_calls: bool
     looked_for: str
 
+    def answer(self, prompt: str, tools: Sequence[Mapping[str, Any]], *, parallel: bool = True) -> Answer:
+        """Return an empty answer to ``prompt``, ready to be fed.
+
+        Args:
+            prompt: rendered text, which may have begun the answer.
+            tools: those that are offered; without any, text that looks like a call is content.
+            parallel: the answer may have several calls.
+        """
+        return Answer(self.parser(prompt, tools), parallel=parallel)
+
     @abstractmethod
-    def answer(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Answer:
-        """Return an empty answer to ``prompt``, ready to be fed. Without tools, text that looks like a call is content."""
+    def parser(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Parser:
+        """Return a parser of an answer."""
 
     @abstractmethod
     def reasoning_end(self, prompt: str) -> str:
@@ -153,8 +174,8 @@ class CoreFormat(AnswerFormat):
         run("answer_form_named", text, len(text), byref(handle))
         return cls(handle)
 
-    def answer(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Answer:
-        return Answer(CoreParser(self, prompt, tools))
+    def parser(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Parser:
+        return CoreParser(self, prompt, tools)
 
     def reasoning_end(self, prompt: str) -> str:
         return CoreParser(self, prompt, ()).reasoning_end()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import Answer, AnswerFormat, Call, CoreFormat, Delta
+from hybridge.runtime.text.answers import AnswerFormat, Call, CoreFormat, Delta, Parser
 from hybridge.runtime.text.response_parser import ResponseParser
 
 log = logging.getLogger(__name__)
@@ -63,9 +63,9 @@ class TemplateFormat(AnswerFormat):
         self.has_calls = "tool_calls" in response["fields"]
         self.looked_for = json.dumps(response).replace("\\", "")
 
-    def answer(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Answer:
+    def parser(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Parser:
         template = self.response if tools else without_calls(self.response)
-        return Answer(TemplateParser(prompt, lambda before: ResponseParser(template, before, tools)))
+        return TemplateParser(prompt, lambda before: ResponseParser(template, before, tools))
 
     def reasoning_end(self, prompt: str) -> str:
         thinking = None

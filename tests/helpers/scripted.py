@@ -13,7 +13,7 @@ from torch import Tensor
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.core.programs import ModelDescription
 from hybridge.runtime.server.worker import SessionSlot
-from hybridge.runtime.text.answers import CoreFormat
+from hybridge.runtime.text.answers import AnswerFormat, CoreFormat
 from hybridge.runtime.text.chat_template import render
 
 OPENING = "<|im_start|>assistant\n"
@@ -72,8 +72,10 @@ def speaking(script: Script) -> Callable[[tuple[int, ...]], Tensor]:
 
 
 @contextmanager
-def speaker(script: Script, template: str = TEMPLATE, sessions: int = 2, **options: Any) -> Iterator[Served]:
-    """Serve it under the name ``babble``."""
+def speaker(
+    script: Script, template: str = TEMPLATE, sessions: int = 2, form: AnswerFormat | None = None, **options: Any
+) -> Iterator[Served]:
+    """Serve it under the name ``babble``. form: of its answers; left out, that of the template."""
     sizes = ExportOptions(max_seq_len=3000, prefill_chunk=64, verify_len=4, snapshot_slots=0)
     description = ModelDescription(vocab_size=260, options=sizes, eos_ids=[END], identity="speaker")
     places = [SessionSlot(Session.over(Slow(speaking(script), 3000, 0), description), PromptLookup()) for _ in range(sessions)]
@@ -81,5 +83,5 @@ def speaker(script: Script, template: str = TEMPLATE, sessions: int = 2, **optio
     def rendered(messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         return render(template, messages, variables)
 
-    with serving(places, rendered, form=CoreFormat.find(template, BYTES), **options) as one:
+    with serving(places, rendered, form=form or CoreFormat.find(template, BYTES), **options) as one:
         yield one

@@ -213,6 +213,7 @@ def test_a_name_is_resolved_once_and_all_of_its_addresses_are_checked(
         *((each, False) for each in ("::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "ff02::1", "ff0e::1")),
         *((each, False) for each in ("::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe")),
         *((each, False) for each in ("2002:7f00:1::", "2002:a00:1::1", "2001:0:7f00:1::", "fec0::1")),
+        *((each, False) for each in ("64:ff9b:1::1", "64:ff9b:1:ffff::1", "::7f00:1", "192.0.0.8", "64:ff9b::c000:8")),
     ],
 )
 def test_public_addresses(address: str, public: bool) -> None:
