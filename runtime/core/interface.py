@@ -438,6 +438,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "tokenizer_decode": [Handle, Tokens, c_size_t, c_int, c_char_p, c_size_t, Count],
     "tokenizer_id": [Handle, c_char_p, c_size_t, Tokens],
     "tokenizer_token": [Handle, c_int64, c_char_p, c_size_t, Count],
+    "tokenizer_bytes": [Handle, c_int64, c_char_p, c_size_t, Count],
     "tokenizer_added": [Handle, c_int, Tokens, c_size_t, Count],
     "tokenizer_info": [Handle, POINTER(VocabularyStruct)],
     "text_open": [Handle, c_int, POINTER(Handle)],

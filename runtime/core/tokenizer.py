@@ -132,7 +132,7 @@ class Tokenizer:
         """Return the text of tokens; ids that nothing has are left out. Raises TokenError for what is no whole number."""
         given = core_ids(ids)
         arguments = (given, len(given), skip_special_tokens)
-        return self._text("tokenizer_decode", *arguments, capacity=16 * len(given) + 64)
+        return self._written("tokenizer_decode", *arguments, capacity=16 * len(given) + 64).decode("utf-8")
 
     @checked
     def stream(self, stop: Sequence[str] = ()) -> TextStream:
@@ -148,16 +148,23 @@ class Tokenizer:
 
     def id_to_token(self, token: int) -> str:
         """Return the text of a token as the vocabulary has it; empty for an id that nothing has."""
-        return self._text("tokenizer_token", core_ids([token])[0], capacity=256)
+        return self._written("tokenizer_token", core_ids([token])[0], capacity=256).decode("utf-8")
 
-    def _text(self, call: str, *arguments: object, capacity: int) -> str:
-        """Return the text that a call writes, which is called again if it has more bytes than ``capacity``."""
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes that a token adds to a text after others, which may be a part of a character.
+
+        A special token adds its text.
+        """
+        return self._written("tokenizer_bytes", core_ids([token])[0], capacity=256)
+
+    def _written(self, call: str, *arguments: object, capacity: int) -> bytes:
+        """Return the bytes that a call writes, which is called again if they are more than ``capacity``."""
         size = c_size_t()
         while True:
             text = ctypes.create_string_buffer(capacity)
             run(call, self.handle, *arguments, text, capacity, byref(size))
             if size.value <= capacity:
-                return text.raw[: size.value].decode("utf-8")
+                return text.raw[: size.value]
             capacity = size.value
 
 

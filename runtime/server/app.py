@@ -46,13 +46,12 @@ from hybridge.runtime.server.responses import (
     CompletionFormat,
     ResponseFormat,
     ResponsesFormat,
-    by_origin,
     streamed,
     whole,
 )
 from hybridge.runtime.server.structure import Constrain, Structures
 from hybridge.runtime.server.worker import Finished, Inbox, Job, Metrics, SessionSlot, Worker
-from hybridge.runtime.text.answers import Answer, AnswerFormat, decoder_of, one_call, with_general_calls
+from hybridge.runtime.text.answers import Answer, AnswerFormat, Delta, decoder_of, merged, one_call, with_general_calls
 from hybridge.runtime.text.generate import TextPiece
 from hybridge.runtime.text.pictures import PictureProcessor
 
@@ -195,7 +194,7 @@ class Server:
 
     async def _respond(self, request: Request) -> Response:
         asked = parse(ResponsesRequest, await read_body(request, self.settings.limits.body)).for_chat()
-        return await self._talk(request, asked, ResponsesFormat(self.settings.name))
+        return await self._talk(request, asked, ResponsesFormat(self.settings.name, asked.parallel_tool_calls is not False))
 
     async def _talk(self, request: Request, asked: ChatRequest, form: ResponseFormat) -> Response:
         self._check_model(asked.model)
@@ -317,15 +316,20 @@ class Server:
     async def stream_events(self, question: Question, job: Job, inbox: Inbox) -> AsyncGenerator[AnswerChunk | Finished, None]:
         """Yield the chunks of an answer, then its end. Cancels the job if the consumer stops. Raises ApiError."""
         answer, origins = question.answer, bool(question.asked.token_origins)
-        texts, tokens = list[str](), list[int]()
+        texts, tokens, is_reasoning, reasoning_tokens = list[str](), list[int](), False, 0
         try:
             while True:
                 events = await inbox.get()
                 pieces = [each for each in events if isinstance(each, TextPiece)]
-                texts += [each.text for each in pieces]
-                tokens += [token for each in pieces for token in each.tokens]
-                parts = by_origin(pieces) if origins else [(None, "".join(each.text for each in pieces))]
-                deltas = [replace(delta, origin=origin) for origin, text in parts for delta in answer.feed(text)]
+                deltas = list[Delta]()
+                for piece in pieces:
+                    texts.append(piece.text)
+                    tokens += piece.tokens
+                    new = answer.feed(piece.text) if piece.text else []
+                    is_reasoning = bool(new[-1].reasoning) if new else is_reasoning
+                    reasoning_tokens += len(piece.tokens) if is_reasoning else 0
+                    deltas += [replace(delta, origin=piece.origin) for delta in new] if origins else new
+                deltas = merged(deltas)
                 job.is_answered = answer.is_complete
                 end = events[-1]
                 if isinstance(end, Finished):
@@ -337,7 +341,7 @@ class Server:
                 if isinstance(end, Finished):
                     self._count(question, end)
                     await asyncio.to_thread(self._remember, question, "".join(texts), tokens)
-                    yield end
+                    yield replace(end, reasoning_tokens=reasoning_tokens)
                     return
         finally:
             job.cancelled = True

@@ -6,19 +6,17 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import groupby
 from time import time
 from typing import Any, Protocol
 from uuid import uuid4
 
 from starlette.responses import JSONResponse, Response
 
-from hybridge.runtime.core.statistics import Origin
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import ApiError
 from hybridge.runtime.server.worker import Finished, Job
 from hybridge.runtime.text.answers import Answer, Delta
-from hybridge.runtime.text.generate import TextPiece, TokenLogprobs
+from hybridge.runtime.text.generate import TokenLogprobs
 
 
 @dataclass(frozen=True)
@@ -27,11 +25,6 @@ class AnswerChunk:
 
     deltas: list[Delta]
     logprobs: list[TokenLogprobs]
-
-
-def by_origin(pieces: Sequence[TextPiece]) -> list[tuple[Origin | None, str]]:
-    """Return the texts of pieces with their origins, neighbours of one origin joined."""
-    return [(origin, "".join(each.text for each in group)) for origin, group in groupby(pieces, lambda each: each.origin)]
 
 
 class ResponseFormat(Protocol):
@@ -97,6 +90,7 @@ class CompletionFormat:
     def __post_init__(self) -> None:
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{uuid4().hex}"
         self._offset = self._calls = 0
+        self._stream = self.tokenizer.stream()
 
     def whole(self, answer: Answer, logprobs: Sequence[TokenLogprobs] | None, end: Finished, prompt: int) -> dict[str, Any]:
         """Return the answer in one object."""
@@ -155,24 +149,23 @@ class CompletionFormat:
                 for each in logprobs
             ]
             return {"content": content, "refusal": None}
-        texts = [self._text(each.token) for each in logprobs]
         offsets = []
-        for text in texts:
+        for each in logprobs:
             offsets.append(self._offset)
-            self._offset += len(text)
+            self._offset += len(self._stream.push(each.token))
         return {
-            "tokens": texts,
+            "tokens": [self._text(each.token) for each in logprobs],
             "token_logprobs": [each.logprob for each in logprobs],
             "top_logprobs": [{self._text(token): value for token, value in each.best} for each in logprobs],
             "text_offset": offsets,
         }
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        text = self._text(token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        added = self.tokenizer.token_bytes(token)
+        return {"token": added.decode(errors="replace"), "logprob": logprob, "bytes": list(added)}
 
     def _text(self, token: int) -> str:
-        return self.tokenizer.decode([token], skip_special_tokens=False)
+        return self.tokenizer.token_bytes(token).decode(errors="replace")
 
 
 def _reason(answer: Answer, end: Finished) -> str:
@@ -188,6 +181,7 @@ def usage(end: Finished, prompt: int) -> dict[str, Any]:
         "total_tokens": prompt + stats.new_tokens,
         "prompt_tokens_details": {"cached_tokens": end.cached_tokens},
         "completion_tokens_details": {
+            "reasoning_tokens": end.reasoning_tokens,
             "accepted_prediction_tokens": stats.accepted,
             "rejected_prediction_tokens": stats.proposed - stats.accepted,
         },
@@ -211,9 +205,13 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @dataclass
 class ResponsesFormat:
-    """Writes a response of ``/v1/responses``: a list of items, whole or as events that add to it."""
+    """Writes a response of ``/v1/responses``: a list of items, whole or as events that add to it.
+
+    parallel: the request allows several calls.
+    """
 
     model: str
+    parallel: bool = True
     id: str = field(default_factory=lambda: f"resp_{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time()))
     items: list[dict[str, Any]] = field(default_factory=list)
@@ -308,7 +306,7 @@ class ResponsesFormat:
             "id": self.id, "object": "response", "created_at": self.created, "model": self.model,
             "status": "in_progress" if end is None else "incomplete" if cut else "completed",
             "error": None, "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "output": self.items, "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
+            "output": self.items, "parallel_tool_calls": self.parallel, "tool_choice": "auto", "tools": [],
             "usage": _usage(end, prompt) if end is not None else None,
         }  # fmt: skip
 
@@ -332,6 +330,6 @@ def _usage(end: Finished, prompt: int) -> dict[str, Any]:
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": end.cached_tokens},
         "output_tokens": end.stats.new_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": end.reasoning_tokens},
         "total_tokens": prompt + end.stats.new_tokens,
     }

@@ -47,11 +47,15 @@ class SessionSlot:
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a text. cached_tokens: tokens of the prompt that were not read again."""
+    """The end of a text.
+
+    cached_tokens: tokens of the prompt that were not read again. reasoning_tokens: of the answer, counted by who splits it.
+    """
 
     reason: FinishReason
     cached_tokens: int
     stats: GenerationStats
+    reasoning_tokens: int = 0
 
 
 Event = TextPiece | Finished | ApiError

@@ -7,7 +7,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from ctypes import byref, c_size_t, c_uint64, c_void_p, string_at
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
@@ -99,6 +99,19 @@ class Answer:
             self.reasoning += each.reasoning
             self.calls += [each.call] if each.call is not None else []
         return deltas
+
+
+def merged(deltas: Sequence[Delta]) -> list[Delta]:
+    """Return deltas with neighbours of the same kind of text and the same origin joined."""
+    found: list[Delta] = []
+    for each in deltas:
+        last = found[-1] if found else each
+        is_same = last.call is each.call is None and bool(last.content) == bool(each.content) and last.origin == each.origin
+        if found and is_same:
+            found[-1] = replace(last, content=last.content + each.content, reasoning=last.reasoning + each.reasoning)
+        else:
+            found.append(each)
+    return found
 
 
 def split_text(answer: Answer, text: str, *, ended: bool = False) -> tuple[str, str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import AnswerFormat, Call, CoreFormat, Delta, Parser
+from hybridge.runtime.text.answers import AnswerFormat, Call, CoreFormat, Delta, Parser, merged
 from hybridge.runtime.text.response_parser import ResponseParser
 
 log = logging.getLogger(__name__)
@@ -103,11 +102,11 @@ class TemplateParser:
         for piece in WORDS.findall(text):
             for part in piece if self._calling else (piece,):
                 found += self._read(part)
-        return list(merged(found))
+        return merged(found)
 
     def finish(self) -> list[Delta]:
         """Return what is left once the text has ended."""
-        return list(merged(self._read(None)))
+        return merged(list(self._read(None)))
 
     def _read(self, text: str | None) -> Iterator[Delta]:
         """Yield what more text adds, or the end if it is None."""
@@ -157,20 +156,6 @@ class TemplateParser:
         raw, self._raw, self._unreadable = self._raw, "", True
         if said := raw.strip():
             yield Delta(content=said)
-
-
-def merged(deltas: Iterable[Delta]) -> Iterator[Delta]:
-    """Yield deltas, joining neighbours of the same kind of text."""
-    last: Delta | None = None
-    for each in deltas:
-        if last is not None and last.call is each.call is None and bool(last.content) == bool(each.content):
-            last = replace(last, content=last.content + each.content, reasoning=last.reasoning + each.reasoning)
-            continue
-        if last is not None:
-            yield last
-        last = each
-    if last is not None:
-        yield last
 
 
 def calls_in(value: Any) -> Iterator[Call]:

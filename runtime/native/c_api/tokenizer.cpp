@@ -38,6 +38,15 @@ struct OpenText {
       : of(std::move(tokenizer)), stream(*of, skip_special) {}
 };
 
+std::string added_bytes(const Tokenizer& tokenizer, uint32_t id) {
+  if (tokenizer.leaves_out(id)) return tokenizer.token(id);
+  try {
+    return tokenizer.bytes(id);
+  } catch (const TextError&) {  // no token of such a tokenizer is a part of a character
+    return tokenizer.decode({&id, 1}, false);
+  }
+}
+
 hybridge_status read(std::string_view json, hybridge_tokenizer* tokenizer) {
   try {
     *tokenizer = handles<const Tokenizer>().add(std::make_shared<const Tokenizer>(json));
@@ -131,6 +140,13 @@ hybridge_status hybridge_tokenizer_token(hybridge_tokenizer tokenizer, int64_t i
   if ((token == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     return copy(open->token(id_of(id)), token, capacity, size);
+  });
+}
+
+hybridge_status hybridge_tokenizer_bytes(hybridge_tokenizer tokenizer, int64_t id, char* bytes, size_t capacity, size_t* size) {
+  if ((bytes == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+    return copy(added_bytes(*open, id_of(id)), bytes, capacity, size);
   });
 }
 

@@ -497,6 +497,10 @@ hybridge_status hybridge_tokenizer_decode(
 hybridge_status hybridge_tokenizer_id(hybridge_tokenizer tokenizer, const char* token, size_t size, int64_t* id);
 hybridge_status hybridge_tokenizer_token(hybridge_tokenizer tokenizer, int64_t id, char* token, size_t capacity, size_t* size);
 
+// The bytes that a token adds to a text after other tokens: with the space before it, maybe a part of a character. A
+// special token adds its text.
+hybridge_status hybridge_tokenizer_bytes(hybridge_tokenizer tokenizer, int64_t id, char* bytes, size_t capacity, size_t* size);
+
 // The ids of the tokens that are cut out of a text before it is split, in ascending order: of all, or of those that are special.
 hybridge_status hybridge_tokenizer_added(hybridge_tokenizer tokenizer, int special, int64_t* ids, size_t capacity, size_t* count);
 

@@ -57,6 +57,27 @@ def test_any_text_is_the_same(reference_and_tokenizer: tuple[Reference, Tokenize
     check_same(reference_and_tokenizer, text)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "smollm", "llama2", "gemma", "mistral"])
+def test_tokens_add_their_bytes_to_a_text(name: str) -> None:
+    """Parts of characters and spaces as they are; special tokens their texts."""
+    reference = ZOO[name]()
+    own, text = Tokenizer(reference.to_str().encode()), "the  tokens 漢字 🚀 é\n ÅÅ"
+    added = [own.token_bytes(token) for token in own.encode(text, around=False).ids]
+    assert b"".join(added).removeprefix(b" ") == text.encode()
+    assert any(b" t" in each or each == b" " for each in added)
+    for token, special in own.added_tokens(special=True).items():
+        assert own.token_bytes(token) == special.encode()
+    assert own.token_bytes(1 << 40) == b""
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "words"])
+def test_tokens_of_a_vocabulary_of_words_add_their_texts(name: str) -> None:
+    reference = ZOO[name]()
+    own = Tokenizer(reference.to_str().encode())
+    for token in own.encode("the tokens", around=False).ids:
+        assert own.token_bytes(token).decode().strip() == reference.decode([token], skip_special_tokens=False).strip()
+
+
 def test_a_stream_gives_the_text_of_all_tokens(reference_and_tokenizer: tuple[Reference, Tokenizer]) -> None:
     reference, own = reference_and_tokenizer
     for text in TEXTS[:40]:

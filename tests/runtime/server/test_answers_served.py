@@ -161,6 +161,7 @@ def test_an_answer_without_parallel_calls_ends_with_the_first() -> None:
                 "tools": [{"type": "function", **each["function"]} for each in TOOLS]}  # fmt: skip
         status, response = ask(server, "/v1/responses", body)
         assert (status, [each["type"] for each in response["output"]]) == (200, ["message", "function_call"])
+        assert response["parallel_tool_calls"] is False
 
 
 def test_an_answer_without_parallel_calls_is_read_once() -> None:

@@ -14,14 +14,19 @@ from urllib.parse import urlsplit
 
 import openai
 import pytest
+from scripted import speaker
 from served import BYTES, END, OPTIONS, Served, alone, ask, babble, chat, chat_tokens, client, complete, served, user
+from tokenizer_zoo import ZOO
 
-from hybridge.runtime import Sampling, Session
+from hybridge.runtime import GenerationStats, Sampling, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.programs import ModelDescription, TextProgram
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.connections import Limits
+from hybridge.runtime.server.responses import CompletionFormat
 from hybridge.runtime.server.worker import Event, Finished, Job, SessionSlot
-from hybridge.runtime.text.generate import TextPiece
+from hybridge.runtime.text.answers import Answer
+from hybridge.runtime.text.generate import TextPiece, TokenLogprobs
 
 # Texts
 
@@ -84,6 +89,44 @@ def test_probabilities_are_the_models(babbling_server: Served) -> None:
         text.append(token)
     old = complete(babbling_server, "ab", max_tokens=6, logprobs=2)
     assert "".join(old.choices[0].logprobs.tokens).startswith(old.choices[0].text)
+
+
+def test_probabilities_have_the_bytes_of_parts_of_characters() -> None:
+    with speaker(lambda prompt: "é 😀") as server:
+        content = chat(server, "a", max_tokens=20, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    assert b"".join(bytes(each.bytes) for each in content) == "é 😀".encode() + b"<|im_end|>"
+    assert [bytes(each.bytes) for each in content[:2]] == [b"\xc3", b"\xa9"]
+    assert all(each.top_logprobs[0].bytes == each.bytes for each in content)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama2", "gemma", "mistral"])
+def test_tokens_stand_at_their_offsets(name: str) -> None:
+    """Also with tokenizers that decode a token alone without the space before it."""
+    tokenizer = Tokenizer(ZOO[name]().to_str().encode())
+    ids = tokenizer.encode("the tokens of layers 漢 is it", around=False).ids
+    text = tokenizer.decode(ids)
+    given = [TokenLogprobs(token, -1.0, [(token, -1.0)]) for token in ids]
+    answer = Answer()
+    answer.feed(text)
+    whole = CompletionFormat(False, "m", tokenizer).whole(answer, given, Finished("stop", 0, GenerationStats()), 1)
+    said = whole["choices"][0]["logprobs"]
+    assert any(each.startswith(" ") for each in said["tokens"][1:])
+    for token, offset in list(zip(said["tokens"], said["text_offset"], strict=True))[1:]:
+        assert "\ufffd" in token or text.startswith(token, offset)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_of_reasoning_are_counted(stream: bool) -> None:
+    """Each is a byte here: after the opening mark, up to the content."""
+    with speaker(lambda prompt: "<think>\nhm, é\n</think>\n\nyes" if "a<" in prompt else "yes") as server:
+        for asked, wanted in (("a", len("hm, é\n</think>\n\n".encode())), ("b", 0)):
+            counted = {"stream_options": {"include_usage": True}} if stream else {}
+            answer = chat(server, asked, max_tokens=90, stream=stream, **counted)
+            usage = list(answer)[-1].usage if stream else answer.usage
+            assert usage.completion_tokens_details.reasoning_tokens == wanted
+            response = client(server).responses.create(model="babble", input=asked, max_output_tokens=90)
+            assert response.usage is not None
+            assert response.usage.output_tokens_details.reasoning_tokens == wanted
 
 
 def test_a_conversation_is_not_read_twice() -> None:
