@@ -15,7 +15,6 @@ import hybridge
 from hybridge.export.layers import WithoutWeight
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.export.write.chat_format import chat_format_of
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
@@ -103,7 +102,6 @@ def manifest_of(
     stock_tokenizer: StockTokenizerEntry | None = None,
 ) -> Manifest:
     """Return the manifest of the files in ``folder``, with the installed versions of ``libraries``."""
-    chats = chat_format_of(folder, pictures)
     return Manifest(
         format_version=FORMAT_VERSION,
         model_type=loaded.config.model_type,
@@ -123,7 +121,5 @@ def manifest_of(
         source=loaded.source.origin,
         drafter=drafter,
         pictures=pictures,
-        chat_format=chats.entry,
-        without_chat_format=chats.reason,
         stock_tokenizer=stock_tokenizer,
     )

@@ -30,9 +30,9 @@ from hybridge.export.write.stock_runner import stock_methods
 from hybridge.export.write.stock_tokenizer import adapt_to_stock_runners
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import (
-    FORMAT_VERSION,
     MANIFEST,
     PROGRAM,
+    PROGRAM_VERSION,
     LayerEntry,
     Manifest,
     MethodEntry,
@@ -182,7 +182,7 @@ class PteWriter:
             "use_kv_cache": True,
             "use_sdpa_with_kv_cache": options.kernels != "aten",
             "enable_dynamic_shape": False,
-            "hybridge_format_version": FORMAT_VERSION,
+            "hybridge_format_version": PROGRAM_VERSION,
             "hybridge_prefill_chunk": options.prefill_chunk,
             "hybridge_verify_len": options.verify_len,
             "hybridge_verify_lens": options.verify_lens,

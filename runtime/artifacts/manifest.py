@@ -15,7 +15,6 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.artifacts.chat_format import ChatFormatEntry
 from hybridge.runtime.artifacts.options import (
     DrafterDescription,
     ExportOptions,
@@ -26,7 +25,8 @@ from hybridge.runtime.artifacts.options import (
 )
 from hybridge.runtime.files import read_regular
 
-FORMAT_VERSION = 3
+FORMAT_VERSION, PROGRAM_VERSION = 4, 3
+"""Of the folder, and of the methods of model.pte."""
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT = "model.onnx", "model.onnx.data", "commit.onnx"
@@ -172,10 +172,6 @@ class Manifest(Entry):
     source: Annotated[Name | None, Field(description="model and commit on the hub, ORG/NAME@COMMIT")] = None
     drafter: DrafterDescription | None = None
     pictures: PictureDescription | None = None
-    chat_format: ChatFormatEntry | None = None
-    without_chat_format: Annotated[
-        str | None, StringConstraints(max_length=1 << 12), Field(description="why there is no chat format")
-    ] = None
     stock_tokenizer: Annotated[
         StockTokenizerEntry | None, Field(description="whether stock runners read the same tokens; for --kernels llm alone")
     ] = None

@@ -10,7 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.artifact import CheckedFile
-from hybridge.runtime.artifacts.manifest import STOCK_METHODS, Manifest, MethodEntry, TensorEntry, shortened
+from hybridge.runtime.artifacts.manifest import (
+    PROGRAM_VERSION,
+    STOCK_METHODS,
+    Manifest,
+    MethodEntry,
+    TensorEntry,
+    shortened,
+)
 from hybridge.runtime.artifacts.options import ExportOptions, StockSizes, drafter_constants, shorter_verify
 from hybridge.runtime.artifacts.plan_check import Damaged, Table, plans_of
 from hybridge.runtime.pinned import (
@@ -230,7 +237,7 @@ def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
         "get_vocab_size": [manifest.vocab_size],
         "get_bos_id": [-1 if manifest.bos_id is None else manifest.bos_id],
         "get_eos_ids": manifest.eos_ids or [-1],
-        "hybridge_format_version": [manifest.format_version],
+        "hybridge_format_version": [PROGRAM_VERSION],
         "hybridge_prefill_chunk": [options.prefill_chunk],
         "hybridge_verify_len": [options.verify_len],
         "hybridge_verify_lens": options.verify_lens,

@@ -31,7 +31,7 @@ def inspect(artifact: ArtifactArgument, html: HtmlOption = None, json: JsonOptio
     opened = open_artifact(artifact)
     manifest = opened.manifest
     if html is not None:
-        sections = artifact_sections(manifest, list(summary(manifest)), kinds_of_bits(manifest))
+        sections = artifact_sections(manifest, list(summary(manifest, _chats(opened))), kinds_of_bits(manifest))
         write_page(html, opened.folder.name, sections)
     if json:
         print_json(manifest.model_dump(mode="json"))
@@ -56,15 +56,15 @@ def _print_summary(artifact: Artifact) -> None:
 
     manifest = artifact.manifest
     grid = table(escape(str(artifact.folder)), "", "")
-    for name, value in summary(manifest):
+    for name, value in summary(manifest, _chats(artifact)):
         grid.add_row(escape(name), escape(value))
     out.print(grid)
     if note := other_version(manifest):
         out.print(f"{escape(note.strip())} Loading it checks that this one has all of its operators and backends.")
 
 
-def summary(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield names and values that describe an artifact as a whole."""
+def summary(manifest: Manifest, chats: str) -> Iterator[tuple[str, str]]:
+    """Yield names and values that describe an artifact as a whole. chats: how they are written."""
     yield "format version", f"{manifest.format_version}"
     yield "model type", manifest.model_type
     if manifest.source is not None:
@@ -82,7 +82,7 @@ def summary(manifest: Manifest) -> Iterator[tuple[str, str]]:
     if manifest.pictures is not None:
         most = manifest.pictures.budgets
         yield "pictures", f"encoded in at most {' or '.join(map(str, most))} tokens at once (docs/images.md)"
-    yield "chats", _chats(manifest)
+    yield "chats", chats
     yield "made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
 
 
@@ -107,15 +107,17 @@ def _drafter(drafter: DrafterDescription) -> str:
     return f"{drafter.kind}: {drawn} tokens in blocks of {blocks}, from the hidden states {taps}{among}"
 
 
-def _chats(manifest: Manifest) -> str:
-    """Return what an app can do with chats without Python."""
-    if manifest.chat_format is None:
-        return f"by Python alone: {manifest.without_chat_format or 'this artifact does not say more'}"
-    found = manifest.chat_format
-    switch = "thinking can be switched" if found.renderings.thinking is not None else "no switch for thinking"
-    parts = ", ".join(f"{each.kind} in {each.open[0]}" for each in found.sections) or "answers of one part"
-    pictures = ", with pictures" if found.renderings.default.pictures is not None else ""
-    return f"in apps too{pictures}: {switch}; {parts}"
+def _chats(artifact: Artifact) -> str:
+    """Return how chats are written."""
+    from hybridge.runtime.text.chat_template import DEFAULT, ChatTemplates, thinking_switch
+
+    templates = ChatTemplates.of(artifact)
+    if not templates.texts:
+        return "none: there is no chat template, so the model was not made to chat"
+    pictures = ", with pictures" if artifact.manifest.pictures is not None else ""
+    default = templates.texts.get(DEFAULT, "")
+    switch = "thinking can be switched" if thinking_switch(default) is not None else "no switch for thinking"
+    return f"by its chat template ({', '.join(sorted(templates.texts))}){pictures}; {switch}"
 
 
 def _print_layers(manifest: Manifest) -> None:

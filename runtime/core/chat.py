@@ -1,17 +1,17 @@
-"""Chats in the native core: words in, words out, over an artifact's folder; and conversations written by a chat format."""
+"""Chats in the native core: words in, words out, over an artifact's folder."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_int64, c_size_t, c_uint64
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hybridge.cache.errors import StateFileError, UsageError
+from hybridge.cache.errors import StateFileError
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.core.generation import signals_wait
 from hybridge.runtime.core.interface import (
@@ -23,8 +23,6 @@ from hybridge.runtime.core.interface import (
     MessageStruct,
     OnPiece,
     PieceStruct,
-    SpanStruct,
-    Status,
     Thinking,
 )
 from hybridge.runtime.core.library import copied_text, failure, load, load_operators, run
@@ -32,46 +30,11 @@ from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from hybridge.runtime.core.jinja import JinjaTemplate
+
 OnWords = Callable[[str, str], object]
 """Called with what a token adds to an answer's content and reasoning; ends the answer by returning False."""
-
-
-@dataclass(frozen=True)
-class RenderedChat:
-    """The text of a conversation, and the parts of it in UTF-8 that are the words of messages, begin and end in bytes."""
-
-    text: str
-    words: list[tuple[int, int]]
-
-
-def render_chat(
-    chat_format: str, messages: Sequence[Mapping[str, Any]], thinking: Thinking = Thinking.AS_USUAL
-) -> RenderedChat:
-    """Return a conversation as a chat format writes it, up to where the assistant is to speak.
-
-    Args:
-        chat_format: the manifest's entry as JSON.
-        messages: with ``role``, ``content`` and perhaps ``reasoning_content``.
-        thinking: the setting of the template's switch.
-
-    Raises:
-        UsageError: this is no chat format, or it cannot write this conversation.
-    """
-    json, given = chat_format.encode(), Messages(messages)
-    capacity, most, size, count = 4096, 64, c_size_t(), c_size_t()
-    while True:
-        text, words = ctypes.create_string_buffer(capacity), (SpanStruct * most)()
-        status = load().hybridge_chat_render(
-            json, len(json), thinking, given.structs, len(messages), text, capacity, byref(size), words, most, byref(count)
-        )
-        if status in (Status.INVALID_FILE, Status.INVALID_ARGUMENT):
-            raise UsageError(f"the conversation cannot be written: {load().hybridge_failure().decode(errors='replace')}.")
-        if status:
-            raise failure("chat_render", status)
-        if size.value <= capacity and count.value <= most:
-            spans = [(each.begin, each.end) for each in words[: count.value]]
-            return RenderedChat(text.raw[: size.value].decode(), spans)
-        capacity, most = max(capacity, size.value), max(most, count.value)
 
 
 class OpenChat:
@@ -181,10 +144,13 @@ class OpenChat:
 
 
 class Chat(OpenChat):
-    """A chat by a chat format, as apps have it: ``hybridge_chat_*`` of hybridge.h."""
+    """A chat by the model's chat template, as apps have it: ``hybridge_chat_*`` of hybridge.h."""
 
     @classmethod
-    def open(cls, folder: Path, system: str = "", thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0) -> Chat:
+    def open(
+        cls, folder: Path, system: str = "", thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Chat:  # fmt: skip
         """Open an artifact's folder and begin.
 
         Args:
@@ -192,29 +158,29 @@ class Chat(OpenChat):
             system: what the model is told before the first message.
             thinking: whether it thinks before it answers.
             checkpoint_bytes: most memory for states to go back to; 0 for the usual amount.
+            variables: more of them for the chat template.
 
         Raises:
             ArtifactError: the folder has no chats; the message says why.
-            UsageError: the model's template has no message of the system, or no switch for thinking.
+            UsageError: the model's template refuses a message of the system, or has no switch for thinking.
         """
         load_operators(read_manifest(folder).namespaces)
         artifact, handle = Handle(), Handle()
         run("artifact_open", CText("the path", os.fsencode(folder)), byref(artifact))
         try:
-            run("chat_open", artifact, byref(_options(system, thinking, checkpoint_bytes)), byref(handle))
+            run("chat_open", artifact, byref(_options(system, thinking, checkpoint_bytes, variables)), byref(handle))
         finally:
             load().hybridge_artifact_close(artifact)
         return cls(handle)
 
     @classmethod
     def over(
-        cls, session: Session, tokenizer: Tokenizer, chat_format: str, system: str = "",
-        thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0,
+        cls, session: Session, tokenizer: Tokenizer, chat_template: JinjaTemplate, system: str = "",
+        thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0, variables: Mapping[str, Any] | None = None,
     ) -> Chat:  # fmt: skip
-        """Begin over a session, which must stay; ``chat_format`` is the manifest's entry as JSON. Raises like ``open``."""
-        handle, json = Handle(), chat_format.encode()
-        options = _options(system, thinking, checkpoint_bytes)
-        run("chat_over", session.handle, tokenizer.handle, json, len(json), byref(options), byref(handle))
+        """Begin over a session, which must stay. Raises like ``open``."""
+        handle, options = Handle(), _options(system, thinking, checkpoint_bytes, variables)
+        run("chat_over", session.handle, tokenizer.handle, chat_template.handle, byref(options), byref(handle))
         return cls(handle, session)
 
     def send(
@@ -284,5 +250,6 @@ def text_at(data: int | None, size: int) -> str:
     return ctypes.string_at(data or 0, size).decode() if size else ""
 
 
-def _options(system: str, thinking: Thinking, checkpoint_bytes: int) -> ChatOptionsStruct:
-    return ChatOptionsStruct(CText("the system prompt", utf8(system)), thinking, checkpoint_bytes)
+def _options(system: str, thinking: Thinking, checkpoint_bytes: int, variables: Mapping[str, Any] | None) -> ChatOptionsStruct:
+    more = None if variables is None else CText("the variables", json.dumps(variables).encode())
+    return ChatOptionsStruct(CText("the system prompt", utf8(system)), thinking, checkpoint_bytes, more)

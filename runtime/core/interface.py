@@ -318,7 +318,7 @@ class Ending(IntEnum):
 class ChatOptionsStruct(Structure):
     """``hybridge_chat_options``"""
 
-    _fields_: ClassVar = [("system", c_char_p), ("thinking", c_int), ("checkpoint_bytes", c_size_t)]
+    _fields_: ClassVar = [("system", c_char_p), ("thinking", c_int), ("checkpoint_bytes", c_size_t), ("variables", c_char_p)]
 
 
 class PieceStruct(Structure):
@@ -469,13 +469,15 @@ FUNCTIONS: Mapping[str, list[Any]] = {
         *(Handle, c_char_p, c_size_t, CTextArgument),
         *(POINTER(c_void_p), Count, POINTER(POINTER(SpanStruct)), Count),
     ],
+    "template_read": [CTextArgument, POINTER(Handle)],
+    "template_describe": [Handle, c_char_p, c_size_t, Count],
     "template_close": [Handle],
     "artifact_open": [CTextArgument, POINTER(Handle)],
     "artifact_close": [Handle],
     "artifact_model": [Handle, POINTER(Handle)],
     "artifact_tokenizer": [Handle, POINTER(Handle)],
     "chat_open": [Handle, POINTER(ChatOptionsStruct), POINTER(Handle)],
-    "chat_over": [Handle, Handle, c_char_p, c_size_t, POINTER(ChatOptionsStruct), POINTER(Handle)],
+    "chat_over": [Handle, Handle, Handle, POINTER(ChatOptionsStruct), POINTER(Handle)],
     "chat_with": [Handle, Handle, POINTER(ChatTemplateStruct), POINTER(MessageStruct), c_size_t, Handle, POINTER(Handle)],
     "chat_close": [Handle],
     "chat_show": [Handle, POINTER(Handle), c_size_t],
@@ -488,10 +490,6 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "chat_load": [Handle, CTextArgument],
     "chat_note": [Handle, c_char_p, c_size_t, Count],
     "chat_messages": [Handle, POINTER(MessageStruct), c_size_t, Count, POINTER(c_int64)],
-    "chat_render": [
-        *(c_char_p, c_size_t, c_int, POINTER(MessageStruct), c_size_t),
-        *(c_char_p, c_size_t, Count, POINTER(SpanStruct), c_size_t, Count),
-    ],
 }
 """Argument types of each function that returns a status, by its name without ``hybridge_``."""
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import weakref
 from collections.abc import Mapping
-from ctypes import POINTER, byref, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_size_t, c_uint64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from hybridge.runtime.core.chat import RenderedChat, text_at, utf8
+from hybridge.runtime.core.chat import text_at, utf8
 from hybridge.runtime.core.interface import CText, Handle, SpanStruct, Status
-from hybridge.runtime.core.library import failure, load
+from hybridge.runtime.core.library import failure, load, run
 
-DATES_STAY = ""
-"""In place of a time: dates are left as ``{{ strftime_now('FORMAT') }}``."""
+
+@dataclass(frozen=True)
+class RenderedChat:
+    """The text of a conversation, and the parts of it in UTF-8 that are the words of messages, begin and end in bytes."""
+
+    text: str
+    words: list[tuple[int, int]]
 
 
 class TemplateError(Exception):
@@ -22,13 +30,25 @@ class TemplateError(Exception):
 
 
 class JinjaTemplate:
-    """A template that was read. Threads may share it; one at a time renders by it."""
+    """A template that was read, or those of a model. Threads may share it; one at a time renders by it."""
 
     def __init__(self, text: str) -> None:
         """Read a template. Raises TemplateError."""
-        self.handle, self._lock, data = Handle(), threading.Lock(), utf8(text)
-        _check("template_open", load().hybridge_template_open(data, len(data), byref(self.handle)))
-        weakref.finalize(self, load().hybridge_template_close, self.handle)
+        handle, data = Handle(), utf8(text)
+        _check("template_open", load().hybridge_template_open(data, len(data), byref(handle)))
+        self._take(handle)
+
+    @classmethod
+    def of(cls, folder: Path) -> JinjaTemplate:
+        """Read the templates of an artifact's folder, and its special tokens. Raises ArtifactError for one that is damaged."""
+        made, handle = cls.__new__(cls), Handle()
+        run("template_read", CText("the path", os.fsencode(folder)), byref(handle))
+        made._take(handle)
+        return made
+
+    def _take(self, handle: c_uint64) -> None:
+        self.handle, self._lock = handle, threading.Lock()
+        weakref.finalize(self, load().hybridge_template_close, handle)
 
     def render(self, variables: Mapping[str, Any], now: str | None = None) -> RenderedChat:
         """Return the text for ``variables``, and the parts of it that come from them.
@@ -36,7 +56,7 @@ class JinjaTemplate:
         Args:
             variables: by name; those whose names end with ``_token`` are the model's own words. A template sees a value that
                 is not JSON as a text that names its type.
-            now: the local time in ISO's format, None for the system's, or ``DATES_STAY``.
+            now: the local time in ISO's format, or None for the system's.
 
         Raises:
             TemplateError: the template refuses this, or it exceeds a limit.

@@ -283,7 +283,7 @@ def failure(call: str, status: int) -> HybridgeError:
             return NumericalError(f"the program gave logits in {call!r} that are NaN or infinite: {reason}.")
         case Status.BUSY | Status.INVALID_HANDLE | Status.INVALID_ARGUMENT | Status.INVALID_STATE:
             return UsageError(refusal)
-        case Status.INVALID_FILE if call in ("artifact_open", "chat_open", "chat_over"):
+        case Status.INVALID_FILE if call in ("artifact_open", "template_read", "chat_open", "chat_over"):
             return ArtifactError(f"{call}: {reason}.")
         case _:
             return ArtifactError(f"the program failed in {call!r}: {reason}.")

@@ -89,7 +89,7 @@ class ChatTemplates:
     def with_variables(self, variables: Mapping[str, Any], thinking: bool | None = None, now: str | None = None) -> Render:
         """Return a function that renders conversations with ``variables``; see ``load_template``.
 
-        now: the date and time that templates see, in ISO's format, instead of the system's; or ``jinja.DATES_STAY``.
+        now: the date and time that templates see, in ISO's format, instead of the system's.
         """
         template = self.chosen(tools=variables.get("tools") is not None)
         every = {**self.special, **variables, **thinking_variables(template, thinking, variables)}
@@ -158,8 +158,7 @@ def thinking_variables(template: str, thinking: bool | None, given: Mapping[str,
     if thinking is None:
         return {}
     option = "--thinking" if thinking else "--no-thinking"
-    names = set(_names(template))
-    switch = next((name for name in SWITCHES if name in names), None)
+    switch = thinking_switch(template)
     if switch is None:
         raise UsageError(
             f"the model's chat template has no switch for thinking ({' or '.join(SWITCHES)}); leave {option} out, or set "
@@ -168,6 +167,12 @@ def thinking_variables(template: str, thinking: bool | None, given: Mapping[str,
     if switch in given:
         raise UsageError(f"{option} and --template-arg {switch} say the same thing; give one of them.")
     return {switch: thinking}
+
+
+def thinking_switch(template: str) -> str | None:
+    """Return the variable that switches thinking in ``template``."""
+    names = set(_names(template))
+    return next((name for name in SWITCHES if name in names), None)
 
 
 def _names(template: str) -> Iterator[str]:

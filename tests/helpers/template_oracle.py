@@ -67,10 +67,10 @@ class NativeTemplates:
         return NativeText(text, got.get("error", ""), parts, got["seconds"], got.get("questions", 0))
 
 
-def reference(template: str, variables: dict[str, Any]) -> str | Exception:
-    """Return the text that transformers' sandbox makes of a template at the time NOW, or why it refuses."""
+def reference(template: str, variables: dict[str, Any], now: datetime = NOW) -> str | Exception:
+    """Return the text that transformers' sandbox makes of a template, or why it refuses."""
     try:
-        text: str = _compile_jinja_template(template).render(**variables, strftime_now=NOW.strftime)
+        text: str = _compile_jinja_template(template).render(**variables, strftime_now=now.strftime)
         text.encode()
     except Exception as error:  # a template may run into anything
         return error

@@ -11,13 +11,14 @@
 #include <hybridge/hybridge.h>
 #include <hybridge/open_file.h>
 
-#include "../text/answer.h"
+#include "../text/chat_templates.h"
 #include "../text/json.h"
 #include "../text/unicode.h"
 #include "calls.h"
 #include "generation.h"
 #include "handles.h"
 #include "open_session.h"
+#include "open_template.h"
 
 namespace {
 
@@ -25,10 +26,10 @@ using namespace hybridge::c;
 using hybridge::ChatAnswer;
 using hybridge::Conversation;
 using hybridge::Error;
-using hybridge::text::ChatFormat;
 using hybridge::text::ChatTemplate;
-using hybridge::text::FormatTemplate;
+using hybridge::text::ChatTemplates;
 using hybridge::text::Message;
+using hybridge::text::ModelTemplate;
 using hybridge::text::Parts;
 using hybridge::text::Rendered;
 using hybridge::text::Splitter;
@@ -40,15 +41,14 @@ using hybridge::text::valid_utf8;
 constexpr size_t LARGEST_MANIFEST = size_t(8) << 20;
 constexpr size_t USUAL_TOKENS = 512;
 
-// without_format: why there is no chat format.
 struct OpenArtifact {
   hybridge_model model = 0;
   hybridge_tokenizer tokenizer = 0;  // 0 without one
   std::shared_ptr<const Tokenizer> read;
-  std::shared_ptr<const ChatFormat> format;
-  std::string without_format;
+  hybridge_template chat_template = 0;
 
   ~OpenArtifact() {
+    if (chat_template != 0) handles<OpenTemplate>().remove(chat_template);
     if (model != 0) handles<OpenModel>().remove(model);
     if (tokenizer != 0) handles<const Tokenizer>().remove(tokenizer);
   }
@@ -140,14 +140,12 @@ class CallersTemplate final : public ChatTemplate {
   const std::string shown_;
 };
 
-// Reads how chats are written; returns how pictures are prepared, as JSON. Throws TextError.
-std::string read_manifest(const std::string& folder, OpenArtifact& artifact) {
+// Returns how pictures are prepared, as JSON; empty for a model without. Throws TextError.
+std::string pictures_of(const std::string& folder) {
   const auto manifest = hybridge::OpenFile::content((folder + "/manifest.json").c_str(), LARGEST_MANIFEST);
   if (!manifest.ok()) throw TextError(folder + "/manifest.json is missing or cannot be read: copy the artifact's whole folder");
   const hybridge::text::JsonDocument document(*manifest);
   const auto root = document.root("manifest.json");
-  if (root["chat_format"]) artifact.format = std::make_shared<const ChatFormat>(root["chat_format"]);
-  else artifact.without_format = root["without_chat_format"].string_or("the artifact says nothing about chats: export the model again");
   return root["pictures"] ? root["pictures"].written() : "";
 }
 
@@ -208,7 +206,6 @@ hybridge_status answer_by(
     return begin_generation(session, chosen, user, then);
   };
   return with_chat(handle, begin, [&](OpenChat& open, OpenSession& it, std::unique_ptr<hybridge::Generator> generator) {
-    if (it.constraint) it.constraint->wait_for(open.conversation->reasoning_end());
     bool has_begun = false;
     const auto show = [&](const hybridge::text::Parts& parts) {
       has_begun = true;
@@ -258,17 +255,24 @@ hybridge_status begin(
   return made;
 }
 
-// The same for a chat that has its session and tokenizer, by a chat format.
+// The same for a chat that has its session and tokenizer, by the model's chat templates.
 hybridge_status begin(
-    std::shared_ptr<OpenChat> opened, std::shared_ptr<const ChatFormat> format, const hybridge_chat_options* options, hybridge_chat* chat
+    std::shared_ptr<OpenChat> opened, std::shared_ptr<const ChatTemplates> templates, const hybridge_chat_options* options,
+    hybridge_chat* chat
 ) {
   const hybridge_chat_options chosen = options != nullptr ? *options : hybridge_chat_options{};
   const auto thinking = thinking_of(chosen.thinking);
   if (!thinking) return HYBRIDGE_INVALID_ARGUMENT;
   std::vector<Message> opening;
   if (chosen.system != nullptr && *chosen.system != '\0') opening.push_back({"system", valid_utf8(chosen.system)});
-  opened->how = std::make_unique<FormatTemplate>(std::move(format), *thinking);
   try {
+    templates->check();
+  } catch (const TextError& error) {
+    return refused(HYBRIDGE_INVALID_FILE, error.what());
+  }
+  try {
+    const std::string_view variables = chosen.variables == nullptr ? "" : chosen.variables;
+    opened->how = std::make_unique<ModelTemplate>(std::move(templates), *opened->tokenizer, *thinking, variables);
     auto first = opening;
     first.push_back({"user", "a"});
     (void)opened->how->render(first);
@@ -296,11 +300,12 @@ hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* ar
     auto opened = std::make_shared<OpenArtifact>();
     std::string pictures;
     try {
-      pictures = read_manifest(folder, *opened);
+      pictures = pictures_of(folder);
     } catch (const TextError& error) {
       return refused(HYBRIDGE_INVALID_FILE, error.what());
     }
     if (const hybridge_status read = open_tokenizer(folder, *opened); read != HYBRIDGE_OK) return read;
+    if (const hybridge_status read = hybridge_template_read(folder, &opened->chat_template); read != HYBRIDGE_OK) return read;
     const std::string program = std::string(folder) + "/model.pte";
     if (const hybridge_status loaded = hybridge_model_open(program.c_str(), &opened->model); loaded != HYBRIDGE_OK) return loaded;
     if (!pictures.empty()) {
@@ -343,33 +348,30 @@ hybridge_status hybridge_chat_open(hybridge_artifact artifact, const hybridge_ch
     const auto of = handles<OpenArtifact>().find(artifact);
     if (of == nullptr) return HYBRIDGE_INVALID_HANDLE;
     if (of->read == nullptr) return refused(HYBRIDGE_INVALID_FILE, "the artifact has no tokenizer.json, so words cannot be made tokens of");
-    if (of->format == nullptr) return refused(HYBRIDGE_INVALID_FILE, of->without_format);
+    const auto written = handles<OpenTemplate>().find(of->chat_template);
     auto opened = std::make_shared<OpenChat>();
     opened->tokenizer = of->read;
     if (const hybridge_status made = hybridge_session_open(of->model, &opened->session); made != HYBRIDGE_OK) return made;
     opened->owns_session = true;
     const hybridge_session session = opened->session;
-    const hybridge_status begun = begin(std::move(opened), of->format, options, chat);
+    const hybridge_status begun = begin(std::move(opened), written->read, options, chat);
     if (begun != HYBRIDGE_OK) close_quietly(session);
     return begun;
   });
 }
 
 hybridge_status hybridge_chat_over(
-    hybridge_session session, hybridge_tokenizer tokenizer, const char* chat_format, size_t size,
-    const hybridge_chat_options* options, hybridge_chat* chat
+    hybridge_session session, hybridge_tokenizer tokenizer, hybridge_template chat_template, const hybridge_chat_options* options,
+    hybridge_chat* chat
 ) {
-  if (chat == nullptr || chat_format == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (chat == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
     auto opened = std::make_shared<OpenChat>();
     opened->session = session;
     opened->tokenizer = handles<const Tokenizer>().find(tokenizer);
-    if (opened->tokenizer == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    try {
-      return begin(std::move(opened), std::make_shared<const ChatFormat>(view(chat_format, size)), options, chat);
-    } catch (const TextError& error) {
-      return refused(HYBRIDGE_INVALID_FILE, error.what());
-    }
+    const auto written = handles<OpenTemplate>().find(chat_template);
+    if (opened->tokenizer == nullptr || written == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    return begin(std::move(opened), written->read, options, chat);
   });
 }
 
@@ -497,26 +499,4 @@ hybridge_status hybridge_chat_messages(hybridge_chat chat, hybridge_message* mes
   });
 }
 
-hybridge_status hybridge_chat_render(
-    const char* json, size_t json_size, hybridge_thinking thinking, const hybridge_message* messages, size_t count, char* text,
-    size_t capacity, size_t* size, hybridge_span* words, size_t most_words, size_t* word_count
-) {
-  const auto how = thinking_of(thinking);
-  const bool has_room = size != nullptr && word_count != nullptr && (text != nullptr || capacity == 0) && (words != nullptr || most_words == 0);
-  if (json == nullptr || messages == nullptr || !how || !has_room) return HYBRIDGE_INVALID_ARGUMENT;
-  return guarded([&] {
-    std::optional<ChatFormat> format;
-    try {
-      format.emplace(view(json, json_size));
-      const auto rendered = format->render(messages_of(messages, count), *how);
-      *size = rendered.text.size();
-      std::copy_n(rendered.text.data(), std::min(capacity, rendered.text.size()), text);
-      *word_count = rendered.words.size();
-      for (size_t i = 0; i < std::min(most_words, rendered.words.size()); ++i) words[i] = {rendered.words[i].begin, rendered.words[i].end};
-      return HYBRIDGE_OK;
-    } catch (const TextError& error) {
-      return refused(format ? HYBRIDGE_INVALID_ARGUMENT : HYBRIDGE_INVALID_FILE, error.what());
-    }
-  });
-}
-}
+}  // extern "C"

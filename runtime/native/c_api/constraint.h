@@ -9,11 +9,8 @@
 
 namespace hybridge::c {
 
-// What follows one text. failure: why no token may come, empty if one may. wait_for: takes the text that the grammar waits for.
-struct Constraint {
-  std::function<std::string()> failure;
-  std::function<void(std::string)> wait_for;
-};
+// Says why no token may come, empty if one may.
+using Failure = std::function<std::string()>;
 
 class OpenGrammar {
  public:
@@ -23,7 +20,7 @@ class OpenGrammar {
   virtual bool has_ends() const = 0;
 
   // Lets a generation of a model with these eos_ids follow the grammar.
-  virtual void follow(Generation& options, Constraint& constraint, Tokens eos_ids) const = 0;
+  virtual Failure follow(Generation& options, Tokens eos_ids) const = 0;
 };
 
 }  // namespace hybridge::c

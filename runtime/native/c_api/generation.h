@@ -136,7 +136,7 @@ inline Result<std::vector<Drafter*>> drafters_of(const hybridge_generation& chos
 
 // A generation that is ready to begin. Hidden states are kept no longer than it lasts: those that nobody reads would pile up.
 inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation& chosen, OpenSession& it, void* user) {
-  it.constraint.reset();
+  it.constraint_failure = nullptr;
   Generation asked = wishes(chosen, it, user);
   if (chosen.grammar != 0) {
     const auto grammar = handles<OpenGrammar>().find(chosen.grammar);
@@ -145,7 +145,7 @@ inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation
       logged() = "this model has no token that ends a text, so nothing can say that a structure is complete";
       return Error::InvalidArgument;
     }
-    grammar->follow(asked, it.constraint.emplace(), it.session->facts().eos_ids);
+    it.constraint_failure = grammar->follow(asked, it.session->facts().eos_ids);
   }
   std::vector<Drafter*> drafters = ET_UNWRAP(drafters_of(chosen, it, user));
   const bool is_own = it.own && std::ranges::find(drafters, &*it.own) != drafters.end();
@@ -169,8 +169,8 @@ hybridge_status begin_generation(hybridge_session handle, const hybridge_generat
 
 // The status of what a generation did, with the grammar's own words for why no token may come.
 inline hybridge_status generated_status(Error error, const OpenSession& it) {
-  if (error != Error::Ok && it.constraint) {
-    if (std::string why = it.constraint->failure(); !why.empty()) logged() = std::move(why);
+  if (error != Error::Ok && it.constraint_failure) {
+    if (std::string why = it.constraint_failure(); !why.empty()) logged() = std::move(why);
   }
   return status(error);
 }

@@ -35,14 +35,14 @@ class FollowedGrammar : public OpenGrammar {
 
   bool has_ends() const override { return !eos_ids_.empty(); }
 
-  void follow(hybridge::Generation& options, Constraint& constraint, hybridge::Tokens eos_ids) const override {
+  Failure follow(hybridge::Generation& options, hybridge::Tokens eos_ids) const override {
     const auto follower = std::make_shared<GrammarFollower>(grammar_, has_ends() ? hybridge::Tokens(eos_ids_) : eos_ids);
-    follower->wait_for(after_);
     hybridge::follow(options, follower);
-    constraint.failure = [follower] { return follower->failure(); };
-    constraint.wait_for = [follower, is_chosen = !after_.empty()](std::string end) {
-      if (!is_chosen) follower->wait_for(std::move(end));
-    };
+    if (!after_.empty()) {
+      follower->wait_for(after_);
+      options.wait_for = nullptr;
+    }
+    return [follower] { return follower->failure(); };
   }
 
   // Runs `call(follower)` for a text that has nothing before it. The follower of the last call knows the way to its text.

@@ -90,7 +90,7 @@ struct OpenSession {
   std::shared_ptr<DraftModel> by_small;
   std::map<uint64_t, std::unique_ptr<CallbackDrafter>> outside;  // the caller's own that have a number, and 0
   std::unique_ptr<Generator> running;  // refers to the drafters
-  std::optional<Constraint> constraint;  // of the last generation
+  Failure constraint_failure;  // of the last generation, null without a grammar
   Drafted drafted;  // what hybridge_draft answered with
   std::vector<std::shared_ptr<Turn>> turns;  // of the last generation
   InTurn turn;  // of the call that is in it

@@ -1,48 +1,65 @@
-// The functions of hybridge.h about chat templates, over text/jinja/template.h.
+// The functions of hybridge.h about chat templates, over text/chat_templates.h.
 
-#include <atomic>
 #include <ctime>
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
-#include <vector>
 
 #include <hybridge/hybridge.h>
+#include <hybridge/open_file.h>
 
+#include "../text/answers/value.h"
 #include "../text/error.h"
-#include "../text/jinja/template.h"
+#include "../text/json.h"
 #include "failure.h"
 #include "handles.h"
+#include "open_template.h"
 #include "text_calls.h"
 
 namespace {
 
 using namespace hybridge::c;
+using hybridge::text::ChatTemplates;
+using hybridge::text::JsonDocument;
 using hybridge::text::TextError;
+using hybridge::text::to_json;
 using hybridge::text::jinja::RenderOptions;
-using hybridge::text::jinja::Template;
-using hybridge::text::jinja::Text;
 
-// rendered, words: of the last call.
-struct OpenTemplate {
-  explicit OpenTemplate(std::string_view source) : read(source) {}
+constexpr size_t LARGEST_FILE = size_t(8) << 20;
 
-  const Template read;
-  Text rendered = {};
-  std::vector<hybridge_span> words = {};
-  std::atomic<bool> busy = false;
-};
-
-// The local time, or another one in ISO's format. Throws TextError.
+// A time in ISO's format. Throws TextError.
 std::tm time_of(const char* now) {
   std::tm time{};
-  if (now == nullptr) {
-    const std::time_t seconds = std::time(nullptr);
-    if (::localtime_r(&seconds, &time) == nullptr) throw TextError("the system has no local time");
-    return time;
-  }
   const char* const end = ::strptime(now, "%Y-%m-%dT%H:%M:%S", &time);
   if (end == nullptr || *end != '\0') throw TextError("a time is no date and time such as 2026-01-31T12:00:00");
   return time;
+}
+
+// The templates of a folder. Throws TextError.
+std::shared_ptr<const ChatTemplates> templates_of(const std::filesystem::path& folder) {
+  const auto content = [&](const std::filesystem::path& path) {
+    auto file = hybridge::OpenFile::content(path.c_str(), LARGEST_FILE);
+    if (!file.ok()) throw TextError(path.string() + " cannot be read, or has more than 8 MB");
+    return std::move(*file);
+  };
+  std::error_code error;
+  ChatTemplates::Files files;
+  std::string place;
+  for (std::filesystem::directory_iterator each(folder, error), end; !error && each != end; each.increment(error)) {
+    const std::string name = each->path().filename().string();
+    if (ChatTemplates::is_read(name)) files[name] = content(each->path());
+    if (name != "manifest.json") continue;
+    const JsonDocument manifest(content(each->path()));
+    place = manifest.root("manifest.json")["pictures"]["form"]["place"].string_or("");
+  }
+  if (error) throw TextError(folder.string() + " cannot be read: " + error.message());
+  return std::make_shared<const ChatTemplates>(files, place);
+}
+
+hybridge_status add(std::shared_ptr<const ChatTemplates> read, hybridge_template* opened) {
+  *opened = handles<OpenTemplate>().add(std::make_shared<OpenTemplate>(std::move(read)));
+  return HYBRIDGE_OK;
 }
 
 }  // namespace
@@ -53,10 +70,22 @@ hybridge_status hybridge_template_open(const char* text, size_t size, hybridge_t
   if ((text == nullptr && size > 0) || opened == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
     try {
-      *opened = handles<OpenTemplate>().add(std::make_shared<OpenTemplate>(std::string_view(text, size)));
-      return HYBRIDGE_OK;
+      const auto read = std::make_shared<const ChatTemplates>(std::string_view(text, size));
+      read->check();
+      return add(read, opened);
     } catch (const TextError& error) {
       return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+    }
+  });
+}
+
+hybridge_status hybridge_template_read(const char* folder, hybridge_template* opened) {
+  if (folder == nullptr || opened == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    try {
+      return add(templates_of(folder), opened);
+    } catch (const TextError& error) {
+      return refused(HYBRIDGE_INVALID_FILE, error.what());
     }
   });
 }
@@ -68,16 +97,28 @@ hybridge_status hybridge_template_render(
   const bool has_all = variables != nullptr && text != nullptr && size != nullptr && words != nullptr && word_count != nullptr;
   if (!has_all) return HYBRIDGE_INVALID_ARGUMENT;
   return with_one_call<OpenTemplate>(opened, [&](OpenTemplate& open) {
+    const std::string_view given(variables, variables_size);
     RenderOptions options;
-    options.keeps_dates = now != nullptr && *now == '\0';
-    if (!options.keeps_dates) options.now = time_of(now);
-    open.rendered = open.read.render({variables, variables_size}, options);
+    if (now != nullptr) options.now = time_of(now);
+    const bool has_tools = open.read->has_one_for_tools() && JsonDocument(given).root()["tools"];
+    open.rendered = open.read->render(given, has_tools, options);
     open.words.clear();
     for (const auto& [begin, end] : open.rendered.input) open.words.push_back({begin, end});
     *text = open.rendered.bytes.data();
     *size = open.rendered.bytes.size();
     *words = open.words.data();
     *word_count = open.words.size();
+  });
+}
+
+hybridge_status hybridge_template_describe(hybridge_template opened, char* text, size_t capacity, size_t* size) {
+  if ((text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with_open<OpenTemplate>(opened, [&](const auto& open) {
+    std::string names;
+    for (const std::string& each : open->read->names()) names += (names.empty() ? "" : ", ") + to_json(each);
+    const std::string described = R"({"names": [)" + names + R"(], "thinking_switch": )" + to_json(open->read->thinking_switch()) +
+                                  R"(, "sources": )" + to_json(open->read->sources()) + "}";
+    return copy(described, text, capacity, size);
   });
 }
 

@@ -257,17 +257,15 @@ void chat(Words words) {
   if (thinks && thinks_not) throw Misuse("--thinking and --no-thinking exclude each other; give one of them.");
 
   const ArtifactFolder folder(artifact);
-  const std::string format = folder.chat_format();
+  TemplateHandle chat_template;
+  check(hybridge_template_read(folder.path().c_str(), chat_template.out()), "the chat template cannot be read");
   Interrupts::begin();
   const TextModel model(folder, model_options);
   const hybridge_thinking thinking =
       thinks ? HYBRIDGE_THINKING_ON : thinks_not ? HYBRIDGE_THINKING_OFF : HYBRIDGE_THINKING_AS_USUAL;
-  const hybridge_chat_options options = {system ? system->c_str() : nullptr, thinking, bytes};
+  const hybridge_chat_options options = {system ? system->c_str() : nullptr, thinking, bytes, nullptr};
   ChatHandle chat;
-  check(
-      hybridge_chat_over(model.session(), model.tokenizer(), format.data(), format.size(), &options, chat.out()),
-      "the chat cannot begin"
-  );
+  check(hybridge_chat_over(model.session(), model.tokenizer(), chat_template, &options, chat.out()), "the chat cannot begin");
   Terminal terminal(model, chat, text_options, stats);
   if (saved) terminal.load(*saved);
   terminal.loop();

@@ -17,7 +17,7 @@ namespace hybridge::cli {
 
 namespace {
 
-constexpr uint64_t FORMAT_VERSION = 3, LARGEST_MANIFEST = 8 << 20, LARGEST_FILE = uint64_t(1) << 48;
+constexpr uint64_t FORMAT_VERSION = 4, LARGEST_MANIFEST = 8 << 20, LARGEST_FILE = uint64_t(1) << 48;
 constexpr size_t CHUNK = 1 << 20;  // bytes that are hashed at once
 
 std::string read_file(const std::string& path, uint64_t most) {
@@ -96,16 +96,6 @@ ArtifactFolder::ArtifactFolder(std::string path) : path_(std::move(path)) {
   } catch (const text::TextError& error) {
     throw Failure(manifest_path + " does not describe an artifact (" + error.what() + "); export the model again.");
   }
-}
-
-std::string ArtifactFolder::chat_format() const {
-  const text::Json description = manifest();
-  if (description["chat_format"]) return description["chat_format"].written();
-  const std::string_view reason = description["without_chat_format"].string_or("it was exported by an earlier hybridge");
-  throw Failure(
-      path_ + " has no chats without Python (" + std::string(reason) +
-      "); use 'hybridge chat' and 'hybridge run', or hybridge-cli run without pictures."
-  );
 }
 
 void ArtifactFolder::check_hashes() const {

@@ -23,9 +23,6 @@ class ArtifactFolder {
   // The manifest as it is written.
   const std::string& manifest_text() const { return text_; }
 
-  // How the core writes chats, as JSON. Throws Failure where the manifest has no such format.
-  std::string chat_format() const;
-
   bool has(const char* name) const { return static_cast<bool>(manifest()["files"][name]); }
 
   // Compares each file's SHA-256 with the manifest's. Throws Failure for one that was altered.

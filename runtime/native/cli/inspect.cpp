@@ -7,8 +7,10 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "failure.h"
 #include "folder.h"
 #include "output.h"
+#include "text_model.h"
 
 namespace hybridge::cli {
 
@@ -76,23 +78,22 @@ std::string state(const Json& layers) {
   return sum("state_bytes") + " bytes, + rollback " + sum("rollback_bytes") + ", + slots " + sum("slot_bytes");
 }
 
-// What an app can do with chats without Python, as hybridge inspect says it.
-std::string chats(const Json& manifest) {
-  const Json format = manifest["chat_format"];
-  if (!format) {
-    return "by Python alone: " + std::string(manifest["without_chat_format"].string_or("this artifact does not say more"));
-  }
-  std::string parts;
-  if (format["sections"]) {
-    format["sections"].each([&](const Json& each) {
-      std::string opening;
-      each["open"].each([&](const Json& text) { opening = opening.empty() ? text.string() : opening; });
-      parts += (parts.empty() ? "" : ", ") + shown(each["kind"]) + " in " + opening;
-    });
-  }
-  const std::string thinking = format["renderings"]["thinking"] ? "thinking can be switched" : "no switch for thinking";
-  const std::string pictures = format["renderings"]["default"]["pictures"] ? ", with pictures" : "";
-  return "in apps too" + pictures + ": " + thinking + "; " + (parts.empty() ? "answers of one part" : parts);
+// How chats are written, as hybridge inspect says it.
+std::string chats(const ArtifactFolder& folder) {
+  TemplateHandle templates;
+  check(hybridge_template_read(folder.path().c_str(), templates.out()), "the chat template cannot be read");
+  size_t size = 0;
+  check(hybridge_template_describe(templates, nullptr, 0, &size), "the chat template cannot be read");
+  std::string described(size, '\0');
+  check(hybridge_template_describe(templates, described.data(), size, &size), "the chat template cannot be read");
+  const text::JsonDocument document(described);
+  const Json root = document.root("the chat template");
+  std::string names;
+  root["names"].each([&](const Json& each) { names += (names.empty() ? "" : ", ") + std::string(each.string()); });
+  if (names.empty()) return "none: there is no chat template, so the model was not made to chat";
+  const std::string pictures = folder.manifest()["pictures"] ? ", with pictures" : "";
+  const bool can_switch = !root["thinking_switch"].string().empty();
+  return "by its chat template (" + names + ")" + pictures + "; " + (can_switch ? "thinking can be switched" : "no switch for thinking");
 }
 
 std::vector<Row> summary(const ArtifactFolder& folder) {
@@ -113,7 +114,7 @@ std::vector<Row> summary(const ArtifactFolder& folder) {
   rows.push_back({"weights", megabytes(static_cast<double>(manifest["weight_bytes"].integer(LARGEST)))});
   if (manifest["parameters"]) rows.push_back({"bits a weight", bits(manifest)});
   if (manifest["drafter"]) rows.push_back({"drafter", drafter(manifest["drafter"])});
-  rows.push_back({"chats", chats(manifest)});
+  rows.push_back({"chats", chats(folder)});
   rows.push_back({"made with", versions(manifest["versions"])});
   rows.push_back({"layers", std::to_string(manifest["layers"].size())});
   rows.push_back({"state", state(manifest["layers"])});

@@ -343,9 +343,10 @@ GeneratedText TextModel::answer(
   const std::vector<hybridge_picture> handles(opened.begin(), opened.end());
   std::vector<const char*> stops;
   for (const std::string& each : options.stop) stops.push_back(each.c_str());
-  const std::string format = folder.chat_format();
+  TemplateHandle chat_template;
+  check(hybridge_template_read(folder.path().c_str(), chat_template.out()), "the chat template cannot be read");
   ChatHandle chat;
-  check(hybridge_chat_over(session_, tokenizer_, format.data(), format.size(), nullptr, chat.out()), "the chat cannot begin");
+  check(hybridge_chat_over(session_, tokenizer_, chat_template, nullptr, chat.out()), "the chat cannot begin");
   check(hybridge_chat_show(chat, handles.data(), handles.size()), "the pictures cannot be shown");
   hybridge_answer answer = {};
   const auto status =

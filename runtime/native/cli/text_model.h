@@ -43,6 +43,7 @@ using SessionHandle = Handle<hybridge_session_close>;
 using TokenizerHandle = Handle<hybridge_tokenizer_close>;
 using TextHandle = Handle<hybridge_text_close>;
 using GrammarHandle = Handle<hybridge_grammar_close>;
+using TemplateHandle = Handle<hybridge_template_close>;
 using PictureHandle = Handle<hybridge_picture_close>;
 using ChatHandle = Handle<hybridge_chat_close>;
 

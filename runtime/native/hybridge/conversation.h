@@ -1,14 +1,15 @@
 // A conversation over one session: words in, words out. The state stays between turns, and going back resumes a checkpoint.
 //
-//   hybridge::text::FormatTemplate format(chat_format, hybridge::text::Thinking::AS_USUAL);
-//   hybridge::Conversation conversation(session, tokenizer, format, {{"system", "Be brief."}});
+//   const auto templates = std::make_shared<hybridge::text::ChatTemplates>(chat_template);   // ../text/chat_templates.h
+//   hybridge::text::ModelTemplate chat_template(templates, tokenizer);
+//   hybridge::Conversation conversation(session, tokenizer, chat_template, {{"system", "Be brief."}});
 //   hybridge::Generator generator(session, {.max_new_tokens = 256}, {&drafter});      // for each answer
 //   conversation.send("Hello", generator, [](const auto& piece) { return show(piece.content); });
 //   conversation.undo();
 //
-// An answer that fits a JSON schema: hybridge/grammar.h, with a follower that waits for `reasoning_end`.
+// An answer that fits a JSON schema: hybridge/grammar.h.
 //
-// The tokenizer is the artifact's, and so is the chat format, of which ../text/answer.h makes a template. What was read or generated
+// The tokenizer is the artifact's, and so are the chat templates. What was read or generated
 // is never encoded again as long as the template goes on from it; where it rewrites the past, such as by dropping earlier reasoning,
 // only what changed is read again. Special tokens in the words of messages are text.
 //
@@ -69,9 +70,6 @@ class Conversation {
   const std::vector<text::Message>& messages() const { return log_.messages; }
   const std::string& failure() const { return failure_; }
   std::string note() const { return log_.to_json(); }  // throws TextError
-
-  // The text that ends the reasoning with which an answer begins; empty if it begins with none. A grammar waits for it.
-  std::string reasoning_end() const { return template_.reasoning_end(); }
 
   // Puts pictures before the next message that is answered.
   void show(text::Pictures pictures) { pictures_ = std::move(pictures); }
@@ -316,6 +314,7 @@ class Conversation {
     const size_t count = log_.tokens.size();
     const double began = seconds_now();
     const Generation& asked = generator.options();
+    if (asked.wait_for) asked.wait_for(splitter->reasoning_end());
     const Tokens prompt = Tokens(log_.tokens).first(count - 1);
     const size_t number = 2 * log_.turns.size() - 1, mark = log_.turns.back().lasting;
     const auto keep_mark = [&] { keep_in_slot(number); };

@@ -3,7 +3,6 @@
 //   const auto grammar = hybridge::text::Grammar::json_schema(schema, tokenizer);   // once
 //   hybridge::Generation options{.max_new_tokens = 256};
 //   const auto follower = std::make_shared<hybridge::text::GrammarFollower>(grammar, session.facts().eos_ids);
-//   follower->wait_for(conversation.reasoning_end());                               // in a conversation
 //   hybridge::follow(options, follower);
 //
 // A mask that leaves no token ends a generation with InvalidArgument; follower->failure() then says why.
@@ -12,6 +11,8 @@
 
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 
 #include <hybridge/speculative.h>
 
@@ -19,11 +20,12 @@
 
 namespace hybridge {
 
-// Lets a generation follow a grammar from its first new token on. A follower serves one generation.
+// Lets a generation follow a grammar from its first new token on, or in a conversation from the end of its reasoning on. A follower serves one generation.
 inline void follow(Generation& options, std::shared_ptr<text::GrammarFollower> follower) {
   options.mask = [follower](Tokens text, std::span<float> logits) { follower->mask(text, logits); };
   options.forced = [follower](Tokens text, size_t limit) { return follower->forced(text, limit); };
   options.fitting = [follower](Tokens text, Tokens proposed) { return follower->fitting(text, proposed); };
+  options.wait_for = [follower](std::string end) { follower->wait_for(std::move(end)); };
 }
 
 }  // namespace hybridge

@@ -586,19 +586,24 @@ hybridge_status hybridge_answer_close(hybridge_answer_parser answer);
 // Chat templates in Jinja, as checkpoints have them. open: HYBRIDGE_INVALID_ARGUMENT for an error in the syntax. render gives the text for
 // variables, a JSON object such as {"messages": [...], "add_generation_prompt": true}, as transformers' sandbox does, and those parts of
 // it that come from the variables, in which special tokens are text; variables whose names end with _token are the model's own words.
-// now: the local time, such as 2026-01-31T12:00:00; null for the system's; "" leaves dates as {{ strftime_now('FORMAT') }}. The text
-// and the parts stay until the next call with this template, of which there is one at a time. HYBRIDGE_INVALID_ARGUMENT for what the
-// template refuses and for what exceeds the limits of steps, memory and text; hybridge_failure says why.
+// now: the local time, such as 2026-01-31T12:00:00; null for the system's. The text and the parts stay until the next call with this
+// template, of which there is one at a time. HYBRIDGE_INVALID_ARGUMENT for what the template refuses and for what exceeds the limits of
+// steps, memory and text; hybridge_failure says why. read: those of an artifact's folder, with its special tokens, which rendering adds
+// to the variables; HYBRIDGE_INVALID_FILE for one that is damaged. Rendering takes the template named tool_use where it exists and the
+// variable `tools` is not null, or else the default one, and is HYBRIDGE_INVALID_ARGUMENT without any. describe gives JSON, as
+// hybridge_note gives text: the `names` of the templates, the variable that is their `thinking_switch` or "", and their `sources`.
 typedef uint64_t hybridge_template;
 hybridge_status hybridge_template_open(const char* text, size_t size, hybridge_template* opened);
+hybridge_status hybridge_template_read(const char* folder, hybridge_template* opened);
 hybridge_status hybridge_template_render(
     hybridge_template opened, const char* variables, size_t variables_size, const char* now, const char** text, size_t* size,
     const hybridge_span** words, size_t* word_count
 );
+hybridge_status hybridge_template_describe(hybridge_template opened, char* text, size_t capacity, size_t* size);
 hybridge_status hybridge_template_close(hybridge_template opened);
 
-// Chats: words in, words out. An artifact's folder has what that takes: the program, tokenizer.json, and in manifest.json how the
-// model's chat template writes a conversation. Opened once, it serves any number of chats.
+// Chats: words in, words out. An artifact's folder has what that takes: the program, tokenizer.json, and the model's chat template.
+// Opened once, it serves any number of chats.
 //
 //   hybridge_artifact artifact;
 //   hybridge_chat chat;
@@ -623,23 +628,25 @@ typedef enum hybridge_thinking {
 } hybridge_thinking;
 
 // system: what the model is told before the first message, or null. checkpoint_bytes: most memory for states to go back to, 0 for
-// 256 MB; a state that had to go is read again.
+// 256 MB; a state that had to go is read again. variables: more of them for the chat template, as a JSON object such as
+// {"reasoning_effort": "low"}, or null.
 typedef struct hybridge_chat_options {
   const char* system;
   hybridge_thinking thinking;
   size_t checkpoint_bytes;
+  const char* variables;
 } hybridge_chat_options;
 
-// A chat with a session of its own. options may be null. HYBRIDGE_INVALID_FILE where the folder has no tokenizer, or the chat
-// template is one that cannot be written without Jinja; HYBRIDGE_INVALID_ARGUMENT for a system's message or a switch for thinking
-// that the template does not have. hybridge_failure says why.
+// A chat with a session of its own. options may be null. HYBRIDGE_INVALID_FILE where the folder has no tokenizer or no chat template
+// that can be read; HYBRIDGE_INVALID_ARGUMENT for a system's message that the template refuses, a switch for thinking that it does not
+// have, and variables that are no JSON object or that a conversation sets itself. hybridge_failure says why.
 hybridge_status hybridge_chat_open(hybridge_artifact artifact, const hybridge_chat_options* options, hybridge_chat* chat);
 
-// The same over a session, a tokenizer and a chat format, the manifest's `chat_format` as JSON, of the caller's; the session must stay
-// open, and its text is the chat's from the first answer on.
+// The same over a session, a tokenizer and a chat template of the caller's; the session must stay open, and its text is the chat's from
+// the first answer on.
 hybridge_status hybridge_chat_over(
-    hybridge_session session, hybridge_tokenizer tokenizer, const char* chat_format, size_t size,
-    const hybridge_chat_options* options, hybridge_chat* chat
+    hybridge_session session, hybridge_tokenizer tokenizer, hybridge_template chat_template, const hybridge_chat_options* options,
+    hybridge_chat* chat
 );
 
 // A message, as long as the chat's next call does not end: role is "system", "user" or "assistant"; the reasoning of most is empty.
@@ -719,8 +726,8 @@ typedef struct hybridge_answer {
 // Answers a message. options null: 512 tokens, prompt lookup, greedy. stops: texts in UTF-8 before the first of which the answer
 // ends. on_piece and answer may be null. Where it fails before the answer's first token, HYBRIDGE_CANCELLED included, nothing has
 // changed; behind that, what was said stays. HYBRIDGE_NO_ROOM for a message that leaves no room for an answer;
-// HYBRIDGE_INVALID_ARGUMENT for words that the chat template would take for more than words. Special tokens in a message are text,
-// and what is no UTF-8 is read as U+FFFD.
+// HYBRIDGE_INVALID_ARGUMENT for what the chat template refuses. Special tokens in a message are text, and what is no UTF-8 is read as
+// U+FFFD.
 hybridge_status hybridge_chat_send(
     hybridge_chat chat, const char* message, size_t size, const hybridge_generation* options, const char* const* stops,
     size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
@@ -751,15 +758,6 @@ hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capaci
 
 // Writes the first `capacity` messages; count: of all. room: tokens that still fit, or null.
 hybridge_status hybridge_chat_messages(hybridge_chat chat, hybridge_message* messages, size_t capacity, size_t* count, int64_t* room);
-
-// Writes a conversation that ends with a user's message as the chat format `json`, the manifest's, says: the first `capacity` bytes
-// of it, and the first `most_words` parts of it that are the words of messages, in which special tokens are text; size and word_count:
-// of all. HYBRIDGE_INVALID_FILE for what is no chat format, HYBRIDGE_INVALID_ARGUMENT for a conversation that it cannot write.
-hybridge_status hybridge_chat_render(
-    const char* json, size_t json_size, hybridge_thinking thinking, const hybridge_message* messages, size_t count, char* text,
-    size_t capacity, size_t* size, hybridge_span* words, size_t most_words, size_t* word_count
-);
-
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

@@ -66,7 +66,8 @@ class Turns {
 // plain decoding included (hybridge/draft_length_controller.h). cancelled: another thread may set it while the
 // generation runs. mask: what each token may be, if not any; forced and fitting save time where it leaves no choice,
 // and on draft tokens that it refuses. watch: sees each new token. on_read: called between two chunks of the prompt.
-// turns: of this generation, which are taken while the program runs and not between two rounds; null if nothing else
+// wait_for: called by a conversation before the answer's first token with the text that ends the answer's reasoning, empty
+// without one, from where on the mask counts. turns: of this generation, which are taken while the program runs and not between two rounds; null if nothing else
 // runs. For tests that repeat themselves: clock, in seconds, and noise, the seed of a sampling without one.
 struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
@@ -75,6 +76,7 @@ struct Generation {
   Mask mask = nullptr;
   Forced forced = nullptr;
   Fitting fitting = nullptr;
+  std::function<void(std::string)> wait_for = nullptr;
   Watch watch = nullptr;
   OnRead on_read = nullptr;
   Turns* turns = nullptr;

@@ -1,6 +1,6 @@
 // What a conversation needs of its model's chat template: a text for its messages, and an answer's parts.
 //
-// A chat format is one (chat_format.h, answer.h); a caller's functions are another (c_api/chat.cpp).
+// The model's own is one (chat_templates.h); a caller's functions are another (c_api/chat.cpp).
 #ifndef HYBRIDGE_NATIVE_TEXT_CHAT_TEMPLATE_H
 #define HYBRIDGE_NATIVE_TEXT_CHAT_TEMPLATE_H
 
@@ -52,6 +52,10 @@ class Splitter {
  public:
   virtual ~Splitter() = default;
 
+  // The text that ends the reasoning which the prompt has begun; empty if it has begun none, or that is not known beforehand. Asked
+  // before the first piece.
+  virtual std::string reasoning_end() const { return ""; }
+
   // What a piece of the answer adds to its parts, and what its end does.
   virtual Parts push(std::string_view piece) = 0;
   virtual Parts finish() = 0;
@@ -67,9 +71,6 @@ class ChatTemplate {
 
   // Begins the answer to a text that `render` made, which may have begun its reasoning. Throws TextError.
   virtual std::unique_ptr<Splitter> answer(std::string_view rendered) const = 0;
-
-  // The text that ends the reasoning with which an answer begins; empty if it begins with none, or that is not known beforehand.
-  virtual std::string reasoning_end() const { return ""; }
 
   // A text that has all special tokens in it that are shown to the splitter.
   virtual std::string shown() const = 0;

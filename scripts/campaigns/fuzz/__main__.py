@@ -14,14 +14,14 @@ from campaigns import campaign
 from campaigns.fuzz import files, pictures
 from campaigns.fuzz.driver import Report, Target, fuzz
 from campaigns.fuzz.kernels import Kernels
-from campaigns.fuzz.tokenizers import ChatFormats, Grammars, Templates, Tokenizers
+from campaigns.fuzz.tokenizers import Chats, Grammars, Templates, Tokenizers
 
 BASELINE = "x86-64" if platform.machine() == "x86_64" else "armv8-a"  # a processor with few instructions, whose code is another
 TARGETS: Mapping[str, Callable[[], Target]] = {
     "kernels": Kernels,
     "kernels-baseline": lambda: Kernels("kernels-baseline", BASELINE),
     "native-tokenizers": Tokenizers,
-    "native-chats": ChatFormats,
+    "native-chats": Chats,
     "native-grammars": Grammars,
     "native-templates": Templates,
     "native-picture-files": pictures.PictureFiles,

@@ -1,5 +1,6 @@
-// Reads tokenizers and texts, or with the argument `chats` chat formats and what is said, with `grammars` schemas and regular
-// expressions and what is chosen, with `templates` chat templates and their variables, each pair behind its length, and answers each with a line; see driver.py. A pair is the length of the file (uint32), the file and the text.
+// Reads tokenizers and texts, or with the argument `chats` files of chat templates and what is said, with `grammars` schemas and
+// regular expressions and what is chosen, with `templates` chat templates and their variables, each pair after its length, and answers
+// each with a line; see driver.py. A pair is the length of the file (uint32), the file and the text.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -8,9 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "text/answer.h"
-#include "text/chat_format.h"
 #include "text/chat_log.h"
+#include "text/chat_templates.h"
 #include "text/grammar/grammar.h"
 #include "text/jinja/template.h"
 #include "text/json.h"
@@ -28,35 +28,42 @@ std::string refused(const TextError& error) {
   return "refused: " + reason.substr(0, 200);
 }
 
-// Writes a conversation of parts of the text, splits the text as an answer, and keeps both as a log.
-std::string answer_chat(std::string_view json, std::string_view text) {
+// Writes a conversation of parts of the text, splits the text as an answer, and keeps both as a log. file: a template, or a
+// tokenizer_config.json.
+std::string answer_chat(std::string_view file, std::string_view text) {
+  static const Tokenizer tokenizer(R"({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}})");
   try {
-    const ChatFormat format(json);
+    const auto templates = file.starts_with("{")
+                               ? std::make_shared<const ChatTemplates>(ChatTemplates::Files{{"tokenizer_config.json", std::string(file)}}, "<image>")
+                               : std::make_shared<const ChatTemplates>(file);
     const auto part = [&](size_t number) { return valid_utf8(text.substr(text.size() * number / 5, text.size() / 5)); };
     const std::vector<Message> messages = {
-        {"system", part(0)}, {"user", part(1)}, {"assistant", part(2), part(3)}, {"user", part(4)}};
+        {"system", part(0)}, {"user", part(1), "", 1}, {"assistant", part(2), part(3)}, {"user", part(4)}};
+    std::string prompt = part(0);
     for (const Thinking thinking : {Thinking::AS_USUAL, Thinking::ON, Thinking::OFF}) {
       try {
-        const Rendered rendered = format.render(messages, thinking);
+        const Rendered rendered = ModelTemplate(templates, tokenizer, thinking, R"({"x": [1]})").render(messages);
         size_t end = 0;
         for (const TextPart& words : rendered.words) {
           if (words.begin < end || words.end <= words.begin || words.end > rendered.text.size()) return "wrong: words out of place";
           end = words.end;
         }
+        prompt = rendered.text;
       } catch (const TextError&) {
       }
     }
     const std::string said = valid_utf8(text);
-    AnswerSplitter splitter(format, format.opening(Thinking::AS_USUAL));
+    const ModelTemplate chat_template(templates, tokenizer);
+    const auto splitter = chat_template.answer(prompt);
     StopStrings stops({part(2).empty() ? "a" : part(2), "</"});
     size_t shown = 0;
     for (size_t at = 0; at < said.size(); at += length_of(said[at])) {
       const std::string piece = stops.push(std::string_view(said).substr(at, length_of(said[at])));
-      const Parts parts = splitter.push(piece);
+      const Parts parts = splitter->push(piece);
       shown += parts.content.size() + parts.reasoning.size();
     }
-    splitter.push(stops.finish());
-    const Parts last = splitter.finish();
+    splitter->push(stops.finish());
+    const Parts last = splitter->finish();
     if (shown > said.size() || last.content.size() > said.size()) return "wrong: an answer has more than was said";
     const auto picture = std::make_shared<const MessagePicture>(MessagePicture{{-5}, [saved = std::string(part(0))] { return saved; }});
     const ChatLog log{{{"user", part(1), "", 1}, {"assistant", said, said}}, {{0, 2, 1, said, said, {{0, 1}}, {picture}}}, {1, -5, 3}};

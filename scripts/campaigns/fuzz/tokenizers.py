@@ -1,4 +1,4 @@
-"""The tokenizer, chat formats and the libraries below them, with changed files and odd texts, under the sanitizers."""
+"""The tokenizer, chat templates and the libraries below them, with changed files and odd texts, under the sanitizers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ from pathlib import Path
 from campaigns.fuzz.driver import Compiled, Input
 from campaigns.fuzz.files import changed_text
 from campaigns.fuzz.kernels import SANITIZERS
-from hybridge.export.cli.embedded import EMBEDDED
-from hybridge.export.write.chat_format import find_chat_format
 from hybridge.runtime.core import library
-from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.text.answers import CoreFormat
-from hybridge.runtime.text.chat_template import ChatTemplates
 
 DRIVER = Path(__file__).with_name("tokenizers.cpp")
 FLAGS = ("-O1", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", f"-I{library.SOURCES}")
@@ -72,22 +67,21 @@ def deep(rng: random.Random) -> dict[str, object]:
     return {part: made} if rng.random() < 0.5 else {part: {"type": "Sequence", key: [kind] * rng.choice((40, 100, 101, 9000))}}
 
 
-class ChatFormats(Compiled):
-    """See ``Target``: the chat formats of our tests' templates, changed nine times of ten, and logs of chats."""
+class Chats(Compiled):
+    """See ``Target``: files of our tests' chat templates, changed nine times of ten, and logs of chats."""
 
     name = "native-chats"
     words = ("chats",)
 
     def prepare(self) -> None:
-        """Compile the core's text, as for ``Tokenizers``, and find the formats."""
+        """Compile the core's text, as for ``Tokenizers``."""
         self.program = compiled()
-        chat_formats()
 
     def make(self, seed: int, index: int) -> Input:
-        """Return something said, with the marks of formats in it, for a format as it is or changed, or for a log."""
+        """Return something said, with the marks of answers in it, for templates as they are or changed, or for a log."""
         rng = random.Random(f"{self.name} {seed} {index}")
         good = rng.random() < 0.1
-        file = rng.choice(chat_formats() if good else [*chat_formats(), LOG])
+        file = rng.choice(template_files() if good else [*template_files(), LOG])
         data = file if good else changed_text(rng, file)
         said = "".join(rng.choices(SAID, k=rng.randint(0, 30))).encode()
         if rng.random() < 0.3:
@@ -282,17 +276,14 @@ LOG = json.dumps(
 
 
 @cache
-def chat_formats() -> list[bytes]:
-    """Return a chat format of each template of our tests that has one."""
+def template_files() -> list[bytes]:
+    """Return the chat templates of our tests, and each as a tokenizer_config.json has it."""
     from public_folders import CHAT_TEMPLATES
 
-    found, tokenizer = [], Tokenizer.from_file(EMBEDDED / "tokenizer.json")
-    for path in sorted(CHAT_TEMPLATES.glob("*.jinja")):
-        text = path.read_text(encoding="utf-8")
-        form = CoreFormat.find(text, tokenizer)
-        entry = find_chat_format(ChatTemplates(path.parent, {"default": text}, {"bos_token": "<s>"}), form).entry
-        found += [] if entry is None else [entry.model_dump_json().encode()]
-    return found
+    texts = [path.read_text(encoding="utf-8") for path in sorted(CHAT_TEMPLATES.glob("*.jinja"))]
+    configs = [{"chat_template": text, "bos_token": "<s>", "extra_special_tokens": {"image": "<image>"}} for text in texts]
+    configs.append({"chat_template": [{"name": "default", "template": texts[0]}, {"name": "tool_use", "template": texts[1]}]})
+    return [*(text.encode() for text in texts), *(json.dumps(each).encode() for each in configs)]
 
 
 @cache

@@ -158,9 +158,9 @@ def test_inspect_shows_what_the_manifest_says(kernels_artifact: Path, cli: Run) 
 def test_inspect_says_whether_apps_can_chat(kernels_artifact: Path, cli: Run) -> None:
     demo = demo_folder() / "hybridge-demo"
     (chats,) = re.findall(r"^chats +(.+)$", output("inspect", demo), re.MULTILINE)
-    assert chats.startswith("in apps too: ")
+    assert chats.startswith("by its chat template (default); ")
     assert chats in cli("inspect", demo).out
-    assert re.search(r"^chats +by Python alone: ", output("inspect", kernels_artifact), re.MULTILINE)
+    assert re.search(r"^chats +none: there is no chat template, ", output("inspect", kernels_artifact), re.MULTILINE)
 
 
 def test_inspect_describes_a_draft_vocabulary(tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,9 +250,9 @@ def test_ctrl_c_stops_an_answer_and_then_the_chat() -> None:
         assert b"Interrupted." in chat.stderr.read()
 
 
-def test_an_artifact_without_a_chat_format_says_why(kernels_artifact: Path) -> None:
+def test_an_artifact_without_a_chat_template_says_why(kernels_artifact: Path) -> None:
     said = error(1, "chat", kernels_artifact)
-    assert f"{kernels_artifact} has no chats without Python (" in said
+    assert "there is no chat template, so the model was not made to chat" in said
     assert "exclude each other" in error(2, "chat", kernels_artifact, "--thinking", "--no-thinking")
     demo = demo_folder() / "hybridge-demo"
     assert "the chat cannot begin" in error(1, "chat", demo, "--no-thinking")
@@ -332,12 +332,12 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "no manifest": lambda folder: (folder / "manifest.json").unlink(),
     "an empty manifest": lambda folder: (folder / "manifest.json").write_bytes(b""),
     "a list": lambda folder: (folder / "manifest.json").write_bytes(b"[1]"),
-    "no JSON": lambda folder: (folder / "manifest.json").write_bytes(b'{"format_version": 3, \xff'),
+    "no JSON": lambda folder: (folder / "manifest.json").write_bytes(b'{"format_version": 4, \xff'),
     "deep nesting": lambda folder: (folder / "manifest.json").write_bytes(b'{"a":' * 100_000),
     "a folder in its place": lambda folder: ((folder / "manifest.json").unlink(), (folder / "manifest.json").mkdir()),
     "too large": lambda folder: os.truncate(folder / "manifest.json", 9 << 20),
-    "another format": with_manifest(lambda manifest: manifest.update(format_version=2)),
-    "a format that is no number": with_manifest(lambda manifest: manifest.update(format_version="3")),
+    "another format": with_manifest(lambda manifest: manifest.update(format_version=3)),
+    "a format that is no number": with_manifest(lambda manifest: manifest.update(format_version="4")),
     "no files": with_manifest(lambda manifest: manifest.pop("files")),
     "files in a list": with_manifest(lambda manifest: manifest.update(files=["model.pte"])),
     "no program": with_manifest(lambda manifest: manifest["files"].pop("model.pte")),

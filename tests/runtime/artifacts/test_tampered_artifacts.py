@@ -148,13 +148,13 @@ def test_what_is_no_folder_is_refused(artifact: Path, tmp_path: Path) -> None:
 # Manifests that were forged, checksum and all
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 2, 1, "1", None, [1]])
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 3, 1, "1", None, [1]])
 @pytest.mark.parametrize("signed", [True, False])
 def test_another_format_version_is_named(artifact_copy: Path, version: object, signed: bool) -> None:
     forge(artifact_copy, lambda content: content.update(format_version=version))
     if not signed:
         (artifact_copy / MANIFEST).write_text((artifact_copy / MANIFEST).read_text().replace('"checksum": "', '"checksum": "0'))
-    assert_refused(artifact_copy, "has format version .*, but this hybridge reads 3; export the model again")
+    assert_refused(artifact_copy, "has format version .*, but this hybridge reads 4; export the model again")
 
 
 @pytest.mark.parametrize(

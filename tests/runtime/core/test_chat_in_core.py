@@ -1,12 +1,16 @@
-"""Chats in the core against sessions that read everything again, and Python's parser of answers, over models that say what a
-test asks."""
+"""Chats in the core against sessions that read everything again and transformers' templates, over models that say what a test
+asks."""
 
 from __future__ import annotations
 
 import copy
+import json
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +19,21 @@ import pytest
 import torch
 from babbling import END, TEMPLATE, babble, fresh_session, tokens_of, turns_of
 from hypothesis import HealthCheck, given, settings
+from public_folders import CHAT_TEMPLATES
+from template_oracle import reference
 from torch import Tensor
 
-from hybridge.cache.errors import CapacityError, HybridgeError, NumericalError, StateFileError, UsageError
+from hybridge.cache.errors import ArtifactError, CapacityError, HybridgeError, NumericalError, StateFileError, UsageError
 from hybridge.export.cli.embedded import EMBEDDED
-from hybridge.export.write.chat_format import find_chat_format
 from hybridge.runtime import Session
 from hybridge.runtime.core.chat import Chat
 from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.interface import Ending, GenerationStruct, SamplingStruct
+from hybridge.runtime.core.interface import Ending, GenerationStruct, SamplingStruct, Thinking
+from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.programs import TextProgram
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import AnswerFormat, CoreFormat
-from hybridge.runtime.text.chat_template import ChatTemplates, Message, render
+from hybridge.runtime.text.chat_template import Message, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
 
@@ -44,16 +49,11 @@ THINKING = """
 
 {% endif %}{% endif %}"""
 """The form of Qwen3's, which drops earlier reasoning."""
+HARMONY = "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b"
+TEMPLATES = sorted(path.stem for path in CHAT_TEMPLATES.glob("*.jinja"))
 
 
-def format_of(template: str, form: AnswerFormat | None = None) -> str:
-    found = find_chat_format(ChatTemplates(Path(), {"default": template}, {}), form)
-    assert found.entry is not None, found.reason
-    return found.entry.model_dump_json()
-
-
-PLAIN = format_of(TEMPLATE)
-THOUGHTFUL = format_of(THINKING, CoreFormat.named("thinking"))
+PLAIN = JinjaTemplate(TEMPLATE)
 
 
 def options(count: int = 25, **further: Any) -> GenerationStruct:
@@ -66,12 +66,12 @@ def told(ask: Callable[..., Any], *words: Any, **named: Any) -> str:
     return "".join(pieces)
 
 
-def saying(answer: str) -> Callable[[tuple[int, ...]], Tensor]:
-    """A model that says this behind each prompt of THINKING, and then ends; BYTES has a token for each byte."""
+def saying(answer: str, opening: bytes = b"") -> Callable[[tuple[int, ...]], Tensor]:
+    """A model that says this after each prompt that ends with "assistant" and ``opening``; BYTES has a token for each byte."""
 
     def say(text: tuple[int, ...]) -> Tensor:
         logits = torch.full((260,), -10.0)
-        _, _, so_far = bytes(token for token in text if token < 256).rpartition(b"assistant\n")
+        _, _, so_far = bytes(token for token in text if token < 256).rpartition(b"assistant\n" + opening)
         rest = answer.encode()[len(so_far) :]
         logits[rest[0] if rest else END] = 10.0
         return logits
@@ -141,7 +141,7 @@ class Plain:
 
 
 class Talks:
-    """The same conversation by the chat format, by the template in Jinja, and in the plainest way."""
+    """The same conversation by the core's template, by a caller's, and in the plainest way."""
 
     def __init__(
         self, session: Callable[[], Session], cache_bytes: int, seed: int | None = None, tokenizer: Path = EMBEDDED
@@ -150,46 +150,46 @@ class Talks:
         self.sampling = Sampling() if seed is None else Sampling(temperature=0.8, seed=seed)
         self.struct = SamplingStruct(temperature=0.8, seed=seed or 0, has_seed=1) if seed is not None else None
         settings = GenerationSettings(max_new_tokens=25, sampling=self.sampling)
-        self.sessions = {"format": session(), "jinja": session()}
-        cache = PrefixCache(self.sessions["jinja"].model, cache_bytes)
+        self.sessions = {"own": session(), "callers": session()}
+        cache = PrefixCache(self.sessions["callers"].model, cache_bytes)
         self.plain = Plain(session(), own, self.sampling)
-        self.format = Chat.over(self.sessions["format"], own, PLAIN, checkpoint_bytes=max(cache_bytes, 1))
-        self.jinja = Conversation(
-            self.sessions["jinja"], own, lambda said: render(TEMPLATE, said, {}), settings, checkpoints=cache
+        self.own = Chat.over(self.sessions["own"], own, PLAIN, checkpoint_bytes=max(cache_bytes, 1))
+        self.callers = Conversation(
+            self.sessions["callers"], own, lambda said: render(TEMPLATE, said, {}), settings, checkpoints=cache
         )
 
     def step(self, name: str, words: str) -> None:
         """Do the same to all; all answer, or all refuse."""
         wanted = outcome(lambda: getattr(self.plain, name)(words))
-        assert outcome(lambda: self._by_format(name, words)) == wanted, name
-        assert outcome(lambda: self._by_jinja(name, words)) == wanted, name
+        assert outcome(lambda: self._by_own(name, words)) == wanted, name
+        assert outcome(lambda: self._by_callers(name, words)) == wanted, name
         self.check(name in ("say", "retry") and isinstance(wanted, str))
 
     def check(self, answered: bool = False) -> None:
-        for name, chat in (("format", self.format), ("jinja", self.jinja)):
+        for name, chat in (("own", self.own), ("callers", self.callers)):
             read = self.sessions[name].tokens
             assert chat.messages == self.plain.messages
             assert tokens_of(chat) == self.plain.tokens
             assert [(each.start, each.answer) for each in turns_of(chat)] == [each[:2] for each in self.plain.turns]
             assert read == (self.plain.read if answered else self.plain.tokens[: len(read)])
-        assert self.sessions["format"].tokens == self.sessions["jinja"].tokens
+        assert self.sessions["own"].tokens == self.sessions["callers"].tokens
 
-    def _by_format(self, name: str, words: str) -> str:
+    def _by_own(self, name: str, words: str) -> str:
         pieces: list[str] = []
         asked = GenerationStruct(max_new_tokens=25)
         if self.struct is not None:
             asked.sampling.contents = self.struct
         match name:
             case "say":
-                self.format.send(words, lambda content, _: pieces.append(content), asked)
+                self.own.send(words, lambda content, _: pieces.append(content), asked)
             case "retry":
-                self.format.retry(lambda content, _: pieces.append(content), asked)
+                self.own.retry(lambda content, _: pieces.append(content), asked)
             case _:
-                getattr(self.format, name)()
+                getattr(self.own, name)()
         return "".join(pieces)
 
-    def _by_jinja(self, name: str, words: str) -> str:
-        return (self.jinja.say(words) if name == "say" else getattr(self.jinja, name)()) or ""
+    def _by_callers(self, name: str, words: str) -> str:
+        return (self.callers.say(words) if name == "say" else getattr(self.callers, name)()) or ""
 
 
 def outcome(ask: Callable[[], str]) -> str | type:
@@ -223,12 +223,12 @@ def test_whatever_is_done_a_chat_says_what_a_session_says_that_reads_everything_
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=saved_steps)
-def test_saved_chats_go_on_by_jinja_and_those_by_jinja_go_on_by_a_chat_format(
+def test_saved_chats_go_on_by_callers_and_those_by_callers_go_on_by_a_chat_format(
     kernels_artifact: Path, tmp_path: Path, steps: list[tuple[str, str]]
 ) -> None:
     """Each loads what the other has saved."""
     talks = Talks(lambda: Session.load(kernels_artifact), 10**6, tokenizer=kernels_artifact)
-    chats = {"format": talks.format, "jinja": talks.jinja}
+    chats = {"own": talks.own, "callers": talks.callers}
     for name, said in [("save", ""), *steps, ("load", ""), ("say", "b")]:
         if name == "save":
             saved = copy.deepcopy((talks.plain.messages, talks.plain.turns, talks.plain.tokens))
@@ -236,7 +236,7 @@ def test_saved_chats_go_on_by_jinja_and_those_by_jinja_go_on_by_a_chat_format(
                 chat.save(tmp_path / f"{kind}.state")
         elif name == "load":
             talks.plain.messages, talks.plain.turns, talks.plain.tokens = copy.deepcopy(saved)
-            for kind, other in (("format", "jinja"), ("jinja", "format")):
+            for kind, other in (("own", "callers"), ("callers", "own")):
                 chats[kind].load(tmp_path / f"{other}.state")
             talks.check()
         else:
@@ -336,7 +336,7 @@ def test_a_message_that_does_not_fit_changes_nothing() -> None:
 
 
 def test_an_answer_ends_where_the_context_is_full() -> None:
-    chat = Chat.over(fresh_session(max_seq_len=40, program=TextProgram(saying("b" * 400))), BYTES, format_of(THINKING))
+    chat = Chat.over(fresh_session(max_seq_len=40, program=TextProgram(saying("b" * 400))), BYTES, JinjaTemplate(THINKING))
     answer = chat.send("a", lambda *_: None, options(400))
     assert Ending(answer.ending) is Ending.BY_LENGTH
     assert chat.room == 0
@@ -396,7 +396,7 @@ def test_a_callback_ends_an_answer_and_its_error_comes_out() -> None:
 
 
 def test_another_thread_cancels_an_answer() -> None:
-    chat = Chat.over(fresh_session(program=TextProgram(saying("b" * 500))), BYTES, format_of(THINKING))
+    chat = Chat.over(fresh_session(program=TextProgram(saying("b" * 500))), BYTES, JinjaTemplate(THINKING))
     begun = threading.Event()
     cancelling = threading.Thread(target=lambda: (begun.wait(10), chat.cancel()))
     cancelling.start()
@@ -419,4 +419,166 @@ def test_a_closed_session_ends_its_chat() -> None:
         chat.send("a", lambda *_: None)
 
 
-# Answers
+# Templates and answers
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("system", ["", "Be <brief>."])
+def test_chats_are_written_as_in_transformers(name: str, system: str) -> None:
+    """The system's message, reasoning of earlier answers, and the switch for thinking."""
+    source, program = (CHAT_TEMPLATES / f"{name}.jinja").read_text(), TextProgram(saying("hm</think>\n\nso", b"?"))
+    names = (each for each in ("enable_thinking", "thinking") if re.search(rf"(?<![.\w]){each}\b", source))
+    switch = next(names, None)
+    for thinking in Thinking if switch is not None else [Thinking.AS_USUAL]:
+        variables = {} if switch is None or thinking is Thinking.AS_USUAL else {switch: thinking is Thinking.ON}
+        begin = partial(
+            Chat.over, fresh_session(max_seq_len=9000, program=program), BYTES, JinjaTemplate(source), system, thinking
+        )
+        if isinstance(transformers_text(source, system, [{"role": "user", "content": "a"}], variables), Exception):
+            with pytest.raises(UsageError, match="refuses this conversation"):
+                begin()
+            continue
+        chat = begin()
+        for question in ("a <b>?", "  c\n?"):
+            before = chat.messages[1:] if system else chat.messages
+            chat.send(question, lambda *_: None, options(30))
+            wanted = transformers_text(source, system, [*before, {"role": "user", "content": question}], variables)
+            assert turns_of(chat)[-1].rendered == wanted
+
+
+def transformers_text(source: str, system: str, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str | Exception:
+    begun = [{"role": "system", "content": system}] if system else []
+    every = [{"thinking": each["reasoning_content"], **each} if "reasoning_content" in each else each for each in messages]
+    given = {"tools": None, "documents": None, "messages": [*begun, *every], "add_generation_prompt": True}
+    return reference(source, {**given, **variables}, datetime.now())  # noqa: DTZ005  # a local time
+
+
+@pytest.mark.parametrize(
+    ("marks", "opening", "answer", "content", "reasoning"),
+    [
+        ("", "", "<think>a</think>b", "<think>a</think>b", ""),
+        ("</think>", "", "<think>a</think>\n\nb", "b", "a"),
+        ("</think>", "<think>\n", "a\n</think>\n\nb", "b", "a"),
+        ("</think>", "<think>\n\n</think>\n\n", "b </thin", "b </thin", ""),
+        ("<tool_call>", "", "<tool_call>\n{}\n</tool_call>", "<tool_call>\n{}\n</tool_call>", ""),
+        ("<|channel|>analysis<|message|>", "<|start|>assistant", HARMONY, "b", "a"),
+    ],
+)
+def test_an_answer_is_split_by_the_form_of_the_template(
+    marks: str, opening: str, answer: str, content: str, reasoning: str
+) -> None:
+    before = json.dumps(f"\nassistant\n{opening}")
+    template = JinjaTemplate(f"{{# {marks} #}}{{{{ messages[-1].content ~ {before} }}}}")
+    chat = Chat.over(fresh_session(program=TextProgram(saying(answer, opening.encode()))), BYTES, template)
+    parts: list[tuple[str, str]] = []
+    chat.send("a", lambda *each: parts.append(each), options(200))
+    assert "".join(content for content, _ in parts) == content
+    assert "".join(reasoning for _, reasoning in parts) == reasoning
+    assert chat.messages[-1]["content"] == content
+    assert chat.messages[-1].get("reasoning_content", "") == reasoning
+
+
+SPECIAL = "{{ messages[-1].content }}|{{ bos_token }}|{{ image }}"
+FOLDERS: dict[str, tuple[dict[str, object], str]] = {
+    "a template's file, and tokens of both files": (
+        {
+            "chat_template.jinja": SPECIAL,
+            "tokenizer_config.json": {"chat_template": "wrong", "bos_token": {"content": "<s>"}},
+            "special_tokens_map.json": {"image_token": "wrong", "extra_special_tokens": {"image": "<image>"}},
+        },
+        "a|<s>|<image>",
+    ),
+    "added tokens, beside which the older file counts for nothing": (
+        {
+            "chat_template.default.jinja": SPECIAL,
+            "tokenizer_config.json": {"added_tokens_decoder": {}, "add_bos_token": True, "bos_token": "<s>"},
+            "special_tokens_map.json": {"extra_special_tokens": {"image": "wrong"}},
+        },
+        "a|<s>|",
+    ),
+    "named templates, and a picture's place between empty lines": (
+        {
+            "tokenizer_config.json": {
+                "chat_template": [
+                    {"name": "tool_use", "template": "wrong"},
+                    {"name": "default", "template": f"{SPECIAL}<image>!"},
+                ]
+            },
+            "manifest.json": {"pictures": {"form": {"place": "<image>"}}},
+        },
+        "a||\n\n<image>\n\n!",
+    ),
+    "a processor's file": ({"chat_template.json": {"chat_template": "{{ messages[-1].content }}!"}}, "a!"),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_templates_and_special_tokens_of_a_folder(tmp_path: Path, name: str) -> None:
+    files, wanted = FOLDERS[name]
+    for file, content in files.items():
+        (tmp_path / file).write_text(content if isinstance(content, str) else json.dumps(content))
+    chat = Chat.over(fresh_session(), BYTES, JinjaTemplate.of(tmp_path))
+    chat.send("a", lambda *_: None, options(1))
+    assert turns_of(chat)[-1].rendered == wanted
+
+
+def test_special_tokens_of_any_name_are_the_models_own(tmp_path: Path) -> None:
+    """Only what the person wrote is text."""
+    vocabulary = {"model": {"type": "WordLevel", "vocab": {"a": 0, "<image>": 1}, "unk_token": "a"}}
+    added = [
+        {"id": 1, "content": "<image>", "special": True, "normalized": False}
+        | dict.fromkeys(("lstrip", "rstrip", "single_word"), False)
+    ]
+    own = Tokenizer(json.dumps({**vocabulary, "added_tokens": added}).encode())
+    (tmp_path / "chat_template.jinja").write_text("{{ image }}{{ messages[-1].content }}")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"extra_special_tokens": {"image": "<image>"}}))
+    chat = Chat.over(fresh_session(), own, JinjaTemplate.of(tmp_path))
+    chat.send("<image>", lambda *_: None, options(1))
+    assert tokens_of(chat)[:2] == [1, 0]
+
+
+DAMAGED: dict[str, tuple[dict[str, str], str]] = {
+    "no template": ({"tokenizer_config.json": "{}"}, "no chat template, so the model was not made to chat"),
+    "no default": (
+        {"chat_template.rag.jinja": "", "chat_template.tool_use.jinja": ""},
+        "templates for rag, tool_use and no default",
+    ),
+    "no Jinja": ({"chat_template.jinja": "a\n{% for"}, r"\(line 2\)"),
+    "no JSON": ({"tokenizer_config.json": "{"}, "tokenizer_config.json is no JSON"),
+    "no UTF-8": ({"chat_template.jinja": "\udcff"}, "no UTF-8"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_folder_without_a_template_that_can_be_read_says_why(tmp_path: Path, name: str) -> None:
+    files, why = DAMAGED[name]
+    for file, content in files.items():
+        (tmp_path / file).write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(ArtifactError, match=why):
+        Chat.over(fresh_session(), BYTES, JinjaTemplate.of(tmp_path))
+
+
+VARIABLES: dict[str, tuple[dict[str, Any], str]] = {
+    "messages": ({"messages": []}, "'messages' is the conversation's own"),
+    "tools": ({"tools": []}, "'tools' is the conversation's own"),
+    "the switch": (
+        {"enable_thinking": True},
+        "thinking is switched, and the chat template's variable 'enable_thinking' is given",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_variables_that_a_conversation_sets_are_refused(name: str) -> None:
+    variables, why = VARIABLES[name]
+    with pytest.raises(UsageError, match=why):
+        Chat.over(fresh_session(), BYTES, JinjaTemplate(THINKING), thinking=Thinking.OFF, variables=variables)
+
+
+def test_variables_are_the_templates() -> None:
+    template = JinjaTemplate("{{ effort }}{{ messages[-1].content }}")
+    chat = Chat.over(fresh_session(), BYTES, template, variables={"effort": "löw"})
+    chat.send("a", lambda *_: None, options(1))
+    assert turns_of(chat)[-1].rendered == "löwa"
+    with pytest.raises(UsageError, match="refuses this conversation: no 'x' here"):
+        Chat.over(fresh_session(), BYTES, JinjaTemplate("{{ raise_exception(\"no 'x' here\") }}"))

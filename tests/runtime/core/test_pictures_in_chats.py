@@ -1,4 +1,4 @@
-"""Pictures in chats by a chat format: where the template puts them, encoded once, and back after undo, a save and a restart."""
+"""Pictures in chats of the core: where the template puts them, encoded once, and back after undo, a save and a restart."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from picture_files import noise
 from hybridge.cache.errors import CapacityError, PictureError, UsageError
 from hybridge.runtime.core.chat import Chat
 from hybridge.runtime.core.interface import GenerationStruct
+from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.text.chat_template import load_template, reasoning_parser
 from hybridge.runtime.text.conversation import Conversation
@@ -37,9 +38,7 @@ def opened(request: pytest.FixtureRequest, name: str) -> TextModel:
 
 
 def chat_of(model: TextModel) -> Chat:
-    entry = model.artifact.manifest.chat_format
-    assert entry is not None
-    return Chat.over(model.session, model.tokenizer, entry.model_dump_json(), "Be brief.")
+    return Chat.over(model.session, model.tokenizer, JinjaTemplate.of(model.artifact.folder), "Be brief.")
 
 
 def said(chat: Chat, text: str, *pictures: Picture) -> str:
@@ -117,11 +116,9 @@ def test_what_is_refused_changes_nothing(request: pytest.FixtureRequest, artifac
     assert chat.note == before
 
 
-def test_a_format_without_a_place_for_pictures(request: pytest.FixtureRequest) -> None:
+def test_a_template_without_a_place_for_pictures(request: pytest.FixtureRequest) -> None:
     model = opened(request, "pictures_artifact")
-    entry = json.loads(model.artifact.manifest.chat_format.model_dump_json())  # type: ignore[union-attr]
-    del entry["renderings"]["default"]["pictures"]
-    chat = Chat.over(model.session, model.tokenizer, json.dumps(entry))
-    with pytest.raises(PictureError, match="no place for pictures"):
+    chat = Chat.over(model.session, model.tokenizer, JinjaTemplate("{{ messages[-1].role }}"))
+    with pytest.raises(PictureError, match="made 0 places for 1 pictures"):
         said(chat, "What is this?", Picture(model.session.model, pixels(20, 20)))
     assert json.loads(chat.note)["messages"] == []

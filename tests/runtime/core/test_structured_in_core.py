@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from ctypes import byref, pointer
 from itertools import count
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -20,7 +19,6 @@ from structures import PROMPT, SAMPLINGS, SCHEMA
 from torch import Tensor
 
 from hybridge.cache.errors import HybridgeError, UsageError
-from hybridge.export.write.chat_format import find_chat_format
 from hybridge.runtime import PromptLookup, Sampling, Session
 from hybridge.runtime.core.chat import Chat
 from hybridge.runtime.core.interface import (
@@ -36,10 +34,9 @@ from hybridge.runtime.core.interface import (
     Thinking,
     Tokens,
 )
+from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.library import run
 from hybridge.runtime.core.programs import TextProgram
-from hybridge.runtime.text.answers import CoreFormat
-from hybridge.runtime.text.chat_template import ChatTemplates
 from hybridge.runtime.text.grammars import Grammars
 
 DRAFTERS = {"none": DrafterKind.NONE, "lookup": DrafterKind.PROMPT_LOOKUP, "wild": DrafterKind.CALLBACK}
@@ -156,13 +153,6 @@ THINKING = """
 {% endif %}{% endif %}"""
 
 
-def format_of(template: str, thinks: bool) -> str:
-    form = CoreFormat.named("thinking") if thinks else None
-    found = find_chat_format(ChatTemplates(Path(), {"default": template}, {}), form)
-    assert found.entry is not None, found.reason
-    return found.entry.model_dump_json()
-
-
 def saying(answer: str) -> Callable[[tuple[int, ...]], Tensor]:
     """A model that says this behind each prompt, as far as it may, and otherwise likes letters in their order."""
 
@@ -183,20 +173,20 @@ def told(chat: Chat, core: CoreGrammar, most: int = 200) -> tuple[str, str, Endi
     return "".join(content for content, _ in parts), "".join(reasoning for _, reasoning in parts), Ending(answer.ending)
 
 
-def over(template: str, answer: str, thinks: bool, thinking: Thinking = Thinking.AS_USUAL) -> Chat:
+def over(template: str, answer: str, thinking: Thinking = Thinking.AS_USUAL) -> Chat:
     it = Session.over(TextProgram(saying(answer), 600, 0), BABBLE)
-    return Chat.over(it, BYTES, format_of(template, thinks), thinking=thinking)
+    return Chat.over(it, BYTES, JinjaTemplate(template), thinking=thinking)
 
 
 def test_an_answer_fits_a_schema() -> None:
-    content, reasoning, ending = told(over(PLAIN, 'Sure! {"name": "x"}', thinks=False), grammar(schema=SCHEMA))
+    content, reasoning, ending = told(over(PLAIN, 'Sure! {"name": "x"}'), grammar(schema=SCHEMA))
     assert list(json.loads(content)) == ["name", "kind", "numbers"]
     assert (reasoning, ending) == ("", Ending.BY_MODEL)
 
 
 def test_the_grammar_begins_behind_the_reasoning() -> None:
     """Python's does, with the same text; a model that would end before is kept from it."""
-    chat = over(THINKING, "I think {so}.</think>\n\nWell: no", thinks=True)
+    chat = over(THINKING, "I think {so}.</think>\n\nWell: no")
     content, reasoning, ending = told(chat, grammar(regex="(yes|no), sir"))
     assert (content, reasoning, ending) == ("no, sir", "I think {so}.", Ending.BY_MODEL)
     it = Session.over(TextProgram(saying("I think {so}.</think>\n\nWell: no"), 600, 0), BABBLE)
@@ -215,7 +205,7 @@ def test_the_grammar_begins_behind_the_reasoning() -> None:
     ],
 )
 def test_ways_to_end_a_reasoning(answer: str, content: str, reasoning: str) -> None:
-    said, thought, ending = told(over(THINKING, answer, thinks=True), grammar(regex="yes"), most=40)
+    said, thought, ending = told(over(THINKING, answer), grammar(regex="yes"), most=40)
     if answer:
         assert (said, thought, ending) == (content, reasoning, Ending.BY_MODEL)
     else:
@@ -225,13 +215,13 @@ def test_ways_to_end_a_reasoning(answer: str, content: str, reasoning: str) -> N
 
 
 def test_without_a_reasoning_the_grammar_begins_at_once() -> None:
-    content, reasoning, _ = told(over(THINKING, "hm", thinks=True, thinking=Thinking.OFF), grammar(regex="(yes|no)"))
+    content, reasoning, _ = told(over(THINKING, "hm", thinking=Thinking.OFF), grammar(regex="(yes|no)"))
     assert content in ("yes", "no")
     assert reasoning == ""
 
 
 def test_answers_with_and_without_a_grammar_take_turns() -> None:
-    chat, core = over(PLAIN, "hello", thinks=False), grammar(schema={"type": "integer", "minimum": 10, "maximum": 99})
+    chat, core = over(PLAIN, "hello"), grammar(schema={"type": "integer", "minimum": 10, "maximum": 99})
     first, _, _ = told(chat, core)
     chat.send("b", lambda *_: None, GenerationStruct(max_new_tokens=20))
     second, _, _ = told(chat, core)

@@ -37,13 +37,14 @@ public final class Artifact: Sendable {
   }
 
   /// Returns a chat with a state of its own. system: what the model is told before the first message. checkpointBytes: most
-  /// memory for states to go back to; 0 for 256 MB. Throws `.invalidFile` where the model has no chats that are written without
-  /// Jinja, and `.invalidArgument` for a system's message or a switch for thinking that it does not have.
+  /// memory for states to go back to; 0 for 256 MB. Throws `.invalidFile` where the model has no chat template, and
+  /// `.invalidArgument` for a system's message that it refuses or a switch for thinking that it does not have.
   public func chat(system: String = "", thinking: Thinking = .asUsual, checkpointBytes: Int = 0) throws -> Chat {
     guard checkpointBytes >= 0 else { throw HybridgeError(status: .invalidArgument) }
     var chat: hybridge_chat = 0
     try terminated("the system prompt", system).withCString { system in
-      var options = hybridge_chat_options(system: system, thinking: thinking.code, checkpoint_bytes: checkpointBytes)
+      var options = hybridge_chat_options(
+        system: system, thinking: thinking.code, checkpoint_bytes: checkpointBytes, variables: nil)
       try expectOK(hybridge_chat_open(handle, &options, &chat))
     }
     return Chat(chat)

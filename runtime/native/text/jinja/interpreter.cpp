@@ -24,8 +24,8 @@ void Scope::set(std::string_view name, Value value) {
   variables.emplace_back(name, std::move(value));
 }
 
-Interpreter::Interpreter(Budget& budget, size_t most_output, std::optional<std::tm> now, bool keeps_dates)
-    : budget_(budget), most_output_(most_output), now_(now), keeps_dates_(keeps_dates) {
+Interpreter::Interpreter(Budget& budget, size_t most_output, std::optional<std::tm> now)
+    : budget_(budget), most_output_(most_output), now_(now) {
   add_globals();
 }
 
@@ -69,7 +69,6 @@ void Interpreter::add_globals() {
   });
   add("strftime_now", [](Interpreter& in, Arguments& given) {
     const Bound bound("strftime_now", given, {"format"}, 1);
-    if (in.keeps_dates_) return in.string({"{{ strftime_now('" + bound.text(0).bytes + "') }}"});
     if (!in.now_) throw TextError("the chat template asks for the time, and the caller gave none");
     return in.string({format_time(bound.text(0).bytes, *in.now_)});
   });

@@ -29,8 +29,8 @@ using ScopePtr = std::shared_ptr<Scope>;
 
 class Interpreter {
  public:
-  // now: what strftime_now writes; without it, the function is refused. keeps_dates: it writes its own call.
-  Interpreter(Budget& budget, size_t most_output, std::optional<std::tm> now, bool keeps_dates);
+  // now: what strftime_now writes; without it, the function is refused.
+  Interpreter(Budget& budget, size_t most_output, std::optional<std::tm> now);
   ~Interpreter();
 
   // variables: a dict.
@@ -79,7 +79,6 @@ class Interpreter {
   Budget& budget_;
   const size_t most_output_;
   const std::optional<std::tm> now_;
-  const bool keeps_dates_;
   std::unordered_map<std::string, Value> globals_;
   Text* out_ = nullptr;
   // What may hold itself, until the end.

@@ -16,7 +16,7 @@ namespace hybridge::text::jinja {
 
 struct RenderOptions {
   std::optional<std::tm> now = {};         // the local time that a template sees
-  bool keeps_dates = false;                // a date is written as {{ strftime_now('FORMAT') }}
+  std::string_view own = "{}";             // more variables, a JSON object, of which nothing is people's input
   std::function<bool()> interrupted = {};  // asked now and then; true ends the rendering
 };
 
@@ -27,7 +27,7 @@ class Template {
   ~Template();
 
   // The text for variables, which are a JSON object, and its parts that came from them: all strings inside, but for variables whose
-  // names end with "_token" and roles that are plain words. Throws TextError with the template's own message, or for a limit.
+  // names end with "_token", and roles that are plain words. Throws TextError with the template's own message, or for a limit.
   // A thread needs 256 kB of stack. One thread at a time renders by a template.
   Text render(std::string_view variables, const RenderOptions& options = {}) const;
 

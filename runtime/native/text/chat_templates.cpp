@@ -1,0 +1,251 @@
+#include "chat_templates.h"
+
+#include <ctime>
+#include <utility>
+
+#include "answers/answer_parser.h"
+#include "answers/value.h"
+#include "jinja/lexer.h"
+#include "json.h"
+
+namespace hybridge::text {
+namespace {
+
+constexpr std::string_view PREFIX = "chat_template", SUFFIX = ".jinja";
+constexpr std::string_view TOKENIZER_CONFIG = "tokenizer_config.json", SPECIAL_TOKENS_MAP = "special_tokens_map.json";
+constexpr std::string_view PROCESSORS = "chat_template.json";
+
+// Qwen, GLM, SmolLM and Nemotron read the first; Granite, DeepSeek and Kimi the second.
+constexpr std::string_view SWITCHES[] = {"enable_thinking", "thinking"};
+
+// What a conversation sets itself.
+constexpr std::string_view RESERVED[] = {
+    "messages", "conversations", "tools", "chat_template", "add_generation_prompt", "continue_final_message",
+    "return_assistant_tokens_mask"};
+
+// The name of the template in a file: chat_template.jinja is the default one, chat_template.rag.jinja the one for rag.
+std::optional<std::string_view> template_in(std::string_view file) {
+  if (!file.starts_with(PREFIX) || !file.ends_with(SUFFIX)) return std::nullopt;
+  if (file.size() == PREFIX.size() + SUFFIX.size()) return "default";
+  const std::string_view middle = file.substr(PREFIX.size(), file.size() - PREFIX.size() - SUFFIX.size());
+  return middle.starts_with('.') && middle.size() > 1 ? std::optional(middle.substr(1)) : std::nullopt;
+}
+
+std::string replaced(std::string_view text, std::string_view old, std::string_view with) {
+  std::string found;
+  size_t last = 0;
+  for (size_t at = text.find(old); !old.empty() && at != text.npos; at = text.find(old, last)) {
+    found += text.substr(last, at - last);
+    found += with;
+    last = at + old.size();
+  }
+  return found += text.substr(last);
+}
+
+// The text of a special token: a string, or an object with `content`; none for switches such as add_bos_token.
+std::optional<std::string> text_of(const Json& token) {
+  const Json text = token.is_object() ? token["content"] : token;
+  return text.is_string() ? std::optional<std::string>(text.string()) : std::nullopt;
+}
+
+void add_special(const Json& config, std::map<std::string, std::string>& found) {
+  const auto add = [&](std::string_view name, const Json& token) {
+    if (auto text = text_of(token)) found.insert_or_assign(std::string(name), std::move(*text));
+  };
+  if (!config.is_object()) return;
+  config.each_entry([&](std::string_view name, const Json& token) {
+    if (name.ends_with("_token")) add(name, token);
+  });
+  if (const Json extra = config["extra_special_tokens"]; extra.is_object()) extra.each_entry(add);
+}
+
+std::tm local_time() {
+  std::tm time{};
+  const std::time_t seconds = std::time(nullptr);
+  if (::localtime_r(&seconds, &time) == nullptr) throw TextError("the system has no local time");
+  return time;
+}
+
+std::string member(std::string_view name, std::string_view json) { return to_json(name) + ": " + std::string(json) + ", "; }
+
+// A message as chat templates expect it, with the reasoning under both names that they read.
+std::string written(const Message& message) {
+  std::string content = to_json(message.content);
+  if (message.pictures > 0) {
+    std::string parts = "[";
+    for (size_t i = 0; i < message.pictures; ++i) parts += R"({"type": "image"}, )";
+    content = parts + R"({"type": "text", "text": )" + content + "}]";
+  }
+  std::string reasoning;
+  if (!message.reasoning.empty()) {
+    const std::string text = to_json(message.reasoning);
+    reasoning = member("thinking", text) + member("reasoning_content", text);
+  }
+  return "{" + member("role", to_json(message.role)) + reasoning + to_json("content") + ": " + content + "}";
+}
+
+// Keeps content and reasoning apart; calls are content, since no tools are offered.
+class ParsedAnswer final : public Splitter {
+ public:
+  ParsedAnswer(const AnswerForm& form, std::string_view prompt) : parser_(form, prompt, nullptr) {}
+
+  std::string reasoning_end() const override { return parser_.reasoning_end(); }
+  Parts push(std::string_view piece) override { return parts(parser_.push(piece)); }
+  Parts finish() override { return parts(parser_.finish()); }
+
+ private:
+  static Parts parts(const std::vector<AnswerEvent>& events) {
+    Parts found;
+    for (const AnswerEvent& each : events) {
+      (each.kind == AnswerEvent::Kind::REASONING ? found.reasoning : found.content) += each.text;
+    }
+    return found;
+  }
+
+  AnswerParser parser_;
+};
+
+}  // namespace
+
+ChatTemplates::ChatTemplates(std::string_view source) { add(DEFAULT, source); }
+
+ChatTemplates::ChatTemplates(const Files& files, std::string_view place) {
+  std::map<std::string, std::string, std::less<>> found;
+  for (const auto& [file, content] : files) {
+    if (const auto name = template_in(file)) found.emplace(*name, content);
+  }
+  // transformers reads special_tokens_map.json only beside a tokenizer_config.json that lists no added tokens.
+  std::map<std::string, std::string> special;
+  bool lists_added = false;
+  for (const std::string_view file : {TOKENIZER_CONFIG, PROCESSORS, SPECIAL_TOKENS_MAP}) {
+    const auto content = files.find(file);
+    if (content == files.end()) continue;
+    std::optional<JsonDocument> document;
+    try {
+      document.emplace(content->second);
+    } catch (const TextError& error) {
+      throw TextError(std::string(file) + " is " + error.what() + ": export the model again");
+    }
+    const Json root = document->root(content->first.c_str());
+    if (file == TOKENIZER_CONFIG) lists_added = !root["added_tokens_decoder"].is_missing();
+    if (file == TOKENIZER_CONFIG || (file == SPECIAL_TOKENS_MAP && !lists_added)) add_special(root, special);
+    const Json own = root["chat_template"];
+    if (!found.empty() || file == SPECIAL_TOKENS_MAP) continue;
+    if (own.is_string()) found.emplace(DEFAULT, own.string());
+    if (own.is_array()) {
+      own.each([&](const Json& each) {
+        const Json name = each["name"], source = each["template"];
+        if (name.is_string() && source.is_string()) found.insert_or_assign(std::string(name.string()), std::string(source.string()));
+      });
+    }
+  }
+  const std::string with_lines = "\n\n" + std::string(place) + "\n\n";
+  for (const auto& [name, source] : found) add(name, replaced(source, place, with_lines));
+  std::string json;
+  for (const auto& [name, text] : special) {
+    json += (json.empty() ? "" : ", ") + to_json(name) + ": " + to_json(replaced(text, place, with_lines));
+  }
+  special_ = "{" + json + "}";
+}
+
+bool ChatTemplates::is_read(std::string_view file) {
+  return file == TOKENIZER_CONFIG || file == SPECIAL_TOKENS_MAP || file == PROCESSORS || template_in(file).has_value();
+}
+
+void ChatTemplates::add(std::string_view name, std::string_view source) { templates_[std::string(name)].source = source; }
+
+const ChatTemplates::Named& ChatTemplates::chosen(bool has_tools) const {
+  if (templates_.empty()) throw TextError("there is no chat template, so the model was not made to chat");
+  const auto found = templates_.find(has_tools && has_one_for_tools() ? FOR_TOOLS : DEFAULT);
+  if (found != templates_.end()) return found->second;
+  std::string all;
+  for (const std::string& each : names()) all += (all.empty() ? "" : ", ") + each;
+  throw TextError(
+      "there are chat templates for " + all + " and no default one: put the one that you mean into the checkpoint as " +
+      "chat_template.jinja, and export it again");
+}
+
+jinja::Text ChatTemplates::render(std::string_view variables, bool has_tools, jinja::RenderOptions options) const {
+  if (!options.now) options.now = local_time();
+  options.own = special_;
+  check(has_tools);
+  const std::lock_guard lock(rendering_);
+  return chosen(has_tools).read->render(variables, options);
+}
+
+void ChatTemplates::check(bool has_tools) const {
+  const Named& named = chosen(has_tools);
+  const std::lock_guard lock(rendering_);
+  if (!named.read) named.read.emplace(named.source);
+}
+
+std::string_view ChatTemplates::thinking_switch() const {
+  const auto found = templates_.find(DEFAULT);
+  if (found == templates_.end()) return "";
+  try {
+    const auto tokens = jinja::tokenize(found->second.source);
+    for (const std::string_view name : SWITCHES) {
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        if (tokens[i].is_name(name) && (i == 0 || !tokens[i - 1].is("."))) return name;
+      }
+    }
+  } catch (const TextError&) {  // whoever renders by it is told
+  }
+  return "";
+}
+
+std::vector<std::string> ChatTemplates::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, _] : templates_) all.push_back(name);
+  return all;
+}
+
+std::string ChatTemplates::sources() const {
+  std::string all;
+  for (const auto& [_, each] : templates_) all += each.source + "\n";
+  return all;
+}
+
+ModelTemplate::ModelTemplate(
+    std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer, Thinking thinking, std::string_view variables
+)
+    : templates_(std::move(templates)), variables_(member("tools", "null") + member("documents", "null")) {
+  const auto is_token = [&](const std::string& mark) { return tokenizer.id(mark) >= 0; };
+  const AnswerForm* const form = find_answer_form(templates_->sources(), is_token);
+  form_ = form != nullptr ? *form : AnswerForm{.reasoning_open = {}, .reasoning_close = {}};
+  const std::string_view choice = thinking == Thinking::AS_USUAL ? "" : templates_->thinking_switch();
+  if (thinking != Thinking::AS_USUAL && choice.empty()) {
+    throw TextError("the model's chat template has no switch for thinking: leave it as usual");
+  }
+  if (!variables.empty()) {
+    const JsonDocument document(variables);
+    document.root("the variables of the chat template").each_entry([&](std::string_view name, const Json& value) {
+      for (const std::string_view each : RESERVED) {
+        if (name == each) throw TextError("the chat template's variable '" + std::string(name) + "' is the conversation's own");
+      }
+      if (name == choice) throw TextError("thinking is switched, and the chat template's variable '" + std::string(name) + "' is given");
+      variables_ += member(name, value.written());
+    });
+  }
+  if (!choice.empty()) variables_ += member(choice, thinking == Thinking::ON ? "true" : "false");
+}
+
+Rendered ModelTemplate::render(std::span<const Message> messages) const {
+  std::string all;
+  for (const Message& each : messages) all += (all.empty() ? "" : ", ") + written(each);
+  const std::string variables = "{" + variables_ + member("messages", "[" + all + "]") + to_json("add_generation_prompt") + ": true}";
+  try {
+    jinja::Text text = templates_->render(variables, false, {});
+    Rendered rendered{std::move(text.bytes), {}};
+    for (const auto& [begin, end] : text.input) rendered.words.push_back({begin, end});
+    return rendered;
+  } catch (const TextError& error) {
+    throw TextError(std::string("the model's chat template refuses this conversation: ") + error.what());
+  }
+}
+
+std::unique_ptr<Splitter> ModelTemplate::answer(std::string_view rendered) const {
+  return std::make_unique<ParsedAnswer>(form_, rendered);
+}
+
+}  // namespace hybridge::text

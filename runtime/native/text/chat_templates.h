@@ -1,0 +1,89 @@
+// The chat templates of a model: read from its folder, and what a conversation takes of them.
+#ifndef HYBRIDGE_NATIVE_TEXT_CHAT_TEMPLATES_H
+#define HYBRIDGE_NATIVE_TEXT_CHAT_TEMPLATES_H
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "answers/form.h"
+#include "chat_template.h"
+#include "jinja/template.h"
+
+namespace hybridge::text {
+
+enum class Thinking { AS_USUAL, ON, OFF };
+
+// Templates by name, and the model's special tokens, which they see as variables. Threads may share them.
+class ChatTemplates {
+ public:
+  using Files = std::map<std::string, std::string, std::less<>>;
+
+  // One template, and no special tokens.
+  explicit ChatTemplates(std::string_view source);
+
+  // The templates of a folder. files: those of its files that `is_read` names, as transformers and exports write them. place: the
+  // text that stands for a picture, if the model's processor has empty lines around it. Throws TextError for a file that is no JSON.
+  ChatTemplates(const Files& files, std::string_view place);
+  static bool is_read(std::string_view file);
+
+  // The text for variables, which are a JSON object, and for the special tokens: by the template for tools if there are some and it
+  // exists, or else by the default one. Throws TextError.
+  jinja::Text render(std::string_view variables, bool has_tools, jinja::RenderOptions options) const;
+
+  // Throws TextError with the line of an error in the template's syntax, or if there is no template.
+  void check(bool has_tools = false) const;
+
+  // The variable of the default template that switches thinking; empty without one, and for a template with an error.
+  std::string_view thinking_switch() const;
+
+  bool has_one_for_tools() const { return templates_.contains(FOR_TOOLS); }
+
+  std::vector<std::string> names() const;
+
+  // The text of all templates.
+  std::string sources() const;
+
+ private:
+  static constexpr std::string_view DEFAULT = "default", FOR_TOOLS = "tool_use";
+
+  // read: once it is used, so that one with an error is in nobody's way before.
+  struct Named {
+    std::string source;
+    mutable std::optional<jinja::Template> read = {};
+  };
+
+  const Named& chosen(bool has_tools) const;
+  void add(std::string_view name, std::string_view source);
+
+  std::map<std::string, Named, std::less<>> templates_;
+  std::string special_ = "{}";  // the tokens by name, as JSON
+  mutable std::mutex rendering_;
+};
+
+// The chat template of a model as a conversation uses it.
+class ModelTemplate final : public ChatTemplate {
+ public:
+  // variables: more of them for the template, as a JSON object; empty for none. Throws TextError.
+  ModelTemplate(
+      std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer, Thinking thinking = Thinking::AS_USUAL,
+      std::string_view variables = {});
+
+  Rendered render(std::span<const Message> messages) const override;
+  std::unique_ptr<Splitter> answer(std::string_view rendered) const override;
+  std::string shown() const override { return looked_for(form_); }
+
+ private:
+  std::shared_ptr<const ChatTemplates> templates_;
+  AnswerForm form_;
+  std::string variables_;  // the members of an object in JSON, each with a comma after it
+};
+
+}  // namespace hybridge::text
+
+#endif
