@@ -80,6 +80,10 @@ CAMPAIGNS: Mapping[str, Campaign] = {
         "a thousand loads, a hundred sessions, threads and forks", "attacks",
         "", "--loads 40 --sessions 20 --threads 4 --children 4 --calls 200", one_thread=True,
     ),
+    "chat-templates": Campaign(
+        "the core's chat templates against transformers' sandbox", "models",
+        "", "--count 40",
+    ),
     "tokenizers": Campaign(
         "the core's tokenizer beside the tokenizers library: ids, offsets, texts, speed", "attacks",
         "", "--count 60", one_thread=True,

@@ -17,7 +17,7 @@ public class Artifact(folder: File) : AutoCloseable {
      *
      * @param system what the model is told before the first message.
      * @param checkpointBytes most memory for states to go back to; 0 for 256 MB.
-     * @throws HybridgeException with [Status.INVALID_FILE] where the model has no chats that are written without Jinja, and
+     * @throws HybridgeException with [Status.INVALID_FILE] where the model has no chat template, and
      * [Status.INVALID_ARGUMENT] for a system's message or a switch for thinking that it does not have; the message says why.
      */
     public fun chat(system: String? = null, thinking: Thinking = Thinking.AS_USUAL, checkpointBytes: Long = 0): Chat {
