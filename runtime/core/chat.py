@@ -16,6 +16,7 @@ from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.core.generation import signals_wait
 from hybridge.runtime.core.interface import (
     AnswerStruct,
+    CallStruct,
     ChatOptionsStruct,
     CText,
     GenerationStruct,
@@ -23,6 +24,7 @@ from hybridge.runtime.core.interface import (
     MessageStruct,
     OnPiece,
     PieceStruct,
+    ResultStruct,
     Thinking,
 )
 from hybridge.runtime.core.library import copied_text, failure, load, load_operators, run
@@ -149,7 +151,7 @@ class Chat(OpenChat):
     @classmethod
     def open(
         cls, folder: Path, system: str = "", thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0,
-        variables: Mapping[str, Any] | None = None,
+        variables: Mapping[str, Any] | None = None, tools: Sequence[Mapping[str, Any]] = (),
     ) -> Chat:  # fmt: skip
         """Open an artifact's folder and begin.
 
@@ -159,16 +161,17 @@ class Chat(OpenChat):
             thinking: whether it thinks before it answers.
             checkpoint_bytes: most memory for states to go back to; 0 for the usual amount.
             variables: more of them for the chat template.
+            tools: that the model may call, as OpenAI's API has them.
 
         Raises:
             ArtifactError: the folder has no chats; the message says why.
-            UsageError: the model's template refuses a message of the system, or has no switch for thinking.
+            UsageError: the model's template refuses a message of the system, knows no tools, or has no switch for thinking.
         """
         load_operators(read_manifest(folder).namespaces)
         artifact, handle = Handle(), Handle()
         run("artifact_open", CText("the path", os.fsencode(folder)), byref(artifact))
         try:
-            run("chat_open", artifact, byref(_options(system, thinking, checkpoint_bytes, variables)), byref(handle))
+            run("chat_open", artifact, byref(_options(system, thinking, checkpoint_bytes, variables, tools)), byref(handle))
         finally:
             load().hybridge_artifact_close(artifact)
         return cls(handle)
@@ -176,10 +179,10 @@ class Chat(OpenChat):
     @classmethod
     def over(
         cls, session: Session, tokenizer: Tokenizer, chat_template: JinjaTemplate, system: str = "",
-        thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0, variables: Mapping[str, Any] | None = None,
+        thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0, variables: Mapping[str, Any] | None = None, tools: Sequence[Mapping[str, Any]] = (),
     ) -> Chat:  # fmt: skip
         """Begin over a session, which must stay. Raises like ``open``."""
-        handle, options = Handle(), _options(system, thinking, checkpoint_bytes, variables)
+        handle, options = Handle(), _options(system, thinking, checkpoint_bytes, variables, tools)
         run("chat_over", session.handle, tokenizer.handle, chat_template.handle, byref(options), byref(handle))
         return cls(handle, session)
 
@@ -195,6 +198,14 @@ class Chat(OpenChat):
         data = utf8(message)
         return self._answer("chat_send", (data, len(data)), show, options, stop, AnswerStruct())
 
+    def give_results(
+        self, results: Sequence[str], show: OnWords, options: GenerationStruct | None = None, stop: Sequence[str] = ()
+    ) -> AnswerStruct:
+        """Answer the results of the tools that the last answer called, in the order of its calls. Raises like ``send``."""
+        texts = list(map(utf8, results))
+        given = (ResultStruct * len(texts))(*(ResultStruct(address(each), len(each)) for each in texts))
+        return self._answer("chat_give_results", (given, len(given)), show, options, stop, AnswerStruct())
+
     def retry(self, show: OnWords, options: GenerationStruct | None = None, stop: Sequence[str] = ()) -> AnswerStruct:
         """Answer the last message again."""
         return self._answer("chat_retry", (), show, options, stop, AnswerStruct())
@@ -203,10 +214,21 @@ class Chat(OpenChat):
 def message_of(given: MessageStruct) -> dict[str, Any]:
     """Return a message of the core as chat templates expect it."""
     content = message_content(text_at(given.content, given.content_size), given.pictures)
-    message = {"role": given.role.decode(), "content": content}
+    message: dict[str, Any] = {"role": given.role.decode(), "content": content}
     if reasoning := text_at(given.reasoning, given.reasoning_size):
         message["reasoning_content"] = reasoning
+    calls = list(map(_call, given.calls[: given.call_count]))
+    if message["role"] == "tool":
+        message |= {"tool_call_id": calls[0]["id"], "name": calls[0]["function"]["name"]}
+    elif calls:
+        message["tool_calls"] = calls
     return message
+
+
+def _call(given: CallStruct) -> dict[str, Any]:
+    arguments = json.loads(text_at(given.arguments, given.arguments_size) or "{}")
+    function = {"name": text_at(given.name, given.name_size), "arguments": arguments}
+    return {"id": given.id.decode(), "type": "function", "function": function}
 
 
 def message_content(text: str, pictures: int) -> str | list[dict[str, Any]]:

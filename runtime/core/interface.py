@@ -318,15 +318,34 @@ class Ending(IntEnum):
 class ChatOptionsStruct(Structure):
     """``hybridge_chat_options``"""
 
-    _fields_: ClassVar = [("system", c_char_p), ("thinking", c_int), ("checkpoint_bytes", c_size_t), ("variables", c_char_p)]
+    _fields_: ClassVar = [
+        *(("system", c_char_p), ("thinking", c_int), ("checkpoint_bytes", c_size_t)),
+        *(("variables", c_char_p), ("tools", c_char_p)),
+    ]
+
+
+class CallStruct(Structure):
+    """``hybridge_call``"""
+
+    _fields_: ClassVar = [
+        *(("id", c_char_p), ("name", c_void_p), ("name_size", c_size_t)),
+        *(("arguments", c_void_p), ("arguments_size", c_size_t)),
+    ]
+
+
+class ResultStruct(Structure):
+    """``hybridge_result``"""
+
+    _fields_: ClassVar = [("content", c_void_p), ("size", c_size_t)]
 
 
 class PieceStruct(Structure):
     """``hybridge_piece``"""
 
     _fields_: ClassVar = [
-        ("content", c_void_p), ("content_size", c_size_t), ("reasoning", c_void_p), ("reasoning_size", c_size_t)
-    ]  # fmt: skip
+        *(("content", c_void_p), ("content_size", c_size_t), ("reasoning", c_void_p), ("reasoning_size", c_size_t)),
+        *(("calls", POINTER(CallStruct)), ("call_count", c_size_t)),
+    ]
 
 
 OnPiece = CFUNCTYPE(c_int, POINTER(PieceStruct), c_void_p)
@@ -350,6 +369,7 @@ class MessageStruct(Structure):
         ("reasoning", c_void_p),
         ("reasoning_size", c_size_t),
         ("pictures", c_size_t),
+        *(("calls", POINTER(CallStruct)), ("call_count", c_size_t)),
     ]
 
 
@@ -482,6 +502,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "chat_close": [Handle],
     "chat_show": [Handle, POINTER(Handle), c_size_t],
     "chat_send": [Handle, c_char_p, c_size_t, *ANSWERING],
+    "chat_give_results": [Handle, POINTER(ResultStruct), c_size_t, *ANSWERING],
     "chat_retry": [Handle, *ANSWERING],
     "chat_undo": [Handle],
     "chat_reset": [Handle],

@@ -36,6 +36,7 @@ using hybridge::text::Splitter;
 using hybridge::text::TextError;
 using hybridge::text::Thinking;
 using hybridge::text::Tokenizer;
+using hybridge::text::ToolCall;
 using hybridge::text::valid_utf8;
 
 constexpr size_t LARGEST_MANIFEST = size_t(8) << 20;
@@ -61,6 +62,7 @@ struct OpenChat {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<const ChatTemplate> how;
   std::unique_ptr<Conversation> conversation;
+  std::vector<std::vector<hybridge_call>> calls;  // of the messages that were asked for last
 
   ~OpenChat() { close(); }
 
@@ -72,8 +74,18 @@ struct OpenChat {
 
 std::string_view view(const char* text, size_t size) { return text == nullptr ? std::string_view() : std::string_view(text, size); }
 
-hybridge_message viewed(const Message& each) {
-  return {each.role.c_str(), each.content.data(), each.content.size(), each.reasoning.data(), each.reasoning.size(), each.pictures};
+std::vector<hybridge_call> viewed(std::span<const ToolCall> calls) {
+  std::vector<hybridge_call> views;
+  for (const ToolCall& each : calls) {
+    views.push_back({each.id.c_str(), each.name.data(), each.name.size(), each.arguments.data(), each.arguments.size()});
+  }
+  return views;
+}
+
+hybridge_message viewed(const Message& each, std::span<const hybridge_call> calls) {
+  return {
+      each.role.c_str(), each.content.data(), each.content.size(), each.reasoning.data(), each.reasoning.size(), each.pictures,
+      calls.data(), calls.size()};
 }
 
 // The messages of a caller.
@@ -95,7 +107,7 @@ class CallersTemplate final : public ChatTemplate {
 
   Rendered render(std::span<const Message> messages) const override {
     std::vector<hybridge_message> views;
-    for (const Message& each : messages) views.push_back(viewed(each));
+    for (const Message& each : messages) views.push_back(viewed(each, {}));
     hybridge_rendered written{};
     check(given_.render(views.data(), views.size(), &written, given_.user));
     Rendered rendered{std::string(view(written.text, written.size)), {}};
@@ -126,7 +138,7 @@ class CallersTemplate final : public ChatTemplate {
     Parts split(std::string_view piece, bool has_ended) const {
       hybridge_piece parts{};
       given_.split(piece.data(), piece.size(), has_ended, &parts, given_.user);
-      return {valid_utf8(view(parts.content, parts.content_size)), valid_utf8(view(parts.reasoning, parts.reasoning_size))};
+      return {valid_utf8(view(parts.content, parts.content_size)), valid_utf8(view(parts.reasoning, parts.reasoning_size)), {}};
     }
 
     const hybridge_chat_template given_;
@@ -209,7 +221,9 @@ hybridge_status answer_by(
     bool has_begun = false;
     const auto show = [&](const hybridge::text::Parts& parts) {
       has_begun = true;
-      const hybridge_piece piece{parts.content.data(), parts.content.size(), parts.reasoning.data(), parts.reasoning.size()};
+      const auto calls = viewed(parts.calls);
+      const hybridge_piece piece{
+          parts.content.data(), parts.content.size(), parts.reasoning.data(), parts.reasoning.size(), calls.data(), calls.size()};
       return on_piece == nullptr || on_piece(&piece, user) != 0;
     };
     const auto done = ask(*open.conversation, *generator, show, std::vector<std::string>(stops, stops + stop_count));
@@ -272,7 +286,8 @@ hybridge_status begin(
   }
   try {
     const std::string_view variables = chosen.variables == nullptr ? "" : chosen.variables;
-    opened->how = std::make_unique<ModelTemplate>(std::move(templates), *opened->tokenizer, *thinking, variables);
+    const std::string_view tools = chosen.tools == nullptr ? "" : chosen.tools;
+    opened->how = std::make_unique<ModelTemplate>(std::move(templates), *opened->tokenizer, *thinking, variables, tools);
     auto first = opening;
     first.push_back({"user", "a"});
     (void)opened->how->render(first);
@@ -433,6 +448,21 @@ hybridge_status hybridge_chat_retry(
   return guarded([&] { return answer_by(chat, options, stops, stop_count, on_piece, user, answer, ask); });
 }
 
+hybridge_status hybridge_chat_give_results(
+    hybridge_chat chat, const hybridge_result* results, size_t count, const hybridge_generation* options, const char* const* stops,
+    size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
+) {
+  if (results == nullptr && count > 0) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    std::vector<std::string> given;
+    for (const hybridge_result& each : std::span(results, count)) given.emplace_back(view(each.content, each.size));
+    const auto ask = [&](Conversation& it, auto& generator, const auto& show, auto ends) {
+      return it.give_results(given, generator, show, std::move(ends));
+    };
+    return answer_by(chat, options, stops, stop_count, on_piece, user, answer, ask);
+  });
+}
+
 hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* pictures, size_t count) {
   if (pictures == nullptr && count > 0) return HYBRIDGE_INVALID_ARGUMENT;
   return with_chat(chat, [&](OpenChat& open, OpenSession& it) {
@@ -493,7 +523,13 @@ hybridge_status hybridge_chat_messages(hybridge_chat chat, hybridge_message* mes
   return with_chat(chat, [&](OpenChat& open, OpenSession& it) {
     const auto& all = open.conversation->messages();
     *count = all.size();
-    std::transform(all.begin(), all.begin() + static_cast<ptrdiff_t>(std::min(capacity, all.size())), messages, viewed);
+    open.calls.clear();
+    for (size_t i = 0; i < std::min(capacity, all.size()); ++i) {
+      const Message& each = all[i];
+      const bool is_result = each.role == "tool";
+      open.calls.push_back(viewed(is_result ? std::span(&each.call, 1) : std::span(each.calls)));
+      messages[i] = viewed(each, open.calls.back());
+    }
     if (room != nullptr) *room = it.session->room();
     return HYBRIDGE_OK;
   });

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -82,11 +83,31 @@ class Conversation {
     auto done = or_as_before([&]() -> Result<ChatAnswer> {
       auto asked = log_.messages;
       asked.push_back({"user", text::valid_utf8(message), {}, pictures_.size()});
-      ET_CHECK_OK_OR_RETURN_ERROR(ask(std::move(asked)));
+      ET_CHECK_OK_OR_RETURN_ERROR(ask(std::move(asked), pictures_));
       return answer(generator, on_piece, std::move(stops));
     });
     if (has_answered_) pictures_.clear();
     return done;
+  }
+
+  // Answers the results of the tools that the last answer calls, one for each call in their order; InvalidState where it calls none.
+  Result<ChatAnswer> give_results(
+      std::span<const std::string> results, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}) {
+    return or_as_before([&]() -> Result<ChatAnswer> {
+      const auto calls = log_.messages.empty() ? std::vector<text::ToolCall>() : log_.messages.back().calls;
+      if (calls.empty()) return refused(Error::InvalidState, "the last answer calls no tool, so there is nothing to give a result of");
+      if (calls.size() != results.size()) {
+        return refused(
+            Error::InvalidArgument, "the last answer calls " + std::to_string(calls.size()) + " tools, and there are " +
+                std::to_string(results.size()) + " results: give one for each call, in their order");
+      }
+      auto asked = log_.messages;
+      for (size_t i = 0; i < calls.size(); ++i) {
+        asked.push_back({"tool", text::valid_utf8(results[i]), {}, 0, {}, {calls[i].name, "", calls[i].id}});
+      }
+      ET_CHECK_OK_OR_RETURN_ERROR(ask(std::move(asked), {}));
+      return answer(generator, on_piece, std::move(stops));
+    });
   }
 
   // Another answer to the last message; InvalidState without one.
@@ -99,16 +120,21 @@ class Conversation {
     });
   }
 
-  // Takes the last message and its answer back; InvalidState without one.
+  // Takes the user's last message back, and all that came after it; InvalidState without one.
   Error undo() {
     failure_.clear();
     if (log_.turns.empty()) return refused(Error::InvalidState, NOTHING_SAID);
-    forget_answer();
-    const size_t start = log_.turns.back().start;
-    log_.messages.pop_back();
-    log_.turns.pop_back();
-    log_.tokens.resize(start);
-    if (start == 0 && !log_.turns.empty()) ET_CHECK_OK_OR_RETURN_ERROR(encode_again());
+    bool is_rewritten = false, is_users = false;
+    while (!is_users) {
+      forget_answer();
+      is_users = log_.messages.back().role == "user";
+      while (log_.messages.back().role == "tool") log_.messages.pop_back();
+      if (is_users) log_.messages.pop_back();
+      is_rewritten = is_rewritten || log_.turns.back().start == 0;
+      log_.tokens.resize(std::min(log_.tokens.size(), log_.turns.back().start));
+      log_.turns.pop_back();
+    }
+    if (is_rewritten && !log_.turns.empty()) ET_CHECK_OK_OR_RETURN_ERROR(encode_again());
     return resume_prefix(session_, log_.tokens, *cache_).error();
   }
 
@@ -210,15 +236,16 @@ class Conversation {
     return done;
   }
 
-  // Makes a conversation whose last message is to be answered this one: its tokens are those that are known and what is new.
-  Error ask(std::vector<text::Message> messages) {
+  // Makes a conversation whose last message is to be answered this one: its tokens are those that are known and what is new. own: the
+  // pictures of this message.
+  Error ask(std::vector<text::Message> messages, const text::Pictures& own) {
     try {
       text::Rendered rendered = template_.render(messages);
       const size_t known = known_bytes(rendered);
       std::vector<int64_t> tokens = known > 0 ? log_.tokens : std::vector<int64_t>();
       const size_t start = tokens.size();
       text::Pictures pictures = known > 0 ? text::Pictures() : earlier_pictures();
-      pictures.insert(pictures.end(), pictures_.begin(), pictures_.end());
+      pictures.insert(pictures.end(), own.begin(), own.end());
       const size_t lasting = add_tokens(rendered, known, pictures, tokens, messages.back().content);
       const auto most = static_cast<size_t>(session_.facts().max_seq_len);
       if (tokens.size() >= most) {
@@ -229,7 +256,7 @@ class Conversation {
       keep(2 * log_.turns.size());
       auto special = spelled(rendered, rendered.text.size());
       const size_t stays = known == 0 ? lasting : 0;
-      log_.turns.push_back({start, tokens.size(), stays, std::move(rendered.text), {}, std::move(special), pictures_});
+      log_.turns.push_back({start, tokens.size(), stays, std::move(rendered.text), {}, std::move(special), own});
       log_.messages = std::move(messages);
       log_.tokens = std::move(tokens);
       return Error::Ok;
@@ -368,7 +395,8 @@ class Conversation {
     const std::string rest = stopping.push(stream.finish()) + stopping.finish();
     text::Parts parts = splitter.push(rest);
     const text::Parts behind = splitter.finish();
-    (void)on_piece(add(rest, {parts.content + behind.content, parts.reasoning + behind.reasoning}));
+    parts.calls.insert(parts.calls.end(), behind.calls.begin(), behind.calls.end());
+    (void)on_piece(add(rest, {parts.content + behind.content, parts.reasoning + behind.reasoning, std::move(parts.calls)}));
     return end;
   }
 
@@ -377,7 +405,19 @@ class Conversation {
     *log_.turns.back().said += piece;
     log_.messages.back().content += parts.content;
     log_.messages.back().reasoning += parts.reasoning;
+    for (text::ToolCall& each : parts.calls) {
+      each.id = next_id();
+      log_.messages.back().calls.push_back(each);
+    }
     return parts;
+  }
+
+  // The id of the next call: nine letters and digits, as Mistral's templates want.
+  std::string next_id() const {
+    size_t count = 0;
+    for (const text::Message& each : log_.messages) count += each.calls.size();
+    std::string digits = std::to_string(count);
+    return "call" + std::string(5 - std::min<size_t>(5, digits.size()), '0') + digits;
   }
 
   // Keeps the state as a checkpoint and in a slot.

@@ -629,12 +629,15 @@ typedef enum hybridge_thinking {
 
 // system: what the model is told before the first message, or null. checkpoint_bytes: most memory for states to go back to, 0 for
 // 256 MB; a state that had to go is read again. variables: more of them for the chat template, as a JSON object such as
-// {"reasoning_effort": "low"}, or null.
+// {"reasoning_effort": "low"}, or null. tools: those that the model may call, a list as OpenAI's API has it, such as
+// [{"type": "function", "function": {"name": "weather", "parameters": {…}}}] in JSON, or null; a chat template that knows none is
+// HYBRIDGE_INVALID_ARGUMENT then.
 typedef struct hybridge_chat_options {
   const char* system;
   hybridge_thinking thinking;
   size_t checkpoint_bytes;
   const char* variables;
+  const char* tools;
 } hybridge_chat_options;
 
 // A chat with a session of its own. options may be null. HYBRIDGE_INVALID_FILE where the folder has no tokenizer or no chat template
@@ -649,8 +652,18 @@ hybridge_status hybridge_chat_over(
     hybridge_chat* chat
 );
 
-// A message, as long as the chat's next call does not end: role is "system", "user" or "assistant"; the reasoning of most is empty.
-// pictures: the number of those before its content.
+// A call of a tool, in UTF-8, whose arguments are a JSON object. id: of nine letters and digits.
+typedef struct hybridge_call {
+  const char* id;
+  const char* name;
+  size_t name_size;
+  const char* arguments;
+  size_t arguments_size;
+} hybridge_call;
+
+// A message, as long as the chat's next call does not end: role is "system", "user", "assistant" or "tool"; the reasoning of most is
+// empty. pictures: the number of those before its content. calls: of an answer; of a tool's message the call whose result it is, without
+// arguments.
 typedef struct hybridge_message {
   const char* role;
   const char* content;
@@ -658,14 +671,19 @@ typedef struct hybridge_message {
   const char* reasoning;
   size_t reasoning_size;
   size_t pictures;
+  const hybridge_call* calls;
+  size_t call_count;
 } hybridge_message;
 
 // What a token adds to an answer, in whole characters of UTF-8: to what is said, or to the reasoning before it. Either may be empty.
+// calls: of tools, each once it is complete; most pieces have none.
 typedef struct hybridge_piece {
   const char* content;
   size_t content_size;
   const char* reasoning;
   size_t reasoning_size;
+  const hybridge_call* calls;
+  size_t call_count;
 } hybridge_piece;
 
 // The text of a conversation up to where the assistant is to speak, in UTF-8, and parts of it that people wrote, in which special
@@ -733,7 +751,20 @@ hybridge_status hybridge_chat_send(
     size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
 );
 
-// Another answer to the last message; and that message and its answer taken back. HYBRIDGE_INVALID_STATE without one. Neither reads
+// Answers the results of the tools that the last answer called: one for each of its calls, in their order, in UTF-8. Otherwise like
+// hybridge_chat_send. HYBRIDGE_INVALID_STATE where the last answer called none, HYBRIDGE_INVALID_ARGUMENT for another number of results.
+typedef struct hybridge_result {
+  const char* content;
+  size_t size;
+} hybridge_result;
+
+hybridge_status hybridge_chat_give_results(
+    hybridge_chat chat, const hybridge_result* results, size_t count, const hybridge_generation* options, const char* const* stops,
+    size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
+);
+
+// Another answer to the last message or results; and the user's last message and all after it taken back. HYBRIDGE_INVALID_STATE
+// without one. Neither reads
 // anything again as long as the checkpoints are there.
 hybridge_status hybridge_chat_retry(
     hybridge_chat chat, const hybridge_generation* options, const char* const* stops, size_t stop_count,

@@ -26,6 +26,14 @@ class Writer {
     yyjson_mut_obj_add_strncpy(get(), object, key, text.data(), text.size());
   }
 
+  // A value of JSON.
+  yyjson_mut_val* read(const std::string& json) const {
+    const std::unique_ptr<yyjson_doc, decltype(&yyjson_doc_free)> read(yyjson_read(json.data(), json.size(), YYJSON_READ_BIGNUM_AS_RAW), yyjson_doc_free);
+    yyjson_mut_val* const value = read == nullptr ? nullptr : yyjson_val_mut_copy(get(), yyjson_doc_get_root(read.get()));
+    if (value == nullptr) throw TextError("the arguments of a call are no JSON");
+    return value;
+  }
+
   std::string text() const {
     size_t size = 0;
     const std::unique_ptr<char, decltype(&std::free)> written(yyjson_mut_write(get(), 0, &size), &std::free);
@@ -48,7 +56,15 @@ Message read_message(const Json& value) {
     });
   }
   read.reasoning = value["reasoning_content"].string_or("");
-  if (read.role != "system" && read.role != "user" && read.role != "assistant") value["role"].fail("system, user or assistant");
+  if (const Json calls = value["tool_calls"]) {
+    calls.each([&](const Json& each) {
+      const Json function = each["function"];
+      if (!function["arguments"].is_object()) function["arguments"].fail("an object");
+      read.calls.push_back({std::string(function["name"].string()), function["arguments"].written(), std::string(each["id"].string())});
+    });
+  }
+  if (read.role == "tool") read.call = {std::string(value["name"].string()), "", std::string(value["tool_call_id"].string())};
+  else if (read.role != "system" && read.role != "user" && read.role != "assistant") value["role"].fail("system, user, assistant or tool");
   return read;
 }
 
@@ -69,12 +85,19 @@ Turn read_turn(const Json& value) {
   return read;
 }
 
-// Turns are about the last messages, two for each: a user's, and an assistant's unless it is not answered.
+// Turns are about the last messages: a user's or the results of calls, and an assistant's unless it is not answered.
 bool is_whole(ChatLog& log) {
   size_t at = 0, behind = log.tokens.size();
   while (at < log.messages.size() && log.messages[at].role == "system") ++at;
   for (Turn& turn : log.turns) {
-    if (at >= log.messages.size() || log.messages[at++].role != "user") return false;
+    const auto is_result = [&] { return at < log.messages.size() && log.messages[at].role == "tool"; };
+    if (is_result()) {
+      const size_t calls = &turn == log.turns.data() ? 0 : log.messages[at - 1].calls.size(), first = at;
+      while (is_result()) ++at;
+      if (at - first != calls) return false;
+    } else if (at >= log.messages.size() || log.messages[at++].role != "user") {
+      return false;
+    }
     const bool is_answered = at < log.messages.size() && log.messages[at].role == "assistant";
     if (is_answered && !turn.said) turn.said = log.messages[at].content;  // as it is in older notes
     if (is_answered != turn.said.has_value()) return false;
@@ -107,6 +130,21 @@ std::string ChatLog::to_json() const {
       writer.add(text, "text", each.content);
     }
     if (!each.reasoning.empty()) writer.add(message, "reasoning_content", each.reasoning);
+    if (!each.calls.empty()) {
+      yyjson_mut_val* calls = writer.list(message, "tool_calls");
+      for (const ToolCall& call : each.calls) {
+        yyjson_mut_val* entry = yyjson_mut_arr_add_obj(writer.get(), calls);
+        writer.add(entry, "id", call.id);
+        writer.add(entry, "type", "function");
+        yyjson_mut_val* function = yyjson_mut_obj_add_obj(writer.get(), entry, "function");
+        writer.add(function, "name", call.name);
+        yyjson_mut_obj_add_val(writer.get(), function, "arguments", writer.read(call.arguments));
+      }
+    }
+    if (each.role == "tool") {
+      writer.add(message, "name", each.call.name);
+      writer.add(message, "tool_call_id", each.call.id);
+    }
   }
   yyjson_mut_val* taken = writer.list(root, "turns");
   for (const Turn& each : turns) {

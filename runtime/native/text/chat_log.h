@@ -13,7 +13,7 @@
 
 namespace hybridge::text {
 
-// A message of the user and its answer. start, answer: the number of tokens before the message, and before its answer; a start of 0
+// A message of the user, or the results of the tools that the answer before called, and its answer. start, answer: the number of tokens before the message, and before its answer; a start of 0
 // behind other turns: all that came before was written in another way for this one. lasting: where a template may do that, the
 // number of tokens that stay once the message is answered; or 0. rendered: the conversation's text up to the answer. said: the
 // answer as it was generated, with its reasoning; none before there is one. spelled: the parts of `rendered` in which words of

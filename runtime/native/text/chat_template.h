@@ -13,16 +13,19 @@
 #include <string_view>
 #include <vector>
 
+#include "answers/call.h"
 #include "error.h"
 #include "tokenizer.h"
 
 namespace hybridge::text {
 
-// role: system, user or assistant. reasoning: what an assistant thought before it answered. pictures: the number of those before the
-// content.
+// role: system, user, assistant or tool. reasoning: what an assistant thought before it answered. pictures: the number of those before
+// the content. calls: of an assistant. call: of which a tool's message is the result, without its arguments.
 struct Message {
   std::string role, content, reasoning = {};
   size_t pictures = 0;
+  std::vector<ToolCall> calls = {};
+  ToolCall call = {};
 };
 
 // A picture of a message. ids: what stands in the place of its placeholder, rows of open pictures and tokens around them. saved: makes
@@ -45,6 +48,7 @@ struct Rendered {
 
 struct Parts {
   std::string content, reasoning;
+  std::vector<ToolCall> calls = {};
 };
 
 // An answer while it comes.
@@ -65,7 +69,7 @@ class ChatTemplate {
  public:
   virtual ~ChatTemplate() = default;
 
-  // The text of a conversation that ends with a user's message, up to where the assistant is to speak. Throws TextError for one that
+  // The text of a conversation that ends with a user's message or the results of tools, up to where the assistant is to speak. Throws TextError for one that
   // the template cannot write.
   virtual Rendered render(std::span<const Message> messages) const = 0;
 

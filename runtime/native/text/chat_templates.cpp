@@ -81,13 +81,23 @@ std::string written(const Message& message) {
     const std::string text = to_json(message.reasoning);
     reasoning = member("thinking", text) + member("reasoning_content", text);
   }
-  return "{" + member("role", to_json(message.role)) + reasoning + to_json("content") + ": " + content + "}";
+  std::string calls;
+  for (const ToolCall& each : message.calls) {
+    const std::string function = "{" + member("name", to_json(each.name)) + to_json("arguments") + ": " + each.arguments + "}";
+    calls += (calls.empty() ? "{" : ", {") + member("id", to_json(each.id)) + member("type", to_json("function")) +
+             to_json("function") + ": " + function + "}";
+  }
+  if (!calls.empty()) calls = member("tool_calls", "[" + calls + "]");
+  std::string call;
+  if (message.role == "tool") call = member("name", to_json(message.call.name)) + member("tool_call_id", to_json(message.call.id));
+  return "{" + member("role", to_json(message.role)) + reasoning + calls + call + to_json("content") + ": " + content + "}";
 }
 
-// Keeps content and reasoning apart; calls are content, since no tools are offered.
+// Keeps the parts of an answer apart.
 class ParsedAnswer final : public Splitter {
  public:
-  ParsedAnswer(const AnswerForm& form, std::string_view prompt) : parser_(form, prompt, nullptr) {}
+  ParsedAnswer(const AnswerForm& form, std::string_view prompt, std::shared_ptr<const ToolSchemas> tools)
+      : parser_(form, prompt, std::move(tools)) {}
 
   std::string reasoning_end() const override { return parser_.reasoning_end(); }
   Parts push(std::string_view piece) override { return parts(parser_.push(piece)); }
@@ -97,7 +107,11 @@ class ParsedAnswer final : public Splitter {
   static Parts parts(const std::vector<AnswerEvent>& events) {
     Parts found;
     for (const AnswerEvent& each : events) {
-      (each.kind == AnswerEvent::Kind::REASONING ? found.reasoning : found.content) += each.text;
+      switch (each.kind) {
+        case AnswerEvent::Kind::REASONING: found.reasoning += each.text; break;
+        case AnswerEvent::Kind::CONTENT: found.content += each.text; break;
+        case AnswerEvent::Kind::CALL: found.calls.push_back({each.text, each.arguments}); break;
+      }
     }
     return found;
   }
@@ -179,17 +193,21 @@ void ChatTemplates::check(bool has_tools) const {
   if (!named.read) named.read.emplace(named.source);
 }
 
-std::string_view ChatTemplates::thinking_switch() const {
-  const auto found = templates_.find(DEFAULT);
-  if (found == templates_.end()) return "";
+bool ChatTemplates::reads(std::string_view variable, bool has_tools) const {
   try {
-    const auto tokens = jinja::tokenize(found->second.source);
-    for (const std::string_view name : SWITCHES) {
-      for (size_t i = 0; i < tokens.size(); ++i) {
-        if (tokens[i].is_name(name) && (i == 0 || !tokens[i - 1].is("."))) return name;
-      }
+    bool is_attribute = false;
+    for (const jinja::Token& each : jinja::tokenize(chosen(has_tools).source)) {
+      if (!is_attribute && each.is_name(variable)) return true;
+      is_attribute = each.is(".");
     }
   } catch (const TextError&) {  // whoever renders by it is told
+  }
+  return false;
+}
+
+std::string_view ChatTemplates::thinking_switch(bool has_tools) const {
+  for (const std::string_view each : SWITCHES) {
+    if (reads(each, has_tools)) return each;
   }
   return "";
 }
@@ -207,13 +225,22 @@ std::string ChatTemplates::sources() const {
 }
 
 ModelTemplate::ModelTemplate(
-    std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer, Thinking thinking, std::string_view variables
+    std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer, Thinking thinking, std::string_view variables,
+    std::string_view tools
 )
-    : templates_(std::move(templates)), variables_(member("tools", "null") + member("documents", "null")) {
+    : templates_(std::move(templates)), variables_(member("documents", "null") + member("tools", tools.empty() ? "null" : tools)) {
+  const bool has_tools = !tools.empty();
   const auto is_token = [&](const std::string& mark) { return tokenizer.id(mark) >= 0; };
   const AnswerForm* const form = find_answer_form(templates_->sources(), is_token);
   form_ = form != nullptr ? *form : AnswerForm{.reasoning_open = {}, .reasoning_close = {}};
-  const std::string_view choice = thinking == Thinking::AS_USUAL ? "" : templates_->thinking_switch();
+  if (has_tools) {
+    tools_ = std::make_shared<const ToolSchemas>(tools);
+    if (tools_->empty()) throw TextError("the tools are an empty list: leave them out");
+    if (!templates_->reads("tools", true) || form_.calls.open.empty()) {
+      throw TextError("the model's chat template knows no tools, or it writes their calls in a form that is not known: leave them out");
+    }
+  }
+  const std::string_view choice = thinking == Thinking::AS_USUAL ? "" : templates_->thinking_switch(has_tools);
   if (thinking != Thinking::AS_USUAL && choice.empty()) {
     throw TextError("the model's chat template has no switch for thinking: leave it as usual");
   }
@@ -235,7 +262,7 @@ Rendered ModelTemplate::render(std::span<const Message> messages) const {
   for (const Message& each : messages) all += (all.empty() ? "" : ", ") + written(each);
   const std::string variables = "{" + variables_ + member("messages", "[" + all + "]") + to_json("add_generation_prompt") + ": true}";
   try {
-    jinja::Text text = templates_->render(variables, false, {});
+    jinja::Text text = templates_->render(variables, tools_ != nullptr, {});
     Rendered rendered{std::move(text.bytes), {}};
     for (const auto& [begin, end] : text.input) rendered.words.push_back({begin, end});
     return rendered;
@@ -245,7 +272,7 @@ Rendered ModelTemplate::render(std::span<const Message> messages) const {
 }
 
 std::unique_ptr<Splitter> ModelTemplate::answer(std::string_view rendered) const {
-  return std::make_unique<ParsedAnswer>(form_, rendered);
+  return std::make_unique<ParsedAnswer>(form_, rendered, tools_);
 }
 
 }  // namespace hybridge::text

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "answers/form.h"
+#include "answers/tool_schema.h"
 #include "chat_template.h"
 #include "jinja/template.h"
 
@@ -39,8 +40,11 @@ class ChatTemplates {
   // Throws TextError with the line of an error in the template's syntax, or if there is no template.
   void check(bool has_tools = false) const;
 
-  // The variable of the default template that switches thinking; empty without one, and for a template with an error.
-  std::string_view thinking_switch() const;
+  // Whether the template reads a variable of this name; one with an error reads nothing.
+  bool reads(std::string_view variable, bool has_tools = false) const;
+
+  // The variable of the template that switches thinking; empty without one.
+  std::string_view thinking_switch(bool has_tools = false) const;
 
   bool has_one_for_tools() const { return templates_.contains(FOR_TOOLS); }
 
@@ -69,10 +73,11 @@ class ChatTemplates {
 // The chat template of a model as a conversation uses it.
 class ModelTemplate final : public ChatTemplate {
  public:
-  // variables: more of them for the template, as a JSON object; empty for none. Throws TextError.
+  // variables: more of them for the template, as a JSON object; empty for none. tools: that the model may call, a list as OpenAI's API
+  // has it in JSON; empty for none. Throws TextError.
   ModelTemplate(
       std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer, Thinking thinking = Thinking::AS_USUAL,
-      std::string_view variables = {});
+      std::string_view variables = {}, std::string_view tools = {});
 
   Rendered render(std::span<const Message> messages) const override;
   std::unique_ptr<Splitter> answer(std::string_view rendered) const override;
@@ -81,6 +86,7 @@ class ModelTemplate final : public ChatTemplate {
  private:
   std::shared_ptr<const ChatTemplates> templates_;
   AnswerForm form_;
+  std::shared_ptr<const ToolSchemas> tools_;  // null without any
   std::string variables_;  // the members of an object in JSON, each with a comma after it
 };
 

@@ -223,7 +223,7 @@ def test_whatever_is_done_a_chat_says_what_a_session_says_that_reads_everything_
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=saved_steps)
-def test_saved_chats_go_on_by_callers_and_those_by_callers_go_on_by_a_chat_format(
+def test_saved_chats_go_on_by_a_callers_template_and_the_other_way_round(
     kernels_artifact: Path, tmp_path: Path, steps: list[tuple[str, str]]
 ) -> None:
     """Each loads what the other has saved."""

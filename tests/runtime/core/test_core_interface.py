@@ -32,6 +32,8 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "span": interface.SpanStruct,
     "vocabulary": interface.VocabularyStruct,
     "chat_options": interface.ChatOptionsStruct,
+    "call": interface.CallStruct,
+    "result": interface.ResultStruct,
     "piece": interface.PieceStruct,
     "answer": interface.AnswerStruct,
     "message": interface.MessageStruct,

@@ -12,9 +12,9 @@
 
 namespace hybridge::text {
 
-// arguments: the JSON of an object.
+// arguments: the JSON of an object. id: of a call in a conversation.
 struct ToolCall {
-  std::string name, arguments;
+  std::string name, arguments, id = {};
 };
 
 // Calls that were read, and how many bytes of the text they took.
