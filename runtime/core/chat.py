@@ -179,7 +179,8 @@ class Chat(OpenChat):
     @classmethod
     def over(
         cls, session: Session, tokenizer: Tokenizer, chat_template: JinjaTemplate, system: str = "",
-        thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0, variables: Mapping[str, Any] | None = None, tools: Sequence[Mapping[str, Any]] = (),
+        thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0, variables: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> Chat:  # fmt: skip
         """Begin over a session, which must stay. Raises like ``open``."""
         handle, options = Handle(), _options(system, thinking, checkpoint_bytes, variables, tools)
@@ -272,6 +273,10 @@ def text_at(data: int | None, size: int) -> str:
     return ctypes.string_at(data or 0, size).decode() if size else ""
 
 
-def _options(system: str, thinking: Thinking, checkpoint_bytes: int, variables: Mapping[str, Any] | None) -> ChatOptionsStruct:
+def _options(
+    system: str, thinking: Thinking, checkpoint_bytes: int, variables: Mapping[str, Any] | None,
+    tools: Sequence[Mapping[str, Any]],
+) -> ChatOptionsStruct:  # fmt: skip
     more = None if variables is None else CText("the variables", json.dumps(variables).encode())
-    return ChatOptionsStruct(CText("the system prompt", utf8(system)), thinking, checkpoint_bytes, more)
+    offered = CText("the tools", json.dumps(list(tools)).encode()) if tools else None
+    return ChatOptionsStruct(CText("the system prompt", utf8(system)), thinking, checkpoint_bytes, more, offered)

@@ -93,6 +93,13 @@ std::string written(const Message& message) {
   return "{" + member("role", to_json(message.role)) + reasoning + calls + call + to_json("content") + ": " + content + "}";
 }
 
+// Takes all of an answer as its content.
+class WholeAnswer final : public Splitter {
+ public:
+  Parts push(std::string_view piece) override { return {std::string(piece), "", {}}; }
+  Parts finish() override { return {}; }
+};
+
 // Keeps the parts of an answer apart.
 class ParsedAnswer final : public Splitter {
  public:
@@ -231,12 +238,11 @@ ModelTemplate::ModelTemplate(
     : templates_(std::move(templates)), variables_(member("documents", "null") + member("tools", tools.empty() ? "null" : tools)) {
   const bool has_tools = !tools.empty();
   const auto is_token = [&](const std::string& mark) { return tokenizer.id(mark) >= 0; };
-  const AnswerForm* const form = find_answer_form(templates_->sources(), is_token);
-  form_ = form != nullptr ? *form : AnswerForm{.reasoning_open = {}, .reasoning_close = {}};
+  form_ = find_answer_form(templates_->sources(), is_token);
   if (has_tools) {
     tools_ = std::make_shared<const ToolSchemas>(tools);
     if (tools_->empty()) throw TextError("the tools are an empty list: leave them out");
-    if (!templates_->reads("tools", true) || form_.calls.open.empty()) {
+    if (!templates_->reads("tools", true) || form_ == nullptr || (form_->calls.open.empty() && !form_->has_channels)) {
       throw TextError("the model's chat template knows no tools, or it writes their calls in a form that is not known: leave them out");
     }
   }
@@ -272,7 +278,8 @@ Rendered ModelTemplate::render(std::span<const Message> messages) const {
 }
 
 std::unique_ptr<Splitter> ModelTemplate::answer(std::string_view rendered) const {
-  return std::make_unique<ParsedAnswer>(form_, rendered, tools_);
+  if (!form_) return std::make_unique<WholeAnswer>();
+  return std::make_unique<ParsedAnswer>(*form_, rendered, tools_);
 }
 
 }  // namespace hybridge::text

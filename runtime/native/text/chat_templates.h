@@ -81,11 +81,11 @@ class ModelTemplate final : public ChatTemplate {
 
   Rendered render(std::span<const Message> messages) const override;
   std::unique_ptr<Splitter> answer(std::string_view rendered) const override;
-  std::string shown() const override { return looked_for(form_); }
+  std::string shown() const override { return form_ != nullptr ? looked_for(*form_) : ""; }
 
  private:
   std::shared_ptr<const ChatTemplates> templates_;
-  AnswerForm form_;
+  const AnswerForm* form_;  // null for a model whose answers have no parts
   std::shared_ptr<const ToolSchemas> tools_;  // null without any
   std::string variables_;  // the members of an object in JSON, each with a comma after it
 };
