@@ -12,6 +12,7 @@
 #include "../text/answers/value.h"
 #include "../text/error.h"
 #include "../text/json.h"
+#include "../text/picture_layout.h"
 #include "failure.h"
 #include "handles.h"
 #include "open_template.h"
@@ -51,7 +52,7 @@ std::shared_ptr<const ChatTemplates> templates_of(const std::filesystem::path& f
     if (ChatTemplates::is_read(name)) files[name] = content(each->path());
     if (name != "manifest.json") continue;
     const JsonDocument manifest(content(each->path()));
-    place = manifest.root("manifest.json")["pictures"]["form"]["place"].string_or("");
+    place = hybridge::text::picture_place(manifest.root("manifest.json")["pictures"]["model_type"].string_or(""));
   }
   if (error) throw TextError(folder.string() + " cannot be read: " + error.message());
   return std::make_shared<const ChatTemplates>(files, place);

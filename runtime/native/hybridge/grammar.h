@@ -20,7 +20,8 @@
 
 namespace hybridge {
 
-// Lets a generation follow a grammar from its first new token on, or in a conversation from the end of its reasoning on. A follower serves one generation.
+// Lets a generation follow a grammar from its first new token on, or in a conversation from the end of its reasoning on. A follower
+// serves one generation.
 inline void follow(Generation& options, std::shared_ptr<text::GrammarFollower> follower) {
   options.mask = [follower](Tokens text, std::span<float> logits) { follower->mask(text, logits); };
   options.forced = [follower](Tokens text, size_t limit) { return follower->forced(text, limit); };

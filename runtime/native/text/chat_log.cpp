@@ -28,7 +28,9 @@ class Writer {
 
   // A value of JSON.
   yyjson_mut_val* read(const std::string& json) const {
-    const std::unique_ptr<yyjson_doc, decltype(&yyjson_doc_free)> read(yyjson_read(json.data(), json.size(), YYJSON_READ_BIGNUM_AS_RAW), yyjson_doc_free);
+    const std::unique_ptr<yyjson_doc, decltype(&yyjson_doc_free)> read(
+        yyjson_read(json.data(), json.size(), YYJSON_READ_BIGNUM_AS_RAW), yyjson_doc_free
+    );
     yyjson_mut_val* const value = read == nullptr ? nullptr : yyjson_val_mut_copy(get(), yyjson_doc_get_root(read.get()));
     if (value == nullptr) throw TextError("the arguments of a call are no JSON");
     return value;

@@ -69,8 +69,8 @@ class ChatTemplate {
  public:
   virtual ~ChatTemplate() = default;
 
-  // The text of a conversation that ends with a user's message or the results of tools, up to where the assistant is to speak. Throws TextError for one that
-  // the template cannot write.
+  // The text of a conversation that ends with a user's message or the results of tools, up to where the assistant is to speak. Throws
+  // TextError for one that the template cannot write.
   virtual Rendered render(std::span<const Message> messages) const = 0;
 
   // Begins the answer to a text that `render` made, which may have begun its reasoning. Throws TextError.

@@ -202,19 +202,21 @@ PictureLayout nemotron_h_omni(const PictureDescription& of, std::span<const uint
   return {{resized_to<Unclamped>(rgb, size, {found.width * of.patch_size, found.height * of.patch_size})}};
 }
 
-// begin, end: the special tokens around a picture, if it has marks. most_side: learned positions along a side.
+// begin, end: the special tokens around a picture, if it has marks. most_side: learned positions along a side. place: what chat
+// templates write for a picture, where empty lines are around it in the text.
 struct Preparation {
   std::string_view model_type;
   PictureLayout (*layout)(const PictureDescription&, std::span<const uint8_t>, Size);
   std::string_view begin = "", end = "";
   size_t most_side = 256;
+  std::string_view place = "";
 };
 
 constexpr std::array<Preparation, 7> PREPARATIONS = {{
     {"lfm2_vl", lfm2_vl, "<|image_start|>", "<|image_end|>"},
     {"lfm3_vl", merged},
     {"qwen3_5", merged},
-    {"gemma3", gemma3, "<start_of_image>", "<end_of_image>", 4096 * 8},
+    {"gemma3", gemma3, "<start_of_image>", "<end_of_image>", 4096 * 8, "<start_of_image>"},
     {"gemma4", gemma4, "<|image>", "<image|>", 4096 * 8},
     {"glm5_next", glm5_next},
     {"nemotron_h_omni", nemotron_h_omni, "<img>", "</img>", 4096 * 8},
@@ -238,6 +240,11 @@ size_t positive(const Json& value, size_t most) {
 }
 
 }  // namespace
+
+std::string_view picture_place(std::string_view model_type) {
+  const auto found = std::ranges::find(PREPARATIONS, model_type, &Preparation::model_type);
+  return found != PREPARATIONS.end() ? found->place : "";
+}
 
 PictureDescription::PictureDescription(std::string_view json) : PictureDescription(JsonDocument(json).root("pictures")) {}
 

@@ -49,6 +49,9 @@ struct PictureLayout {
   size_t rows = 1, columns = 1;
 };
 
+// What chat templates write for a picture of this model type, where the model's processor has empty lines around it; or nothing.
+std::string_view picture_place(std::string_view model_type);
+
 // Pixels of a picture: 8192 x 8192. Nobody needs to decode one that has more.
 inline constexpr size_t MOST_PICTURE_PIXELS = size_t(1) << 26;
 

@@ -23,7 +23,7 @@ from hybridge.runtime.kernels import compiling, library
 from hybridge.runtime.pinned import MACROS
 
 EXAMPLE = CHECKOUT / "examples/native/main.cpp"
-APPS = [EXAMPLE, SOURCES / "c_api.cpp", SOURCES / "c_api/chat.cpp"]
+APPS = [EXAMPLE, EXAMPLE.with_name("tools.cpp"), SOURCES / "c_api.cpp", SOURCES / "c_api/chat.cpp"]
 # The statement expressions are ExecuTorch's own, in ET_UNWRAP.
 STRICT = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wno-gnu-statement-expression", *MACROS)
 APP_FLAGS = (*STRICT, "-Wconversion", f"-I{SOURCES}")

@@ -501,12 +501,12 @@ FOLDERS: dict[str, tuple[dict[str, object], str]] = {
             "tokenizer_config.json": {
                 "chat_template": [
                     {"name": "tool_use", "template": "wrong"},
-                    {"name": "default", "template": f"{SPECIAL}<image>!"},
+                    {"name": "default", "template": f"{SPECIAL}<start_of_image>!"},
                 ]
             },
-            "manifest.json": {"pictures": {"form": {"place": "<image>"}}},
+            "manifest.json": {"pictures": {"model_type": "gemma3"}},
         },
-        "a||\n\n<image>\n\n!",
+        "a||\n\n<start_of_image>\n\n!",
     ),
     "a processor's file": ({"chat_template.json": {"chat_template": "{{ messages[-1].content }}!"}}, "a!"),
 }

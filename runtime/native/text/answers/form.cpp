@@ -246,7 +246,7 @@ AnswerForm with_general_calls(const AnswerForm* form) {
 std::string looked_for(const AnswerForm& form) {
   std::string marks;
   const auto add = [&](const Marks& some) {
-    for (const std::string& each : some) marks += each + '\0';
+    for (const std::string& each : some) marks += each + '\n';
   };
   for (const Marks& each : form.markers) add(each);
   for (const Marks* each : {&form.reasoning_open, &form.reasoning_close, &form.dropped}) add(*each);
