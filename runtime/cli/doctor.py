@@ -28,6 +28,7 @@ BRINGS = {
     "export": "hybridge export, validate, evaluate and demo; hybridge.load",
     "html": "--html of hybridge bench, inspect, run and validate",
     "images": "pictures: hybridge run --image, /image in hybridge chat, images for hybridge serve",
+    "lark": "grammars in Lark: --grammar",
     "onnx": "--format onnx",
     "optimum": "optimum-cli export hybridge",
 }
