@@ -211,12 +211,13 @@ class Server:
         return await self.respond(request, question)
 
     def _prompt(self, asked: ChatRequest, pictures: Sequence[Picture]) -> tuple[Prompt, Answer, str]:
-        """Return the prompt of a chat, its empty answer, and the text that ends the reasoning before the answer, or ""."""
+        """Return the prompt of a chat, its empty answer, and the text that ends the reasoning that it has begun, or ""."""
         variables = {**(asked.chat_template_kwargs or {}), **({"tools": asked.offered} if asked.offered else {})}
         prompt = self.prompts.of_chat(asked.messages, variables, pictures)
         form, reasoning = self.calling if asked.offered else self.answers, ""
+        if form is not None and not asked.required and (asked.is_structured or asked.offered):
+            reasoning = form.reasoning_end(prompt.text)
         if form is not None and (asked.required or asked.is_structured):
-            reasoning = "" if asked.required else form.reasoning_end(prompt.text)
             lead = "" if reasoning else form.lead(prompt.text, call=bool(asked.required))
             prompt = self.prompts.with_lead(prompt, lead)
         if asked.required:

@@ -108,6 +108,14 @@ hybridge_status hybridge_grammar_regex(hybridge_tokenizer tokenizer, const char*
   return read(tokenizer, pattern, size, grammar, [](auto text, auto of) { return Grammar::regex(text, std::move(of)); });
 }
 
+hybridge_status hybridge_grammar_calls(
+    hybridge_tokenizer tokenizer, hybridge_answer_form form, const char* tools, size_t size, hybridge_grammar* grammar
+) {
+  const auto chosen = handles<const hybridge::text::AnswerForm>().find(form);
+  if (form != 0 && chosen == nullptr) return HYBRIDGE_INVALID_HANDLE;
+  return read(tokenizer, tools, size, grammar, [&](auto text, auto of) { return Grammar::calls(chosen.get(), text, std::move(of)); });
+}
+
 hybridge_status hybridge_grammar_with(
     hybridge_grammar grammar, const char* after, size_t size, const int64_t* eos_ids, size_t eos_count, hybridge_grammar* with
 ) {

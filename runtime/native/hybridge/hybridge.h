@@ -535,9 +535,17 @@ hybridge_status hybridge_grammar_json_schema(hybridge_tokenizer tokenizer, const
 hybridge_status hybridge_grammar_regex(hybridge_tokenizer tokenizer, const char* pattern, size_t size, hybridge_grammar* grammar);
 hybridge_status hybridge_grammar_close(hybridge_grammar grammar);
 
+// Calls of tools, a JSON list as in OpenAI's API, whose arguments fit the tools' schemas. form 0: the text is one call,
+// {"name": ..., "arguments": {...}}. A form of answers (below): the text is free; once one of the form's marks opens a call outside of
+// reasoning, the call is one of the tools in this form, and then the text is free again. Forms whose description says has_grammar.
+typedef uint64_t hybridge_answer_form;
+hybridge_status hybridge_grammar_calls(
+    hybridge_tokenizer tokenizer, hybridge_answer_form form, const char* tools, size_t size, hybridge_grammar* grammar
+);
+
 // The same grammar with a beginning and an end of its own; both handles are closed. after: a text such as the end of a reasoning; up
 // to it any token may come that does not end the text, after it a blank line and the grammar. Empty: the
-// grammar begins at once. eos_ids: the tokens that end a text, in place of the model's; the model's if there are none.
+// grammar begins at once. In a text that is free up to a call, `after` ends the reasoning that the prompt has begun. eos_ids: the tokens that end a text, in place of the model's; the model's if there are none.
 hybridge_status hybridge_grammar_with(
     hybridge_grammar grammar, const char* after, size_t size, const int64_t* eos_ids, size_t eos_count, hybridge_grammar* with
 );
@@ -560,7 +568,6 @@ hybridge_status hybridge_grammar_fitting(
 // without reasoning. describe: a form as a JSON object for callers that make grammars and prompts: its name, the texts that lead to
 // a call or to content, the marks of reasoning, how calls are written and what opens them, and looked_for, which contains the
 // special tokens that must stay in the text. A form may be closed while answers of it are open.
-typedef uint64_t hybridge_answer_form;
 hybridge_status hybridge_answer_form_find(hybridge_tokenizer tokenizer, const char* chat_template, size_t size, hybridge_answer_form* form);
 hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybridge_answer_form* form);
 hybridge_status hybridge_answer_form_general(hybridge_answer_form form, hybridge_answer_form* general);

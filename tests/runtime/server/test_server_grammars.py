@@ -11,11 +11,15 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
 from served import BYTES, END, Served, ask, chat, client, user
+from tokenizers import ByteLevelBPETokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from hybridge.cache.errors import GrammarError
+from hybridge.runtime.core.grammar import Follower
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import Function
-from hybridge.runtime.server.structure import call_schema, json_call, json_calls, xml_calls
-from hybridge.runtime.text.grammars import Grammars, Lazy
+from hybridge.runtime.text.answers import CoreFormat
+from hybridge.runtime.text.grammars import Grammars
 
 FUNCTIONS = [Function(**each["function"]) for each in TOOLS]
 NESTED = Function(
@@ -51,123 +55,139 @@ def grammars() -> Grammars:
     return Grammars(BYTES, 260, [END])
 
 
-def lazy(grammars: Grammars, **options: Any) -> Lazy:
-    grammar = grammars.lark("start: /[ab]{3}/")
-    return Lazy(BYTES.decode, lambda text: list(text.encode()), "<go>", grammar.follow, **options)
+def follower(grammars: Grammars, form: str, functions: list[Function], after: str = "") -> Follower:
+    tools = [{"function": {"name": each.name, "parameters": each.parameters}} for each in functions]
+    return grammars.calls(tools, CoreFormat.named(form) if form else None).follow(after)
 
 
-def allowed(constraint: Lazy) -> set[int]:
+def allowed(constraint: Follower) -> set[int]:
     masked = np.zeros(260, np.float32)
     constraint.mask(masked)
     return {token for token in range(260) if masked[token] == 0}
 
 
-def write(constraint: Lazy, text: str) -> None:
+def write(constraint: Follower, text: str) -> None:
     for byte in text.encode():
         assert byte in allowed(constraint), text
         assert constraint.fitting([byte]) == 1
         constraint.take(byte)
 
 
-def test_the_grammar_begins_behind_the_opening_and_ends_the_text(grammars: Grammars) -> None:
-    one = lazy(grammars, before=[END], spaces="\n\n")
-    assert END not in allowed(one), "the text does not end before it"
-    assert one.fitting([*b"x<go", END]) == 4
-    write(one, "abx<g <")
-    assert len(allowed(one)) == 259
-    write(one, "go>")  # "<" was written just before
-    assert one.forced() == [10, 10]
-    assert allowed(one) == {10}
-    assert one.fitting(list(b"\nab")) == 1
-    write(one, "\n\nab")
-    assert allowed(one) == {97, 98}
-    write(one, "b")
+OPENINGS = {"": "", "hermes": "<tool_call>", "qwen-xml": "<tool_call>", "granite": "<|tool_call|>", "nemotron": "<TOOLCALL>"}
+"""By the form of calls: the text that opens them. The empty form is one call in JSON, as a whole."""
+
+
+@pytest.mark.parametrize("form", ["hermes", "granite", "qwen-xml"])
+def test_a_text_is_free_up_to_a_call_and_after_it(grammars: Grammars, form: str) -> None:
+    one = follower(grammars, form, FUNCTIONS)
+    call = {
+        "hermes": '\n{"name": "clock", "arguments": {}}',
+        "granite": '[{"name": "clock", "arguments": {}}, {"name": "weather", "arguments": {"place": "x"}}]',
+        "qwen-xml": "\n<function=clock>\n</function>",
+    }[form]
+    for _ in range(3):
+        write(one, f"anything, <b>, {OPENINGS[form]}")
+        assert END not in allowed(one)
+        assert one.fitting(list(call.replace("clock", "cloak").encode())) == call.index("clock") + 3
+        write(one, call)
+        assert len(allowed(one)) == 260, "anything may come, the end too"
+    assert one.fitting([1, 2, END, 3]) == 3
+
+
+@pytest.mark.parametrize("after", ["", "</think>"])
+def test_a_mark_in_the_reasoning_begins_no_call(grammars: Grammars, after: str) -> None:
+    """The prompt or the answer has begun the reasoning."""
+    one = follower(grammars, "hermes", FUNCTIONS, after)
+    write(one, ("" if after else "<think>") + "I could write <tool_call> now")
+    assert len(allowed(one)) == 260
+    write(one, "</think>\n\n<tool_call>")
+    assert allowed(one) == {*b"\n{"}
+
+
+def test_one_call_is_the_whole_text(grammars: Grammars) -> None:
+    one = follower(grammars, "", FUNCTIONS, "</think>")
+    write(one, '<tool_call></think>\n\n{"name": "clock", "arguments": {}}')
     assert allowed(one) == {END}
 
 
-def test_behind_the_end_the_choice_is_free_again(grammars: Grammars) -> None:
-    one = lazy(grammars, again=True)
-    for _ in range(3):
-        write(one, "anything <go>")
-        assert allowed(one) == {97, 98}
-        assert one.fitting(list(b"aXb")) == 1
-        write(one, "aba")
-        assert len(allowed(one)) == 260
-    assert one.fitting([1, 2, 3]) == 3
+@pytest.fixture(scope="module")
+def wide() -> Tokenizer:
+    """Bytes, and tokens that hold the mark of a call and more."""
+    alphabet = bytes_to_unicode()
+    vocab, merges = {text: byte for byte, text in alphabet.items()}, list[tuple[str, str]]()
+    for word in ("<tool_call>", "<tool_call>{", "<tool_call>x", "</think><tool_call>"):
+        spelled = [alphabet[each] for each in word.encode()]
+        for end in range(2, len(spelled) + 1):
+            if "".join(spelled[:end]) not in vocab:
+                merges.append(("".join(spelled[: end - 1]), spelled[end - 1]))
+                vocab["".join(spelled[:end])] = len(vocab)
+    return Tokenizer(ByteLevelBPETokenizer(vocab, merges).to_str().encode())
 
 
-class Wide:
-    """Tokens of several characters: what stands behind the opening in the same one counts, where it fits."""
+@pytest.mark.parametrize(
+    ("said", "begins"), [("<tool_call>", True), ("<tool_call>{", True), ("<tool_call>x", False), ("</think><tool_call>", True)]
+)
+def test_a_token_may_have_the_opening_and_more(wide: Tokenizer, said: str, begins: bool) -> None:
+    """Text after the opening in the same token counts if the call allows it; otherwise there is no call."""
+    ids = {wide.decode([each]): each for each in range(wide.info.vocab_size)}
+    size = wide.info.vocab_size + 1
+    after = "</think>" if said.startswith("</think>") else ""
+    one = Grammars(wide, size, [size - 1]).calls(TOOLS, CoreFormat.named("hermes")).follow(after)
+    one.take(ids["y"])
+    one.take(ids[said])
+    logits = np.zeros(size, np.float32)
+    one.mask(logits)
+    expected = {'"'} if said.endswith("{") else {"\n", "{"}
+    assert {wide.decode([each]) for each in np.flatnonzero(logits == 0)} == expected if begins else (logits == 0).all()
 
-    words = ("x", "<go>", "<go>a", "<go>x", "a", "b")
 
-    def decode(self, tokens: Any) -> str:
-        return "".join(self.words[token] for token in tokens)
-
-
-@pytest.mark.parametrize(("token", "fits"), [(1, {97, 98}), (2, {97, 98}), (3, set(range(260)))])
-def test_a_token_may_have_the_opening_and_more(grammars: Grammars, token: int, fits: set[int]) -> None:
-    grammar = grammars.lark("start: /[ab]{3}/")
-    one = Lazy(Wide().decode, lambda text: list(text.encode()), "<go>", grammar.follow, spaces="")
-    one.take(0)
-    one.take(token)
-    assert allowed(one) == fits
-
-
-CALLS: list[tuple[Any, list[Function], str]] = [
-    (json_call, FUNCTIONS, '\n{"name": "weather", "arguments": {"place": "here", "days": 3}}'),
-    (json_call, FUNCTIONS, '{"name": "weather", "arguments": {"place": |3'),
-    (json_call, FUNCTIONS, '{"name": "w|hether'),
-    (json_call, [*FUNCTIONS, NESTED], '{"name": "draw", "arguments": {"at": [1, 2]}}'),
-    (json_call, [*FUNCTIONS, NESTED], '{"name": "draw", "arguments": {"at": [1|]'),
-    (json_calls, [*FUNCTIONS, NESTED], '[{"name": "draw", "arguments": {"at": [1, 2]}}, {"name": "clock", "arguments": {}}]'),
-    (xml_calls, FUNCTIONS, "\n<function=weather>\n<parameter=place>\n<a>\n</parameter>\n</function>"),
-    (xml_calls, FUNCTIONS, "<function=weather>\n<parameter=place>\nx\n</parameter>\n<parameter=days>\n|some"),
-    (xml_calls, FUNCTIONS, "<function=weather>\n<parameter=|days>"),
+CALLS: list[tuple[str, list[Function], str]] = [
+    ("hermes", FUNCTIONS, '\n{"name": "weather", "arguments": {"place": "here", "days": 3}}'),
+    ("hermes", FUNCTIONS, '{"name": "weather", "arguments": {"place": |3'),
+    ("", FUNCTIONS, '{"name": "w|hether'),
+    ("", [*FUNCTIONS, NESTED], '{"name": "draw", "arguments": {"at": [1, 2]}}'),
+    ("hermes", [*FUNCTIONS, NESTED], '{"name": "draw", "arguments": {"at": [1|]'),
+    ("granite", [*FUNCTIONS, NESTED], '[{"name": "draw", "arguments": {"at": [1, 2]}}, {"name": "clock", "arguments": {}}]'),
+    ("nemotron", FUNCTIONS, '[{"name": "clock", "arguments": {}}]'),
+    ("nemotron", FUNCTIONS, "[|]"),
+    ("qwen-xml", FUNCTIONS, "\n<function=weather>\n<parameter=place>\n<a>\n</parameter>\n</function>"),
+    ("qwen-xml", FUNCTIONS, "<function=weather>\n<parameter=place>\nx\n</parameter>\n<parameter=days>\n|some"),
+    ("qwen-xml", FUNCTIONS, "<function=weather>\n<parameter=|days>"),
     (
-        xml_calls,
+        "qwen-xml",
         [NESTED],
         "<function=draw>\n<parameter=at>\n[1, 2]\n</parameter>\n<parameter=colour>\nred\n</parameter>\n</function>",
     ),
-    (xml_calls, [NESTED], "<function=draw>\n<parameter=at>\n[1, 2]\n</parameter>\n<parameter=colour>\n|green"),
-    (json_call, [*FUNCTIONS, TREE], '{"name": "grow", "arguments": {"label": "a", "child": {"child": {"label": "b"}}}}'),
-    (json_call, [*FUNCTIONS, TREE], '{"name": "grow", "arguments": {"child": {"|name": "grow", "arguments": {}}}}'),
-    (json_call, [TREE], '{"name": "grow", "arguments": {"also": "abc|d'),
-    (json_call, [TREE], '{"name": "grow", "arguments": {"colour": "red", "mark": {"$ref": "#/$defs/data"}}}'),
-    (json_call, [TREE], '{"name": "grow", "arguments": {"child": {"colour": "|green'),
-    (json_calls, [NESTED, TREE], '[{"name": "grow", "arguments": {"child": {"colour": "blue"}}}]'),
-    (xml_calls, [TREE], '<function=grow>\n<parameter=child>\n{"child": {"label": "b"}}\n</parameter>\n</function>'),
-    (xml_calls, [TREE], '<function=grow>\n<parameter=child>\n{"|name": "grow"}'),
-    (xml_calls, [TREE], "<function=grow>\n<parameter=colour>\nred\n</parameter>\n</function>"),
-    (xml_calls, [TREE], "<function=grow>\n<parameter=colour>\n|green"),
+    ("qwen-xml", [NESTED], "<function=draw>\n<parameter=at>\n[1, 2]\n</parameter>\n<parameter=colour>\n|green"),
+    ("hermes", [*FUNCTIONS, TREE], '{"name": "grow", "arguments": {"label": "a", "child": {"child": {"label": "b"}}}}'),
+    ("hermes", [*FUNCTIONS, TREE], '{"name": "grow", "arguments": {"child": {"|name": "grow", "arguments": {}}}}'),
+    ("hermes", [TREE], '{"name": "grow", "arguments": {"also": "abc|d'),
+    ("hermes", [TREE], '{"name": "grow", "arguments": {"colour": "red", "mark": {"$ref": "#/$defs/data"}}}'),
+    ("hermes", [TREE], '{"name": "grow", "arguments": {"child": {"colour": "|green'),
+    ("granite", [NESTED, TREE], '[{"name": "grow", "arguments": {"child": {"colour": "blue"}}}]'),
+    ("qwen-xml", [TREE], '<function=grow>\n<parameter=child>\n{"child": {"label": "b"}}\n</parameter>\n</function>'),
+    ("qwen-xml", [TREE], '<function=grow>\n<parameter=child>\n{"|name": "grow"}'),
+    ("qwen-xml", [TREE], "<function=grow>\n<parameter=colour>\nred\n</parameter>\n</function>"),
+    ("qwen-xml", [TREE], "<function=grow>\n<parameter=colour>\n|green"),
 ]
-"""What makes the grammar, its tools, and a call; behind a bar what does not fit."""
+"""A form, its tools, and a call; after a bar text that does not fit."""
 
 
-@pytest.mark.parametrize(("make", "functions", "text"), CALLS)
-def test_calls_fit_as_far_as_their_schema_does(grammars: Grammars, make: Any, functions: list[Function], text: str) -> None:
-    follower, (fits, bar, wrong) = grammars.lark(make(functions)).follow(), text.partition("|")
-    assert follower.fitting(list((fits + wrong).encode())) == len(fits)
-    for token in fits.encode():
-        follower.take(token)
-    assert follower.ended == (not bar)
-
-
-def test_definitions_of_several_tools_do_not_meet() -> None:
-    other = NESTED.model_copy(update={"name": "other"})
-    schema = call_schema([NESTED, other])
-    assert set(schema["$defs"]) == {"0.0", "1.0"}
-    at = schema["anyOf"][1]["properties"]["arguments"]["properties"]["at"]
-    assert at == {"$ref": "#/$defs/1.0"}
-    assert "$defs" in (NESTED.parameters or {}), "a request stays as it was"
+@pytest.mark.parametrize(("form", "functions", "text"), CALLS)
+def test_calls_fit_as_far_as_their_schema_does(grammars: Grammars, form: str, functions: list[Function], text: str) -> None:
+    one, (fits, bar, wrong) = follower(grammars, form, functions), text.partition("|")
+    write(one, OPENINGS[form])
+    fitting = one.fitting(list((fits + wrong).encode()))
+    assert fitting == len(fits)
+    write(one, fits)
+    assert (END in allowed(one)) == (not bar)
 
 
 ODD: list[tuple[Any, str]] = [
     ({"properties": [1]}, "object"), ({"properties": {"a": {"type": "nonsense"}}}, "nonsense"),
-    ({"properties": {"a": {"$ref": "#/$defs/none"}}}, "no schema at"),
-    ({"properties": {"a": {"$ref": "other.json#/a"}}}, "not inside its own schema"),
-    ({"properties": {"a": {"$ref": 3}}}, "must be a text"),
-    ({"properties": {"a": {"type": "object", "$id": "b", "properties": {"c": {"$ref": "#"}}}}}, "'\\$id'"),
+    ({"properties": {"a": {"$ref": "#/$defs/none"}}}, "leads nowhere"),
+    ({"properties": {"a": {"$ref": "other.json#/a"}}}, "is not one inside the schema"),
+    ({"properties": {"a": {"$ref": 3}}}, "is not a string"),
     ({"properties": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems"),
 ]  # fmt: skip
 """Parameters of a tool that no grammar can say, and what is said of them."""
@@ -206,15 +226,15 @@ def test_a_parameter_in_xml_gets_the_type_that_its_reference_names() -> None:
     assert json.loads(call.function.arguments) == {"child": {"label": "b"}}
 
 
-def test_references_cannot_make_a_schema_grow_without_end() -> None:
+def test_references_cannot_make_a_schema_grow_without_end(grammars: Grammars) -> None:
     deep: Any = {"properties": {f"p{i}": {"type": "null"} for i in range(2000)}}
     for i in range(100):
         deep = {"properties": {"in": deep, "up": {"$ref": "#" + "/properties/in" * i}}}
-    with pytest.raises(GrammarError, match="more than 20000"):
-        call_schema([Function(name="deep", parameters=deep)])
+    with pytest.raises(GrammarError, match="nested too deeply"):
+        follower(grammars, "hermes", [Function(name="deep", parameters=deep)])
     chain = {f"d{i}": {"items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(3000)}
-    schema = call_schema([Function(name="long", parameters={"$ref": "#/$defs/d0", "$defs": {**chain, "d3000": {}}})])
-    assert len(schema["$defs"]) == 3001
+    parameters = {"properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": {**chain, "d3000": {}}}
+    assert follower(grammars, "qwen-xml", [Function(name="long", parameters=parameters)])
 
 
 STUBBORN = 'Let me see.\n<tool_call>\n{"name": "whether", "arguments": {"place": "here"}}\n</tool_call>'

@@ -17,6 +17,11 @@ CallForm invocations(std::string open, std::string close, const std::string& pre
           .value_end = "</" + prefix + "parameter>"};
 }
 
+CallForm with_grammar(CallForm form) {
+  form.has_grammar = true;
+  return form;
+}
+
 // Qwen's XML. lines: published templates write a value on lines of its own.
 CallForm functions(std::string open, std::string close, bool has_own_lines) {
   return {.syntax = CallSyntax::TAGS,
@@ -29,10 +34,19 @@ CallForm functions(std::string open, std::string close, bool has_own_lines) {
           .key_end = ">",
           .tag_end = ">",
           .value_end = "</parameter>",
-          .has_own_lines = has_own_lines};
+          .has_own_lines = has_own_lines,
+          .has_grammar = true};
 }
 
 CallForm json(Marks open, Marks close) { return {.syntax = CallSyntax::JSON, .open = std::move(open), .close = std::move(close)}; }
+
+// JSON with the keys "name" and "arguments".
+CallForm plain_json(Marks open, Marks close, bool is_list) {
+  CallForm form = json(std::move(open), std::move(close));
+  form.is_list = is_list;
+  form.has_grammar = true;
+  return form;
+}
 
 CallForm named(std::string open, Marks close, std::string item_open, std::string item_close, std::string name_after, Marks name_end) {
   return {.syntax = CallSyntax::NAMED,
@@ -120,7 +134,7 @@ const std::vector<AnswerForm>& table() {
        .call_lead = "[TOOL_CALLS]"},
       {.name = "minimax",
        .markers = {{"<minimax:tool_call>"}},
-       .calls = invocations("<minimax:tool_call>", "</minimax:tool_call>", ""),
+       .calls = with_grammar(invocations("<minimax:tool_call>", "</minimax:tool_call>", "")),
        .call_lead = "<minimax:tool_call>\n"},
       {.name = "seed",
        .markers = {{"<seed:tool_call>"}},
@@ -142,15 +156,15 @@ const std::vector<AnswerForm>& table() {
        .calls = json({"<|START_ACTION|>"}, {"<|END_ACTION|>"}),
        .call_lead = "<|START_ACTION|>[",
        .dropped = {"<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"}},
-      {.name = "nemotron", .markers = {{"<TOOLCALL>"}}, .calls = json({"<TOOLCALL>"}, {"</TOOLCALL>"}), .call_lead = "<TOOLCALL>["},
+      {.name = "nemotron", .markers = {{"<TOOLCALL>"}}, .calls = plain_json({"<TOOLCALL>"}, {"</TOOLCALL>"}, true), .call_lead = "<TOOLCALL>["},
       {.name = "apriel",
        .markers = {{"<tool_calls>", "[BEGIN FINAL RESPONSE]"}},
        .reasoning_open = {"Here are my reasoning steps:\n"},
        .reasoning_close = {"[BEGIN FINAL RESPONSE]"},
-       .calls = json({"<tool_calls>"}, {"</tool_calls>"}),
+       .calls = plain_json({"<tool_calls>"}, {"</tool_calls>"}, true),
        .call_lead = "<tool_calls>[",
        .dropped = {"[END FINAL RESPONSE]"}},
-      {.name = "jamba", .markers = {{"<tool_calls>"}}, .calls = json({"<tool_calls>"}, {"</tool_calls>"}), .call_lead = "<tool_calls>["},
+      {.name = "jamba", .markers = {{"<tool_calls>"}}, .calls = plain_json({"<tool_calls>"}, {"</tool_calls>"}, true), .call_lead = "<tool_calls>["},
       {.name = "apertus",
        .markers = {{"<|tools_prefix|>"}},
        .reasoning_open = {"<|inner_prefix|>"},
@@ -177,10 +191,10 @@ const std::vector<AnswerForm>& table() {
        .call_lead = "<|tool_call_start|>["},
       {.name = "granite",
        .markers = {{"<|tool_call|>"}},
-       .calls = json({"<|tool_call|>"}, {}),
+       .calls = plain_json({"<|tool_call|>"}, {}, true),
        .call_lead = "<|tool_call|>[",
        .dropped = {"<response>", "</response>"}},
-      {.name = "gigachat", .markers = {{"<|function_call|>"}}, .calls = json({"<|function_call|>"}, {}), .call_lead = "<|function_call|>"},
+      {.name = "gigachat", .markers = {{"<|function_call|>"}}, .calls = plain_json({"<|function_call|>"}, {}, false), .call_lead = "<|function_call|>"},
       {.name = "gigachat-role",
        .markers = {{"function call", "<|role_sep|>"}},
        .calls = json({"<|message_sep|>\n\nfunction call<|role_sep|>\n", "function call<|role_sep|>\n"}, {}),
@@ -191,7 +205,7 @@ const std::vector<AnswerForm>& table() {
        .call_lead = "<function="},
       {.name = "hermes",
        .markers = {{"<tool_call>"}},
-       .calls = json({"<tool_call>"}, {"</tool_call>"}),
+       .calls = plain_json({"<tool_call>"}, {"</tool_call>"}, false),
        .call_lead = "<tool_call>\n"},
       {.name = "thinking", .markers = {{"</think>"}}},
   };
@@ -237,7 +251,7 @@ AnswerForm with_general_calls(const AnswerForm* form) {
   general.name = "general";
   general.markers.clear();
   if (!general.has_channels) {
-    general.calls = json({"<tool_call>"}, {"</tool_call>"});
+    general.calls = plain_json({"<tool_call>"}, {"</tool_call>"}, false);
     general.call_lead = "<tool_call>\n";
   }
   return general;

@@ -34,6 +34,8 @@ struct CallForm {
   std::string tag_end = {};                     // ends a tag: what is between key_end and it, are the tag's attributes
   std::string value_open = {}, value_end = {};  // around an argument's value
   bool has_own_lines = false;                   // a value has a line end before and after it
+  bool is_list = false;                         // JSON calls come in a list
+  bool has_grammar = false;                     // calls are plain text between the marks, which a grammar can follow (grammar/calls.h)
 };
 
 struct AnswerForm {

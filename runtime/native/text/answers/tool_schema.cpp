@@ -104,13 +104,14 @@ class SchemaReader {
     return allows_type(schemas, Value("\"\""));
   }
 
- private:
   bool allows_type(const std::vector<Json>& schemas, const Value& value) {
     only_types_ = true;
     const bool found = allows(schemas, value);
     only_types_ = false;
     return found;
   }
+
+ private:
 
   bool allows(const Json& schema, const Value& value, size_t depth) {
     if (schema.is_boolean()) return schema.boolean();
@@ -226,7 +227,9 @@ ToolSchemas::ToolSchemas(std::string_view tools) : document_(tools) {
   list.each([&](const Json& tool) {
     if (!tool.is_object()) tool.fail("an object");
     const Json function = tool["function"].is_object() ? tool["function"] : tool;
-    if (function["name"].is_string()) parameters_.emplace(function["name"].string(), function["parameters"]);
+    if (!function["name"].is_string()) return;
+    tools_.emplace_back(function["name"].string(), function["parameters"]);
+    parameters_.insert(tools_.back());
   });
 }
 
@@ -236,6 +239,15 @@ std::string ToolSchemas::argument(std::string_view tool, std::string_view name, 
   std::vector<Json> schemas;
   if (place != parameters_.end()) reader.find(place->second, name, schemas);
   return argument_of(reader, schemas, text, reader.allows_only_strings(schemas));
+}
+
+bool ToolSchemas::may_be(std::string_view tool, std::string_view name, std::string_view example) const {
+  const auto place = parameters_.find(std::string(tool));
+  if (place == parameters_.end()) return true;
+  SchemaReader reader(place->second);
+  std::vector<Json> schemas;
+  reader.find(place->second, name, schemas);
+  return reader.allows_type(schemas, Value(std::string(example)));
 }
 
 }  // namespace hybridge::text

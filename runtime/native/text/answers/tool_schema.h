@@ -13,9 +13,11 @@
 #define HYBRIDGE_NATIVE_TEXT_ANSWERS_TOOL_SCHEMA_H
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "../json.h"
@@ -28,13 +30,18 @@ class ToolSchemas {
   explicit ToolSchemas(std::string_view tools);
 
   bool empty() const { return parameters_.empty(); }
+  std::span<const std::pair<std::string, Json>> tools() const { return tools_; }  // names and parameters, which may be missing
   bool has(std::string_view tool) const { return parameters_.contains(std::string(tool)); }
 
   // Returns the JSON of an argument that a model wrote as `text`.
   std::string argument(std::string_view tool, std::string_view name, std::string_view text) const;
 
+  // Tells whether an argument may have the type of an example in JSON, as far as `argument` looks.
+  bool may_be(std::string_view tool, std::string_view name, std::string_view example) const;
+
  private:
   JsonDocument document_;
+  std::vector<std::pair<std::string, Json>> tools_;
   std::unordered_map<std::string, Json> parameters_;
 };
 

@@ -40,6 +40,9 @@ class Automaton {
 
   bool is_complete(State state) const { return expressions_.is_nullable(states_[state]); }
 
+  // Whether the text is complete and cannot go on.
+  bool is_final(State state) const { return states_[state] == Expressions::EMPTY; }
+
   // The tokens whose bytes may come next; until the next call.
   const TokenMask& mask(State state);
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "../error.h"
+#include "calls.h"
 #include "json_schema.h"
 #include "regex.h"
 
@@ -14,7 +15,9 @@ constexpr float NEVER = -std::numeric_limits<float>::infinity();
 constexpr std::string_view BLANK_LINE = "\n\n";  // models write it between reasoning and answer
 
 template <typename Read>
-std::shared_ptr<Grammar> read(const char* what, std::string_view text, std::shared_ptr<const Tokenizer> tokenizer, Read&& read) {
+std::shared_ptr<Grammar> read(
+    const char* what, std::string_view text, std::shared_ptr<const Tokenizer> tokenizer, Read&& read, Grammar::FreeText free = {}
+) {
   const std::string name(what);
   if (text.size() > Grammar::LARGEST) {
     throw TextError("this " + name + " has " + std::to_string(text.size()) + " bytes, and " + std::to_string(Grammar::LARGEST) + " are the most there can be");
@@ -23,7 +26,7 @@ std::shared_ptr<Grammar> read(const char* what, std::string_view text, std::shar
     GrammarExpressions expressions = read();
     if (!expressions.all.is_alive(expressions.start)) throw TextError("nothing fits it");
     expressions.behind = expressions.all.concat(expressions.all.literal(BLANK_LINE), expressions.start);
-    return std::make_shared<Grammar>(std::move(expressions), std::move(tokenizer));
+    return std::make_shared<Grammar>(std::move(expressions), std::move(tokenizer), std::move(free));
   } catch (const TextError& error) {
     throw TextError("this " + name + " cannot be followed: " + error.what());
   }
@@ -43,8 +46,16 @@ std::shared_ptr<Grammar> Grammar::regex(std::string_view pattern, std::shared_pt
   });
 }
 
-Grammar::Grammar(GrammarExpressions expressions, std::shared_ptr<const Tokenizer> tokenizer)
-    : expressions_(std::move(expressions)), tokenizer_(std::move(tokenizer)), tokens_(tokenizer_->token_bytes()) {}
+std::shared_ptr<Grammar> Grammar::calls(const AnswerForm* form, std::string_view tools, std::shared_ptr<const Tokenizer> tokenizer) {
+  if (form != nullptr && !form->calls.has_grammar) throw TextError("calls in the form " + form->name + " have no grammar");
+  const CallForm* calls = form == nullptr ? nullptr : &form->calls;
+  FreeText free;
+  if (form != nullptr) free = {form->calls.open, form->reasoning_open, form->reasoning_close};
+  return read("list of tools", tools, std::move(tokenizer), [&] { return read_calls(calls, tools); }, std::move(free));
+}
+
+Grammar::Grammar(GrammarExpressions expressions, std::shared_ptr<const Tokenizer> tokenizer, FreeText free)
+    : expressions_(std::move(expressions)), tokenizer_(std::move(tokenizer)), tokens_(tokenizer_->token_bytes()), free_(std::move(free)) {}
 
 GrammarFollower::GrammarFollower(std::shared_ptr<Grammar> grammar, Tokens eos_ids, std::optional<size_t> start)
     : grammar_(std::move(grammar)), eos_ids_(eos_ids.begin(), eos_ids.end()), start_(start) {}
@@ -97,6 +108,7 @@ void GrammarFollower::reach(Tokens text) {
 }
 
 GrammarFollower::Place GrammarFollower::start() {
+  if (!grammar_->free_.opening.empty()) return {awaited_.empty() ? Phase::FREE : Phase::REASONING, Automaton::NOWHERE, 0};
   return awaited_.empty() ? Place{Phase::FOLLOWING, grammar_->automaton_->start(), 0} : Place{Phase::WAITING, Automaton::NOWHERE, 0};
 }
 
@@ -104,22 +116,62 @@ GrammarFollower::Place GrammarFollower::start() {
 GrammarFollower::Place GrammarFollower::next(const Place& from, size_t count) {
   Automaton& automaton = *grammar_->automaton_;
   const int64_t token = taken_[count - 1];
-  if (from.phase == Phase::ENDED || (is_eos(token) && from.phase == Phase::FOLLOWING)) return {Phase::ENDED, Automaton::NOWHERE, 0};
+  if (from.phase == Phase::ENDED || (is_eos(token) && from.phase != Phase::WAITING)) return {Phase::ENDED, Automaton::NOWHERE, 0};
   if (from.phase == Phase::FOLLOWING) {
     const std::string_view bytes = grammar_->tokens_.bytes(token);
-    return {Phase::FOLLOWING, bytes.empty() ? Automaton::NOWHERE : automaton.step(from.state, bytes), 0};
+    const Automaton::State state = bytes.empty() ? Automaton::NOWHERE : automaton.step(from.state, bytes);
+    const bool is_free_again = !grammar_->free_.opening.empty() && automaton.is_final(state);
+    return is_free_again ? Place{Phase::FREE, Automaton::NOWHERE, count} : Place{Phase::FOLLOWING, state, 0};
   }
-  // A token has a character at least, so that older ones are no part of what is awaited.
-  const size_t begin = std::max(from.begin, count - std::min(count, awaited_.size() + 1));
+  return look(from.phase, from.begin, count);
+}
+
+// Looks for the marks of a phase in the taken tokens from `begin` on.
+GrammarFollower::Place GrammarFollower::look(Phase phase, size_t begin, size_t count) {
+  Automaton& automaton = *grammar_->automaton_;
+  const Grammar::FreeText& free = grammar_->free_;
+  const Marks awaited = {awaited_};
+  const auto marks_of = [&](Phase of) {
+    std::vector<const Marks*> marks;
+    if (of == Phase::WAITING) marks = {&awaited};
+    if (of == Phase::FREE) marks = {&free.opening, &free.reasoning_open};
+    if (of == Phase::REASONING) marks = {&free.reasoning_close};
+    return marks;
+  };
+  size_t longest = 0;
+  for (const Marks* marks : marks_of(phase)) {
+    for (const std::string& each : *marks) longest = std::max(longest, each.size());
+  }
+  // A token has a character at least, so that older ones are no part of a mark.
+  begin = std::max(begin, count - std::min(count, longest + 1));
   const std::vector<uint32_t> ids(taken_.begin() + static_cast<ptrdiff_t>(begin), taken_.begin() + static_cast<ptrdiff_t>(count));
   const std::string text = grammar_->tokens_.tokenizer().decode(ids, false);
-  const size_t found = text.find(awaited_);
-  if (found == text.npos) return {Phase::WAITING, Automaton::NOWHERE, begin};
-  const std::string_view rest = std::string_view(text).substr(found + awaited_.size());
-  const Automaton::State state = rest.empty() || BLANK_LINE.starts_with(rest) ? automaton.step(automaton.start(true), rest)
-                                 : automaton.step(automaton.start(), rest.substr(rest.starts_with(BLANK_LINE) ? BLANK_LINE.size() : 0));
-  if (state == Automaton::NOWHERE) return {Phase::WAITING, Automaton::NOWHERE, count};  // it was none: the grammar does not go on with the rest
-  return {Phase::FOLLOWING, state, 0};
+  std::string_view rest = text;
+  while (true) {
+    size_t first = rest.npos, end = 0;
+    const Marks* found = nullptr;
+    for (const Marks* marks : marks_of(phase)) {
+      for (const std::string& each : *marks) {
+        const size_t place = rest.find(each);
+        if (place > first || place == rest.npos || (place == first && place + each.size() <= end)) continue;
+        first = place;
+        end = place + each.size();
+        found = marks;
+      }
+    }
+    if (found == nullptr) return {phase, Automaton::NOWHERE, begin};
+    rest.remove_prefix(end);
+    begin = count;
+    if (found == &free.reasoning_open || found == &free.reasoning_close) {
+      phase = found == &free.reasoning_open ? Phase::REASONING : Phase::FREE;
+      continue;
+    }
+    const bool has_blank_line = phase == Phase::WAITING && (rest.empty() || BLANK_LINE.starts_with(rest));
+    const size_t passed = phase == Phase::WAITING && !has_blank_line && rest.starts_with(BLANK_LINE) ? BLANK_LINE.size() : 0;
+    const Automaton::State state = automaton.step(automaton.start(has_blank_line), rest.substr(passed));
+    if (state != Automaton::NOWHERE) return {Phase::FOLLOWING, state, 0};
+    if (phase == Phase::WAITING) return {phase, Automaton::NOWHERE, count};  // it was none: the grammar does not go on with the rest
+  }
 }
 
 void GrammarFollower::mask(Tokens text, std::span<float> logits) {
@@ -130,7 +182,8 @@ void GrammarFollower::mask(Tokens text, std::span<float> logits) {
     std::vector<std::pair<int64_t, float>> ends;  // the logits of tokens that end a text, which may come next
     for (const int64_t token : eos_ids_) {
       if (!is_in(token)) continue;
-      const bool may_end = place.phase == Phase::ENDED || (place.phase == Phase::FOLLOWING && automaton.is_complete(place.state));
+      const bool is_free = place.phase == Phase::FREE || place.phase == Phase::REASONING;
+      const bool may_end = is_free || place.phase == Phase::ENDED || (place.phase == Phase::FOLLOWING && automaton.is_complete(place.state));
       ends.emplace_back(token, may_end ? logits[static_cast<size_t>(token)] : NEVER);
     }
     if (place.phase == Phase::ENDED) {
@@ -174,7 +227,8 @@ size_t GrammarFollower::fitting(Tokens text, Tokens proposed) {
     for (; count < proposed.size(); count++) {
       const Place from = places_.back();
       const bool ends = is_eos(proposed[count]);
-      if (from.phase == Phase::ENDED || (ends && (from.phase == Phase::WAITING || !automaton.is_complete(from.state)))) break;
+      if (from.phase == Phase::ENDED || (ends && from.phase == Phase::WAITING)) break;
+      if (ends && from.phase == Phase::FOLLOWING && !automaton.is_complete(from.state)) break;
       if (from.phase == Phase::FOLLOWING) {
         const auto only = forced_tokens(automaton, from.state);
         if (!only.empty() && only.front() != proposed[count]) break;

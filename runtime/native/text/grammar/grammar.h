@@ -1,4 +1,4 @@
-// Answers that fit a JSON schema, or match a regular expression: which tokens may come next.
+// Answers that fit a JSON schema, match a regular expression, or call tools: which tokens may come next.
 //
 //   const auto grammar = hybridge::text::Grammar::json_schema(schema, tokenizer);  // once for a schema
 //   hybridge::text::GrammarFollower follower(grammar, eos_ids);                    // once for a text
@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../answers/form.h"
 #include "../tokenizer.h"
 #include "automaton.h"
 
@@ -29,7 +30,16 @@ class Grammar {
   static std::shared_ptr<Grammar> json_schema(std::string_view schema, std::shared_ptr<const Tokenizer> tokenizer);
   static std::shared_ptr<Grammar> regex(std::string_view pattern, std::shared_ptr<const Tokenizer> tokenizer);
 
-  Grammar(GrammarExpressions expressions, std::shared_ptr<const Tokenizer> tokenizer);
+  // Calls of tools, a JSON list as in OpenAI's API: in a free text in which a form's marks open them, outside of its reasoning; or,
+  // without a form, a text that is one call in JSON.
+  static std::shared_ptr<Grammar> calls(const AnswerForm* form, std::string_view tools, std::shared_ptr<const Tokenizer> tokenizer);
+
+  // The marks of a free text: what the grammar begins after, and those of reasoning. None of the first: it is not free.
+  struct FreeText {
+    Marks opening = {}, reasoning_open = {}, reasoning_close = {};
+  };
+
+  Grammar(GrammarExpressions expressions, std::shared_ptr<const Tokenizer> tokenizer, FreeText free);
 
  private:
   friend class GrammarFollower;
@@ -37,6 +47,7 @@ class Grammar {
   const GrammarExpressions expressions_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const TokenBytes& tokens_;
+  const FreeText free_;
   std::mutex mutex_;
   std::unique_ptr<Automaton> automaton_;
   uint64_t generation_ = 0;  // of the automaton: a new one has other states
@@ -50,7 +61,8 @@ class GrammarFollower {
   // eos_ids: tokens that end a text. start: number of tokens before the text; if left out, those of the first call are.
   GrammarFollower(std::shared_ptr<Grammar> grammar, Tokens eos_ids, std::optional<size_t> start = std::nullopt);
 
-  // Leaves the choice free until the text contains `end`, which ends a reasoning. A blank line and the grammar come behind it.
+  // Leaves the choice free until the text contains `end`, which ends a reasoning. A blank line and the grammar come after it; in a
+  // free text the reasoning's marks are passed.
   void wait_for(std::string end) { awaited_ = std::move(end); }
 
   // Makes the logits minus infinity of all tokens that may not come next; of all tokens, where there is a `failure`.
@@ -66,9 +78,10 @@ class GrammarFollower {
   const std::string& failure() const { return failure_; }
 
  private:
-  enum class Phase : uint8_t { WAITING, FOLLOWING, ENDED };
+  // WAITING: for the awaited text. FREE and REASONING: of a free text.
+  enum class Phase : uint8_t { WAITING, FREE, REASONING, FOLLOWING, ENDED };
 
-  // Where a text is. begin: of WAITING, where to look for the awaited text from.
+  // Where a text is. begin: where to look for marks from, unless it follows the grammar.
   struct Place {
     Phase phase;
     Automaton::State state;
@@ -80,6 +93,7 @@ class GrammarFollower {
   void reach(Tokens text);
   Place start();
   Place next(const Place& from, size_t count);
+  Place look(Phase phase, size_t begin, size_t count);
   bool is_eos(int64_t token) const;
   std::span<const uint32_t> forced_tokens(Automaton& automaton, Automaton::State state) const;
 

@@ -63,16 +63,19 @@ class Reader {
         made_(in, merger_, [this](const std::string& key) { return resolved(key); }) {}
 
   // Adds to `dead` the references that nothing fits: it is to be read again with them.
-  GrammarExpressions read(std::set<std::string>& dead) {
+  template <typename Write>
+  Expression read(std::set<std::string>& dead, Write&& write) {
     const Expression start = in_.add_rule();
-    const Expression body = made_.of(schema(root_, 0));
+    const Expression body = write(made_, schema(root_, 0));
     const auto found = made_.finish(start, body);
     if (found.empty() && body == Expressions::NONE) {
       throw TextError(nothing_.empty() ? "nothing fits it" : "nothing fits the schema at " + *nothing_.begin());
     }
     dead.insert(found.begin(), found.end());
-    return {.all = std::move(in_), .start = start, .item = made_.character()};
+    return start;
   }
+
+  Expression character() const { return made_.character(); }
 
  private:
   // ---- from JSON to choices
@@ -427,17 +430,43 @@ class Reader {
 
 }  // namespace
 
+GrammarExpressions read_json_schemas(
+    std::span<const Json> schemas,
+    const std::function<Expression(Expressions& in, SchemaExpressions& made, size_t place, const Schema& schema)>& write,
+    const std::function<Expression(Expressions& in, std::span<const Expression> written)>& join
+) {
+  std::vector<std::set<std::string>> nothing(schemas.size());
+  for (size_t reading = 0; reading < MOST_READINGS; reading++) {
+    GrammarExpressions found;
+    std::vector<Expression> written;
+    bool is_done = true;
+    for (size_t place = 0; place < schemas.size(); place++) {
+      Reader reader(schemas[place], found.all, nothing[place]);
+      std::set<std::string> dead;
+      written.push_back(reader.read(dead, [&](SchemaExpressions& made, const Schema& schema) {
+        return write(found.all, made, place, schema);
+      }));
+      found.item = reader.character();
+      is_done = is_done && dead.empty();
+      nothing[place].merge(dead);
+    }
+    if (!is_done) continue;
+    found.start = join(found.all, written);
+    return found;
+  }
+  for (const std::set<std::string>& each : nothing) {
+    if (!each.empty()) throw TextError("nothing fits the schema at " + *each.begin());
+  }
+  throw TextError("nothing fits it");
+}
+
 GrammarExpressions read_json_schema(std::string_view json) {
   const JsonDocument document(json);
-  std::set<std::string> nothing;
-  for (size_t reading = 0; reading < MOST_READINGS; reading++) {
-    Expressions expressions;
-    std::set<std::string> dead;
-    GrammarExpressions found = Reader(document.root("the schema"), expressions, nothing).read(dead);
-    if (dead.empty()) return found;
-    nothing.merge(dead);
-  }
-  throw TextError("nothing fits the schema at " + *nothing.begin());
+  const Json root = document.root("the schema");
+  return read_json_schemas(
+      {&root, 1}, [](Expressions&, SchemaExpressions& made, size_t, const Schema& schema) { return made.of(schema); },
+      [](Expressions&, std::span<const Expression> written) { return written[0]; }
+  );
 }
 
 }  // namespace hybridge::text

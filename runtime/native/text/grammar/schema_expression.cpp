@@ -6,6 +6,7 @@
 
 #include "../json.h"
 #include "characters.h"
+#include "regex.h"
 
 namespace hybridge::text {
 namespace {
@@ -29,7 +30,24 @@ SchemaExpressions::SchemaExpressions(Expressions& in, SchemaMerger& merger, Reso
       character_(one_of(CharacterSet::all(), Writing::JSON, in)),
       characters_(in.repeat(character_, 0, Expressions::UNLIMITED)),
       comma_(in.literal(", ")),
-      colon_(in.literal(": ")) {}
+      colon_(in.literal(": ")),
+      json_{
+          .open = in.literal("{"),
+          .close = in.literal("}"),
+          .comma = comma_,
+          .key = [this](const std::string& name) {
+            return is_left_out(name) ? Expressions::NONE : in_.concat(in_.literal(quoted(name)), colon_);
+          },
+          .other_key = [this](Expression names) { return in_.concat(between_quotes(names), colon_); },
+          .value = [this](const std::string*, const SharedSchema& schema) { return of(schema); }} {}
+
+void SchemaExpressions::keep_numbers_finite() { finite_ = read_regex("[^eE]*([eE][+-]?[0-9]{1,2})?", in_); }
+
+void SchemaExpressions::leave_out(std::string text) {
+  const Expression anything = in_.repeat(in_.byte(0, 255), 0, Expressions::UNLIMITED);
+  allowed_ = in_.complement(in_.concat(anything, in_.concat(in_.literal(text), anything)));
+  left_out_ = std::move(text);
+}
 
 std::vector<std::string> SchemaExpressions::finish(Expression start, Expression body) {
   in_.define(start, body);
@@ -72,10 +90,15 @@ Expression SchemaExpressions::of(const Choice& choice) {
     case Type::REFERENCE: return rule(choice.literals->front());
     case Type::NOTHING: return in_.literal("null");
     case Type::BOOLEAN: return choice.literals ? named(choice) : in_.either(in_.literal("true"), in_.literal("false"));
-    case Type::NUMBER: return choice.literals ? named(choice) : numbers(choice.range, in_);
+    case Type::NUMBER: {
+      if (choice.literals) return named(choice);
+      const Expression all = numbers(choice.range, in_);
+      const Expression finite = finite_ == Expressions::NONE ? all : in_.both({all, finite_});
+      return in_.is_alive(finite) ? finite : Expressions::NONE;
+    }
     case Type::STRING: return string(choice);
     case Type::ARRAY: return choice.contained.empty() ? array(choice) : array_that_contains(choice);
-    case Type::OBJECT: return object(choice);
+    case Type::OBJECT: return object(choice, json_);
   }
   return Expressions::NONE;
 }
@@ -93,6 +116,7 @@ Expression SchemaExpressions::named(const Choice& choice) {
   std::vector<std::string_view> texts;
   std::vector<Expression> values;
   for (const std::string& each : *choice.literals) {
+    if (is_left_out(each)) continue;
     if (choice.type != Type::STRING || each.find('\\') == std::string::npos) texts.push_back(each);
     else values.push_back(between_quotes(spellings(JsonDocument(each).root("the value").string(), in_)));
   }
@@ -113,6 +137,7 @@ Expression SchemaExpressions::any() {
 Expression SchemaExpressions::inner_string(const Choice& choice) {
   if (choice.count.least > choice.count.most) return Expressions::NONE;
   std::vector<Expression> parts = choice.patterns;
+  if (allowed_ != Expressions::NONE) parts.push_back(allowed_);
   const Expression length = in_.repeat(character_, choice.count.least, choice.count.most);
   if (length != characters_ || parts.empty()) parts.push_back(length);
   const Expression inner = in_.both(std::move(parts));
@@ -220,7 +245,19 @@ Expression SchemaExpressions::array_that_contains(const Choice& choice) {
   return in_.concat(in_.literal("["), in_.concat(next[0], in_.literal("]")));
 }
 
-Expression SchemaExpressions::object(const Choice& choice) {
+Expression SchemaExpressions::objects(const Schema& schema) { return objects(schema, json_); }
+
+Expression SchemaExpressions::objects(const Schema& schema, const ObjectWriting& writing) {
+  std::vector<Expression> choices;
+  for (const Choice& each : merger_.resolved(schema)) {
+    if (each.type == Type::OBJECT) choices.push_back(object(each, writing));
+  }
+  return in_.either(std::move(choices));
+}
+
+Schema SchemaExpressions::resolved(const SharedSchema& schema) { return merger_.resolved(schema == nullptr ? Schema{Choice{}} : *schema); }
+
+Expression SchemaExpressions::object(const Choice& choice, const ObjectWriting& writing) {
   if (choice.count.least > choice.count.most) return Expressions::NONE;
   const std::unordered_set<std::string_view> required(choice.required.begin(), choice.required.end());
   std::unordered_set<std::string_view> names;
@@ -229,12 +266,12 @@ Expression SchemaExpressions::object(const Choice& choice) {
   uint32_t needed = 0;
   const auto add = [&](const std::string& name, const SharedSchema& schema) {
     const bool is_required = required.contains(name);
-    const Expression value = of(schema);
+    const Expression value = writing.value(&name, schema);
     names.insert(name);
     taken.push_back(spellings(name, in_));
     needed += is_required;
     if (value == Expressions::NONE && !is_required) return;
-    members.push_back({in_.concat(in_.literal(quoted(name)), in_.concat(colon_, value)), is_required});
+    members.push_back({in_.concat(writing.key(name), value), is_required});
   };
   for (const Property& each : choice.properties) add(each.name, each.schema);
   for (const std::string& each : choice.required) {
@@ -242,15 +279,16 @@ Expression SchemaExpressions::object(const Choice& choice) {
   }
   const bool is_bounded = choice.count.most != Expressions::UNLIMITED;
   if (needed > choice.count.most) return Expressions::NONE;
-  const Expression other = unnamed_members(choice, taken);
+  const auto enclosed = [&](Expression inner) { return in_.concat(writing.open, in_.concat(inner, writing.close)); };
+  const Expression other = unnamed_members(choice, taken, writing);
   if ((choice.count.least > 1 || is_bounded) && needed < members.size() && choice.count.most != 0) {
-    return in_.concat(in_.literal("{"), in_.concat(counted_members(members, other, choice.count), in_.literal("}")));
+    return enclosed(counted_members(in_, members, writing.comma, other, choice.count));
   }
   const uint32_t least = needed < members.size() ? 0 : choice.count.least - std::min(needed, choice.count.least);
   const uint32_t most = is_bounded ? choice.count.most - needed : Expressions::UNLIMITED;
   if (most == 0) std::erase_if(members, [](const Member& each) { return !each.is_required; });
 
-  const Expression further = in_.concat(comma_, other);
+  const Expression further = in_.concat(writing.comma, other);
   Expression with = in_.repeat(further, least, most);  // what may follow, where something is before it
   const Expression first = in_.concat(other, in_.repeat(further, least > 0 ? least - 1 : 0, most == Expressions::UNLIMITED ? most : most - std::min(most, 1u)));
   Expression without = most == 0 ? Expressions::NONE : first;
@@ -260,48 +298,51 @@ Expression SchemaExpressions::object(const Choice& choice) {
     const auto& [text, is_required] = members[place - 1];
     if (is_required) beginnings.clear();
     beginnings.push_back(in_.concat(text, with));
-    const Expression joined = in_.concat(comma_, text);
+    const Expression joined = in_.concat(writing.comma, text);
     with = in_.concat(is_required ? joined : in_.optional(joined), with);
   }
-  return in_.concat(in_.literal("{"), in_.concat(in_.either(std::move(beginnings)), in_.literal("}")));
+  return enclosed(in_.either(std::move(beginnings)));
 }
 
 // Members of which some may be left out, where all of them are counted, and others after them.
-Expression SchemaExpressions::counted_members(const std::vector<Member>& members, Expression other, const Count& count) {
+Expression SchemaExpressions::counted_members(
+    Expressions& in, const std::vector<Member>& members, Expression comma, Expression other, const Count& count
+) {
   const auto [least, most] = count;
   const bool is_bounded = most != Expressions::UNLIMITED;
   const uint32_t cap = std::min<uint32_t>(std::max(is_bounded ? most : least, 1u), static_cast<uint32_t>(members.size()));
   if ((cap + 1) * members.size() * members.size() > MOST_STATES * 64) refuse();
-  const Expression further = in_.concat(comma_, other);
+  const Expression further = in.concat(comma, other);
   std::vector<Expression> rest(cap + 1);  // what comes after so many members
   for (uint32_t before = 0; before <= cap; before++) {
     const uint32_t needed = minus(least, before), room = minus(most, before);
     if (before > 0) {
-      rest[before] = in_.repeat(further, needed, room);
+      rest[before] = in.repeat(further, needed, room);
       continue;
     }
-    const Expression all = in_.concat(other, in_.repeat(further, minus(needed, 1), minus(room, 1)));
-    rest[0] = needed > 0 ? all : in_.optional(all);
+    const Expression all = in.concat(other, in.repeat(further, minus(needed, 1), minus(room, 1)));
+    rest[0] = needed > 0 ? all : in.optional(all);
   }
   for (size_t place = members.size(); place > 0; place--) {
     const auto& [text, is_required] = members[place - 1];
     for (uint32_t before = 0; before <= cap; before++) {  // the counts above still are those of the next place
       const bool has_room = before < most;
       const Expression after = rest[std::min(before + 1, cap)];
-      const Expression with = has_room ? in_.concat(before > 0 ? comma_ : Expressions::EMPTY, in_.concat(text, after)) : Expressions::NONE;
-      rest[before] = is_required ? with : in_.either(with, rest[before]);
+      const Expression with = has_room ? in.concat(before > 0 ? comma : Expressions::EMPTY, in.concat(text, after)) : Expressions::NONE;
+      rest[before] = is_required ? with : in.either(with, rest[before]);
     }
   }
   return rest[0];
 }
 
 // A property whose name is none of those that are taken. Names are apart by the patterns that they match.
-Expression SchemaExpressions::unnamed_members(const Choice& choice, const std::vector<Expression>& taken) {
+Expression SchemaExpressions::unnamed_members(const Choice& choice, const std::vector<Expression>& taken, const ObjectWriting& writing) {
   struct Names {
     std::vector<Expression> matched, others;
     SharedSchema schema;
   };
   std::vector<Expression> all = {characters_}, members;
+  if (allowed_ != Expressions::NONE) all.push_back(allowed_);
   if (!taken.empty()) all.push_back(in_.complement(in_.either(taken)));
   const auto is_alive = [&](std::vector<Expression> parts, const std::vector<Expression>& matched) {
     parts.insert(parts.end(), matched.begin(), matched.end());
@@ -335,9 +376,9 @@ Expression SchemaExpressions::unnamed_members(const Choice& choice, const std::v
     }
     if (!apart.empty()) parts.push_back(in_.complement(in_.either(std::move(apart))));
     const SharedSchema& schema = each.matched.empty() ? choice.others : each.schema;
-    if (schema != nullptr && schema->empty()) continue;
+    if (schema == nullptr ? !writing.has_free : schema->empty()) continue;
     const Expression name = in_.both(std::move(parts));
-    if (in_.is_alive(name)) members.push_back(in_.concat(between_quotes(name), in_.concat(colon_, of(schema))));
+    if (in_.is_alive(name)) members.push_back(in_.concat(writing.other_key(name), writing.value(nullptr, schema)));
   }
   return in_.either(std::move(members));
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -14,6 +15,16 @@
 
 namespace hybridge::text {
 
+// How an object is written. key: what is before the value of a property, value: its value and what ends it. other_key: the key of
+// properties that the schema does not name, by their names as JSON writes them between quotation marks; their `name` is null.
+struct ObjectWriting {
+  Expression open, close, comma;
+  std::function<Expression(const std::string& name)> key;
+  std::function<Expression(Expression names)> other_key;
+  std::function<Expression(const std::string* name, const SharedSchema& schema)> value;
+  bool has_free = true;  // properties of which the schema says nothing are written
+};
+
 // Writes schemas as expressions; a reference is a rule of its own, which `finish` defines.
 class SchemaExpressions {
  public:
@@ -22,6 +33,21 @@ class SchemaExpressions {
   SchemaExpressions(Expressions& in, SchemaMerger& merger, Resolve resolve);
 
   Expression of(const Schema& schema);
+  Expression of(const SharedSchema& schema);
+  Expression of(const Choice& choice);
+
+  // Returns the objects that fit a schema, in JSON or another writing.
+  Expression objects(const Schema& schema);
+  Expression objects(const Schema& schema, const ObjectWriting& writing);
+
+  // Returns the choices with the types of ANY and the schemas of references; null is any.
+  Schema resolved(const SharedSchema& schema);
+
+  // From here on numbers have exponents of at most two digits: readers make infinity of larger ones.
+  void keep_numbers_finite();
+
+  // From here on no string or name contains a text.
+  void leave_out(std::string text);
 
   // Returns the strings that fit a schema, between their quotation marks.
   Expression strings(const Schema& schema);
@@ -40,8 +66,6 @@ class SchemaExpressions {
     bool is_required;
   };
 
-  Expression of(const SharedSchema& schema);
-  Expression of(const Choice& choice);
   Expression named(const Choice& choice);
   Expression any();
   Expression rule(const std::string& key);
@@ -49,16 +73,19 @@ class SchemaExpressions {
   Expression string(const Choice& choice);
   Expression array(const Choice& choice);
   Expression array_that_contains(const Choice& choice);
-  Expression object(const Choice& choice);
-  Expression counted_members(const std::vector<Member>& members, Expression other, const Count& count);
-  Expression unnamed_members(const Choice& choice, const std::vector<Expression>& taken);
+  Expression object(const Choice& choice, const ObjectWriting& writing);
+  static Expression counted_members(Expressions& in, const std::vector<Member>& members, Expression comma, Expression other, const Count& count);
+  Expression unnamed_members(const Choice& choice, const std::vector<Expression>& taken, const ObjectWriting& writing);
+  bool is_left_out(std::string_view text) const { return !left_out_.empty() && text.find(left_out_) != text.npos; }
   Expression between_quotes(Expression inner) { return in_.concat(in_.literal("\""), in_.concat(inner, in_.literal("\""))); }
 
   Expressions& in_;
   SchemaMerger& merger_;
   Resolve resolve_;
   const Expression character_, characters_, comma_, colon_;
-  Expression any_ = Expressions::NONE;
+  const ObjectWriting json_;
+  Expression any_ = Expressions::NONE, finite_ = Expressions::NONE, allowed_ = Expressions::NONE;
+  std::string left_out_;
   std::map<std::string, Expression> rules_;  // by key
   std::vector<std::string> pending_;
   std::unordered_map<const Schema*, std::pair<SharedSchema, Expression>> known_;
