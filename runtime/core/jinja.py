@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from ctypes import POINTER, byref, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_size_t, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,23 +32,20 @@ class TemplateError(Exception):
 class JinjaTemplate:
     """A template that was read, or those of a model. Threads may share it; one at a time renders by it."""
 
-    def __init__(self, text: str) -> None:
-        """Read a template. Raises TemplateError."""
-        handle, data = Handle(), utf8(text)
-        _check("template_open", load().hybridge_template_open(data, len(data), byref(handle)))
-        self._take(handle)
+    def __init__(self, source: str | Path) -> None:
+        """Read a template, or the templates of an artifact's folder and its special tokens.
 
-    @classmethod
-    def of(cls, folder: Path) -> JinjaTemplate:
-        """Read the templates of an artifact's folder, and its special tokens. Raises ArtifactError for one that is damaged."""
-        made, handle = cls.__new__(cls), Handle()
-        run("template_read", CText("the path", os.fsencode(folder)), byref(handle))
-        made._take(handle)
-        return made
-
-    def _take(self, handle: c_uint64) -> None:
-        self.handle, self._lock = handle, threading.Lock()
-        weakref.finalize(self, load().hybridge_template_close, handle)
+        Raises:
+            TemplateError: the template has an error in its syntax.
+            ArtifactError: the folder's files are damaged.
+        """
+        self.handle, self._lock = Handle(), threading.Lock()
+        if isinstance(source, Path):
+            run("template_read", CText("the path", os.fsencode(source)), byref(self.handle))
+        else:
+            data = utf8(source)
+            _check("template_open", load().hybridge_template_open(data, len(data), byref(self.handle)))
+        weakref.finalize(self, load().hybridge_template_close, self.handle)
 
     def render(self, variables: Mapping[str, Any], now: str | None = None) -> RenderedChat:
         """Return the text for ``variables``, and the parts of it that come from them.

@@ -39,6 +39,7 @@ DOCUMENTED = frozenset(
             "packaging.requirements",
             "pydantic",
             "pydantic.dataclasses",
+            "pydantic_core",
             "typer",
         ),
         *("llguidance", "uvicorn", "starlette.applications", "starlette.exceptions", "starlette.middleware"),

@@ -33,9 +33,11 @@ from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.programs import TextProgram
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.text.answers import CoreFormat
 from hybridge.runtime.text.chat_template import Message, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
+from hybridge.runtime.text.grammars import Grammars
 
 BYTES = Tokenizer.from_file(EMBEDDED / "tokenizer.json")
 THINKING = """
@@ -517,7 +519,7 @@ def test_templates_and_special_tokens_of_a_folder(tmp_path: Path, name: str) -> 
     files, wanted = FOLDERS[name]
     for file, content in files.items():
         (tmp_path / file).write_text(content if isinstance(content, str) else json.dumps(content))
-    chat = Chat.over(fresh_session(), BYTES, JinjaTemplate.of(tmp_path))
+    chat = Chat.over(fresh_session(), BYTES, JinjaTemplate(tmp_path))
     chat.send("a", lambda *_: None, options(1))
     assert turns_of(chat)[-1].rendered == wanted
 
@@ -532,7 +534,7 @@ def test_special_tokens_of_any_name_are_the_models_own(tmp_path: Path) -> None:
     own = Tokenizer(json.dumps({**vocabulary, "added_tokens": added}).encode())
     (tmp_path / "chat_template.jinja").write_text("{{ image }}{{ messages[-1].content }}")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"extra_special_tokens": {"image": "<image>"}}))
-    chat = Chat.over(fresh_session(), own, JinjaTemplate.of(tmp_path))
+    chat = Chat.over(fresh_session(), own, JinjaTemplate(tmp_path))
     chat.send("<image>", lambda *_: None, options(1))
     assert tokens_of(chat)[:2] == [1, 0]
 
@@ -555,7 +557,7 @@ def test_a_folder_without_a_template_that_can_be_read_says_why(tmp_path: Path, n
     for file, content in files.items():
         (tmp_path / file).write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(ArtifactError, match=why):
-        Chat.over(fresh_session(), BYTES, JinjaTemplate.of(tmp_path))
+        Chat.over(fresh_session(), BYTES, JinjaTemplate(tmp_path))
 
 
 VARIABLES: dict[str, tuple[dict[str, Any], str]] = {
@@ -696,6 +698,18 @@ def test_what_does_not_fit_the_calls_is_refused_and_changes_nothing() -> None:
     chat.give_results(["wet"], lambda *_: None, options())
     with pytest.raises(UsageError, match="calls no tool"):
         chat.give_results(["wet"], lambda *_: None, options())
+
+
+def test_a_call_fits_the_tools_schema_by_a_grammar_of_calls() -> None:
+    schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {**schema, "required": ["city"]}}}
+    grammar = Grammars(BYTES, 260, [END]).calls([tool], CoreFormat.named("hermes"))
+    chat = calling('Well: <tool_call>{"name": "whether", "arguments": {"city": 5}}</tool_call>')
+    chat.send("Where?", lambda *_: None, options(200, grammar=grammar.handle))
+    assert chat.messages[-1]["content"].startswith("Well:")
+    (call,) = chat.messages[-1]["tool_calls"]
+    assert call["function"]["name"] == "weather"
+    assert call["function"]["arguments"]["city"] in ("Oslo", "Rome")
 
 
 def test_a_call_that_is_cut_off_is_none() -> None:

@@ -38,7 +38,7 @@ def opened(request: pytest.FixtureRequest, name: str) -> TextModel:
 
 
 def chat_of(model: TextModel) -> Chat:
-    return Chat.over(model.session, model.tokenizer, JinjaTemplate.of(model.artifact.folder), "Be brief.")
+    return Chat.over(model.session, model.tokenizer, JinjaTemplate(model.artifact.folder), "Be brief.")
 
 
 def said(chat: Chat, text: str, *pictures: Picture) -> str:
