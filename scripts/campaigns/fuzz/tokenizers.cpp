@@ -71,7 +71,7 @@ std::string answer_chat(std::string_view file, std::string_view text) {
     return "accepted";
   } catch (const TextError& error) {
     try {
-      (void)ChatLog::from_json(json);
+      (void)ChatLog::from_json(file);
     } catch (const TextError&) {
     }
     return refused(error);
