@@ -19,7 +19,7 @@ from hybridge.runtime.cli.chat import Terminal
 from hybridge.runtime.core.drafters import Context, PromptLookup, Proposal
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
-from hybridge.runtime.text.answers import AnswerSplitter, CoreFormat
+from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, CoreFormat
 from hybridge.runtime.text.chat_template import Message, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
@@ -307,19 +307,32 @@ def test_what_a_function_of_python_raises_comes_out(name: str) -> None:
 FORGETFUL = scripted.TEMPLATE.replace("message.reasoning_content", "false")
 
 
-def thoughtful(template: str = scripted.TEMPLATE) -> Conversation:
-    """A conversation with a model that thinks "hm" and says "yes"."""
-    model = scripted.speaking(lambda prompt: "<think>\nhm\n</think>\n\nyes")
+THOUGHTS = "<think>\nhm\n</think>\n\nyes"
+
+
+def thoughtful(template: str = scripted.TEMPLATE, answer: str = THOUGHTS, form: AnswerFormat | None = None) -> Conversation:
+    """A conversation with a model that thinks "hm" and says "yes", in a form or else in that of the template."""
+    model = scripted.speaking(lambda prompt: answer)
     options = ExportOptions(max_seq_len=900, verify_len=4, snapshot_slots=2)
     session = Session.over(TextProgram(model), ModelDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
-    form = CoreFormat.find(template, BYTES)
+    form = form or CoreFormat.find(template, BYTES)
     assert form is not None
     splitter = AnswerSplitter(BYTES, lambda prompt: form.answer(prompt, ()))
     return Conversation(session, BYTES, lambda messages: render(template, messages, {}), GenerationSettings(splitter=splitter))
 
 
-def test_reasoning_is_no_part_of_an_answer() -> None:
-    conversation, thoughts = thoughtful(), list[str]()
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("hermes", THOUGHTS),
+        ("gemma4", "<|channel>thought\nhm\n<channel|>yes"),
+        ("mistral", "[THINK]hm[/THINK]yes"),
+        ("solar", "<|think|>hm<|end|><|begin|>assistant<|content|>yes<|end|>"),
+        ("harmony", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>"),
+    ],
+)
+def test_reasoning_is_no_part_of_an_answer(name: str, answer: str) -> None:
+    conversation, thoughts = thoughtful(answer=answer, form=CoreFormat.named(name)), list[str]()
     assert conversation.say("hello", lambda _, reasoning: thoughts.append(reasoning)) == "yes"
     assert "".join(thoughts) == "hm"
     assert conversation.messages[-1] == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
