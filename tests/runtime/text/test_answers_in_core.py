@@ -190,6 +190,22 @@ def test_other_families_and_what_is_around_calls(core: Program, form: str, text:
         assert core.read(form, cut(text, range(size, len(text), size))) == answer
 
 
+MENTIONS = {
+    "glm": "<|user|>\nWhat does <think> mean?<|assistant|>\n",
+    "mistral": "[INST] What does [THINK] mean? [/INST]",
+    "thinking": "<|User|>What does <think> mean?<|Assistant|>",
+    "gemma4": "<|turn>user\n<|channel>thought<turn|>\n<|turn>model\n",
+    "hermes": "<|im_start|>user\n<think>?<|im_end|>\n<|im_start|>assistant\n",
+}
+
+
+@pytest.mark.parametrize("form", MENTIONS)
+def test_a_mark_in_a_question_begins_no_reasoning(core: Program, form: str) -> None:
+    assert core.read(form, ["Hello."], MENTIONS[form]) == ("Hello.", "", [])
+    begun = "<|channel>thought\n" if form == "gemma4" else "<think>\n"
+    assert core.read(form, ["Hello."], MENTIONS[form] + begun) == ("", "Hello.", [])
+
+
 CUT = {
     "qwen-xml": "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n<parameter=b>\ny\n</parameter>\n</function>",
     "glm": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>x</arg_value>\n</tool_call>",

@@ -47,8 +47,8 @@ void AnswerParser::begin_prompt(std::string_view prompt) {
   if (answer > 0) {
     text_ = prompt.substr(answer);
     if (form_.has_channels) enter(Part::HEADER);
-  } else if (const auto [thought, after] = last_of(form_.reasoning_open, prompt); after > 0) {
-    text_ = prompt.substr(thought);
+  } else if (const auto [thought, after] = last_of(form_.reasoning_open, prompt); trimmed(prompt.substr(after)).empty()) {
+    text_ = prompt.substr(std::min(thought, prompt.size()));  // earlier ones are in what people wrote
   }
   advance(false);
   const auto [close, end] = last_of(form_.reasoning_close, prompt);
