@@ -37,10 +37,10 @@ DEFINITIONS = {
     "Point": {"type": "object", "properties": {"x": {"type": "integer"}}},
 }
 TYPED: list[tuple[str, dict[str, Any], str, Any]] = [
-    ("Optional[Literal]", {"anyOf": [{"enum": ["c", "f"], "type": "string"}, {"type": "null"}]}, '"c"', "c"),
-    ("Optional[Enum]", {"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]}, '"f"', "f"),
-    ("Literal | int", {"anyOf": [{"const": "auto", "type": "string"}, {"type": "integer"}]}, '"auto"', "auto"),
-    ("a word or null", {"enum": ["edit", None]}, '"edit"', "edit"),
+    ("Optional[Literal]", {"anyOf": [{"enum": ["c", "f"], "type": "string"}, {"type": "null"}]}, "c", "c"),
+    ("Optional[Enum]", {"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]}, "f", "f"),
+    ("Literal | int", {"anyOf": [{"const": "auto", "type": "string"}, {"type": "integer"}]}, "auto", "auto"),
+    ("a word or null", {"enum": ["edit", None]}, "edit", "edit"),
     ("null", {"enum": ["edit", None]}, "null", None),
     ("Optional[Model]", {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]}, '{"x": 1}', {"x": 1}),
     ("const", {"const": 3}, "3", 3),
@@ -123,7 +123,7 @@ FAMILIES: list[tuple[str, str, str, str, list[Any]]] = [
     ("mistral", '[THINK]hm[/THINK]A[TOOL_CALLS]f[ARGS]{"a": "}"}[TOOL_CALLS]f[ARGS]{}', "A", "hm",
      [("f", {"a": "}"}), ("f", {})]),
     ("nemotron", '<TOOLCALL>[{"name": "f", "arguments": {"a": 1}}]</TOOLCALL>', "", "", [("f", {"a": 1})]),
-    ("jamba", '<tool_calls>[\n{"name": "f", "arguments": "{\\"a\\": 1}"}\n]</tool_calls>', "", "", [("f", {"a": 1})]),
+    ("jamba", '<tool_calls>[{"name": "f", "arguments": {"a": 1}}]</tool_calls>', "", "", [("f", {"a": 1})]),
     ("deepseek", "<think>\nhm</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
      '{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', "", "hm", [("f", {"a": 1})]),
     ("hermes", 'A \n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n\nB', "A \n\n\nB", "", [("f", {})]),
