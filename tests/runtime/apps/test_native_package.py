@@ -93,7 +93,7 @@ def test_the_example_says_what_is_wrong(kernels_artifact: Path, tmp_path: Path) 
     for words, code, why in (
         ([], 2, "usage"),
         ([tmp_path], 1, "manifest.json is missing"),
-        ([kernels_artifact], 1, "has no chat template"),
+        ([kernels_artifact], 1, "there is no chat template"),
     ):
         done = subprocess.run([program, *words], capture_output=True, text=True, check=False, timeout=60)
         assert (done.returncode, done.stdout) == (code, "")
