@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
-from pydantic_core import PydanticCustomError
 
 from hybridge.cache.errors import CapacityError, HybridgeError
 
@@ -121,13 +120,13 @@ ContentPart = Annotated[TextContent | ImageContent, Field(discriminator="type")]
 
 
 def _check_object(text: str) -> str:
-    """Return the text of a JSON object. Raises PydanticCustomError for any other text."""
+    """Return the text of a JSON object. Raises ValueError for any other text."""
     try:
         is_object = isinstance(json.loads(text or "{}"), dict)
     except (ValueError, RecursionError):
         is_object = False
     if not is_object:
-        raise PydanticCustomError("json_object", "it must be the text of a JSON object, such as {}")
+        raise ValueError("it must be the text of a JSON object, such as {}")
     return text or "{}"
 
 
@@ -336,9 +335,8 @@ def parse(kind: type[Request], body: bytes) -> Request:
     except ValidationError as error:
         first = max(error.errors(), key=lambda each: len(each["loc"]))  # of alternative types the one that fitted deepest
         where = ".".join(part for part in map(str, first["loc"]) if "[" not in part)[:200]  # without names of types
-        raise invalid(
-            f"{where}: {first['msg']}" if where else f"the body is no JSON object: {first['msg']}", where or None
-        ) from None
+        said = first["msg"].removeprefix("Value error, ")
+        raise invalid(f"{where}: {said}" if where else f"the body is no JSON object: {said}", where or None) from None
     for name, value in (request.model_extra or {}).items():
         check_extra(name, value)
     return request

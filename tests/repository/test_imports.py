@@ -39,7 +39,6 @@ DOCUMENTED = frozenset(
             "packaging.requirements",
             "pydantic",
             "pydantic.dataclasses",
-            "pydantic_core",
             "typer",
         ),
         *("llguidance", "uvicorn", "starlette.applications", "starlette.exceptions", "starlette.middleware"),
