@@ -26,7 +26,7 @@ from hybridge.runtime.artifacts.options import (
 from hybridge.runtime.files import read_regular
 
 FORMAT_VERSION, PROGRAM_VERSION = 4, 3
-"""Of the folder, and of the methods of model.pte."""
+"""Versions of the folder's format, and of the methods in model.pte."""
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT = "model.onnx", "model.onnx.data", "commit.onnx"

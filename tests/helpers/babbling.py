@@ -12,6 +12,7 @@ from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.chat import OpenChat
 from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.runtime.core.interface import GenerationStruct
 from hybridge.runtime.core.programs import ModelDescription, TextProgram
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import render
@@ -74,3 +75,15 @@ def tokens_of(conversation: OpenChat) -> list[int]:
     """All tokens of a conversation; the session has not read the last one of an answer."""
     tokens: list[int] = json.loads(conversation.note)["tokens"]
     return tokens
+
+
+def options(count: int = 25, **further: Any) -> GenerationStruct:
+    """The options of an answer of the core."""
+    return GenerationStruct(max_new_tokens=count, **further)
+
+
+def told(ask: Callable[..., Any], *words: Any, **named: Any) -> str:
+    """The content of the answer that ``ask`` gives: a chat's ``send`` or ``retry``."""
+    pieces: list[str] = []
+    ask(*words, lambda content, reasoning: pieces.append(content), options(), **named)
+    return "".join(pieces)

@@ -58,7 +58,8 @@ std::string described(const AnswerForm& form) {
          member("content_lead", to_json(form.content_lead)) + member("reasoning_open", list(form.reasoning_open)) +
          member("reasoning_close", list(form.reasoning_close)) + member("syntax", to_json(SYNTAXES[static_cast<int>(calls.syntax)])) +
          member("call_open", list(calls.open)) + member("item_open", to_json(calls.item_open)) +
-         member("has_channels", boolean(form.has_channels)) + member("has_grammar", boolean(calls.has_grammar)) + to_json("looked_for") + ": " + to_json(looked_for(form)) + "}";
+         member("has_channels", boolean(form.has_channels)) + member("has_grammar", boolean(calls.has_grammar)) +
+         to_json("looked_for") + ": " + to_json(looked_for(form)) + "}";
 }
 
 std::string written(const std::vector<AnswerEvent>& events) {

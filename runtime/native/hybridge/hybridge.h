@@ -544,8 +544,9 @@ hybridge_status hybridge_grammar_calls(
 );
 
 // The same grammar with a beginning and an end of its own; both handles are closed. after: a text such as the end of a reasoning; up
-// to it any token may come that does not end the text, after it a blank line and the grammar. Empty: the
-// grammar begins at once. In a text that is free up to a call, `after` ends the reasoning that the prompt has begun. eos_ids: the tokens that end a text, in place of the model's; the model's if there are none.
+// to it any token may come that does not end the text, after it a blank line and the grammar. Empty: the grammar begins at once. In a
+// text that is free up to a call, `after` ends the reasoning that the prompt has begun. eos_ids: the tokens that end a text, in place
+// of the model's; the model's if there are none.
 hybridge_status hybridge_grammar_with(
     hybridge_grammar grammar, const char* after, size_t size, const int64_t* eos_ids, size_t eos_count, hybridge_grammar* with
 );

@@ -189,15 +189,19 @@ const ChatTemplates::Named& ChatTemplates::chosen(bool has_tools) const {
 jinja::Text ChatTemplates::render(std::string_view variables, bool has_tools, jinja::RenderOptions options) const {
   if (!options.now) options.now = local_time();
   options.own = special_;
-  check(has_tools);
-  const std::lock_guard lock(rendering_);
-  return chosen(has_tools).read->render(variables, options);
+  const std::lock_guard lock(reading_);
+  return read(has_tools).render(variables, options);
 }
 
-void ChatTemplates::check(bool has_tools) const {
+void ChatTemplates::check() const {
+  const std::lock_guard lock(reading_);
+  (void)read(false);
+}
+
+const jinja::Template& ChatTemplates::read(bool has_tools) const {
   const Named& named = chosen(has_tools);
-  const std::lock_guard lock(rendering_);
   if (!named.read) named.read.emplace(named.source);
+  return *named.read;
 }
 
 bool ChatTemplates::reads(std::string_view variable, bool has_tools) const {
@@ -242,7 +246,7 @@ ModelTemplate::ModelTemplate(
   if (has_tools) {
     tools_ = std::make_shared<const ToolSchemas>(tools);
     if (tools_->empty()) throw TextError("the tools are an empty list: leave them out");
-    if (!templates_->reads("tools", true) || form_ == nullptr || (form_->calls.open.empty() && !form_->has_channels)) {
+    if (!templates_->reads("tools", true) || form_ == nullptr || form_->calls.open.empty()) {
       throw TextError("the model's chat template knows no tools, or it writes their calls in a form that is not known: leave them out");
     }
   }

@@ -37,8 +37,8 @@ class ChatTemplates {
   // exists, or else by the default one. Throws TextError.
   jinja::Text render(std::string_view variables, bool has_tools, jinja::RenderOptions options) const;
 
-  // Throws TextError with the line of an error in the template's syntax, or if there is no template.
-  void check(bool has_tools = false) const;
+  // Throws TextError with the line of an error in the default template's syntax, or if there is none.
+  void check() const;
 
   // Whether the template reads a variable of this name; one with an error reads nothing.
   bool reads(std::string_view variable, bool has_tools = false) const;
@@ -63,11 +63,12 @@ class ChatTemplates {
   };
 
   const Named& chosen(bool has_tools) const;
+  const jinja::Template& read(bool has_tools) const;  // under the lock
   void add(std::string_view name, std::string_view source);
 
   std::map<std::string, Named, std::less<>> templates_;
   std::string special_ = "{}";  // the tokens by name, as JSON
-  mutable std::mutex rendering_;
+  mutable std::mutex reading_;  // and rendering, of which there is one at a time
 };
 
 // The chat template of a model as a conversation uses it.

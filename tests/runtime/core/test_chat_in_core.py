@@ -17,7 +17,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import torch
-from babbling import END, TEMPLATE, babble, fresh_session, tokens_of, turns_of
+from babbling import END, TEMPLATE, babble, fresh_session, options, tokens_of, told, turns_of
 from hypothesis import HealthCheck, given, settings
 from public_folders import CHAT_TEMPLATES
 from template_oracle import reference
@@ -33,11 +33,9 @@ from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.programs import TextProgram
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import CoreFormat
 from hybridge.runtime.text.chat_template import Message, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
-from hybridge.runtime.text.grammars import Grammars
 
 BYTES = Tokenizer.from_file(EMBEDDED / "tokenizer.json")
 THINKING = """
@@ -56,16 +54,6 @@ TEMPLATES = sorted(path.stem for path in CHAT_TEMPLATES.glob("*.jinja"))
 
 
 PLAIN = JinjaTemplate(TEMPLATE)
-
-
-def options(count: int = 25, **further: Any) -> GenerationStruct:
-    return GenerationStruct(max_new_tokens=count, **further)
-
-
-def told(ask: Callable[..., Any], *words: Any, **named: Any) -> str:
-    pieces: list[str] = []
-    ask(*words, lambda content, reasoning: pieces.append(content), options(), **named)
-    return "".join(pieces)
 
 
 def saying(answer: str, opening: bytes = b"") -> Callable[[tuple[int, ...]], Tensor]:
@@ -584,150 +572,3 @@ def test_variables_are_the_templates() -> None:
     assert turns_of(chat)[-1].rendered == "löwa"
     with pytest.raises(UsageError, match="refuses this conversation: no 'x' here"):
         Chat.over(fresh_session(), BYTES, JinjaTemplate("{{ raise_exception(\"no 'x' here\") }}"))
-
-
-# Tools
-
-WEATHER = {
-    "type": "function",
-    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
-}
-CALLING = (
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
-    "<tool_call>{{ c.function|tojson }}</tool_call>{% endfor %}</>\n{% endfor %}"
-    "{{ tools[0].function.name }}\nassistant\n{{ '' }}"
-)
-ONE = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
-TWO = f"Both. {ONE}" + '<tool_call>{"name": "weather", "arguments": {"city": "Rom\u00e4"}}</tool_call>'
-
-
-def in_order(*answers: str) -> Callable[[tuple[int, ...]], Tensor]:
-    """A model that says one answer after the other."""
-
-    def say(text: tuple[int, ...]) -> Tensor:
-        logits = torch.full((260,), -10.0)
-        prompt, _, so_far = bytes(token for token in text if token < 256).rpartition(b"\nassistant\n")
-        rest = answers[prompt.count(b"<assistant>")].encode()[len(so_far) :]
-        logits[rest[0] if rest else END] = 10.0
-        return logits
-
-    return say
-
-
-def calling(*answers: str, template: str = CALLING) -> Chat:
-    program = TextProgram(in_order(*(each.replace(".", "!") for each in answers)))
-    return Chat.over(fresh_session(max_seq_len=2000, program=program), BYTES, JinjaTemplate(template), tools=[WEATHER])
-
-
-def test_tools_are_called_and_answered() -> None:
-    chat = calling(TWO, ONE, "Rain!")
-    chat.send("Where does it rain?", lambda *_: None, options(200))
-    asked, answered = chat.messages
-    assert asked == {"role": "user", "content": "Where does it rain?"}
-    assert answered["content"] == "Both!"
-    assert [(each["function"]["name"], each["function"]["arguments"]) for each in answered["tool_calls"]] == [
-        ("weather", {"city": "Oslo"}),
-        ("weather", {"city": "Romä"}),
-    ]
-    chat.give_results(["wet <tool_call>", "dry"], lambda *_: None, options(200))
-    results = chat.messages[2:4]
-    assert [(each["role"], each["name"], each["content"]) for each in results] == [
-        ("tool", "weather", "wet <tool_call>"),
-        ("tool", "weather", "dry"),
-    ]
-    ids = [each["id"] for each in answered["tool_calls"]]
-    assert [each["tool_call_id"] for each in results] == ids
-    assert all(re.fullmatch("[a-z0-9]{9}", each) for each in ids)
-    chat.give_results(["wet"], lambda *_: None, options(200))
-    assert chat.messages[-1] == {"role": "assistant", "content": "Rain!"}
-    assert len({call["id"] for each in chat.messages for call in each.get("tool_calls", ())}) == 3
-
-
-def test_a_conversation_with_calls_is_taken_back_whole() -> None:
-    chat = calling("Hello", ONE, "Rain!")
-    chat.send("Hi", lambda *_: None, options(200))
-    before = chat.note
-    for _ in range(2):
-        chat.send("Where?", lambda *_: None, options(200))
-        chat.give_results(["wet"], lambda *_: None, options(200))
-        first = chat.messages
-        assert told(chat.retry) == "Rain!"
-        assert chat.messages == first
-        chat.undo()
-        assert chat.note == before
-
-
-DISTURBED: dict[str, Callable[[dict[str, Any]], object]] = {
-    "a result less": lambda note: note["messages"].pop(-2),
-    "a call less": lambda note: note["messages"][1]["tool_calls"].pop(),
-    "arguments that are a text": lambda note: note["messages"][1]["tool_calls"][0]["function"].update(arguments="{}"),
-    "results at first": lambda note: note["messages"][0].update(role="tool", tool_call_id="a", name="b"),
-}
-
-
-@pytest.mark.parametrize("name", [None, *DISTURBED])
-def test_calls_and_results_are_in_saved_chats(kernels_artifact: Path, tmp_path: Path, name: str | None) -> None:
-    chat = calling(TWO, "Rain!")
-    chat.send("Where?", lambda *_: None, options(200))
-    chat.give_results(["wet", "dry"], lambda *_: None, options(200))
-    note = json.loads(chat.note)
-    note["tokens"] = [1] * len(note["tokens"])  # of another vocabulary
-    if name is not None:
-        DISTURBED[name](note)
-    session = Session.load(kernels_artifact)
-    session.prefill([1, 2, 3])
-    session.save(tmp_path / "state", json.dumps(note))
-    loaded = Chat.over(session, BYTES, PLAIN)
-    if name is None:
-        loaded.load(tmp_path / "state")
-        assert loaded.messages == chat.messages
-    else:
-        with pytest.raises(StateFileError):
-            loaded.load(tmp_path / "state")
-
-
-def test_what_does_not_fit_the_calls_is_refused_and_changes_nothing() -> None:
-    chat = calling(ONE, "Rain!")
-    with pytest.raises(UsageError, match="calls no tool"):
-        chat.give_results(["wet"], lambda *_: None, options())
-    chat.send("Where?", lambda *_: None, options(200))
-    before = chat.note
-    with pytest.raises(UsageError, match="calls 1 tools, and there are 2 results"):
-        chat.give_results(["wet", "dry"], lambda *_: None, options())
-    assert chat.note == before
-    chat.give_results(["wet"], lambda *_: None, options())
-    with pytest.raises(UsageError, match="calls no tool"):
-        chat.give_results(["wet"], lambda *_: None, options())
-
-
-def test_a_call_fits_the_tools_schema_by_a_grammar_of_calls() -> None:
-    schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "additionalProperties": False}
-    tool = {"type": "function", "function": {"name": "weather", "parameters": {**schema, "required": ["city"]}}}
-    grammar = Grammars(BYTES, 260, [END]).calls([tool], CoreFormat.named("hermes"))
-    chat = calling('Well: <tool_call>{"name": "whether", "arguments": {"city": 5}}</tool_call>')
-    chat.send("Where?", lambda *_: None, options(200, grammar=grammar.handle))
-    assert chat.messages[-1]["content"].startswith("Well:")
-    (call,) = chat.messages[-1]["tool_calls"]
-    assert call["function"]["name"] == "weather"
-    assert call["function"]["arguments"]["city"] in ("Oslo", "Rome")
-
-
-def test_a_call_that_is_cut_off_is_none() -> None:
-    chat = calling(ONE)
-    chat.send("Where?", lambda *_: None, options(len(ONE) - 20))
-    assert "tool_calls" not in chat.messages[-1]
-    assert "weather" in chat.messages[-1]["content"]
-
-
-@pytest.mark.parametrize(
-    ("template", "tools", "why"),
-    [
-        ("{{ messages[-1].content }}<tool_call>", [WEATHER], "knows no tools"),
-        ("{{ tools }}{{ messages[-1].content }}", [WEATHER], "in a form that is not known"),
-        (CALLING, [{"type": "function"}], "tools"),
-        (CALLING, ["weather"], "tools"),
-    ],
-)
-def test_tools_that_cannot_be_called_are_refused(template: str, tools: list[Any], why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        Chat.over(fresh_session(), BYTES, JinjaTemplate(template), tools=tools)

@@ -195,7 +195,7 @@ ODD: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize("form", ["", "{# <function= #}"])
 def test_parameters_that_cannot_be_followed_are_refused_by_the_tools_name(form: str) -> None:
-    """Whether a call is asked for or not; by the tool's own word that it is not strict, its calls are free."""
+    """Refuse them for calls that are asked for and for others; a tool that says it is not strict has free calls."""
     with speaker(lambda prompt: "Nothing to call.", TEMPLATE + form) as one:
         for parameters, says in ODD:
             for choice in ("auto", "required"):

@@ -164,7 +164,10 @@ const std::vector<AnswerForm>& table() {
        .calls = plain_json({"<tool_calls>"}, {"</tool_calls>"}, true),
        .call_lead = "<tool_calls>[",
        .dropped = {"[END FINAL RESPONSE]"}},
-      {.name = "jamba", .markers = {{"<tool_calls>"}}, .calls = plain_json({"<tool_calls>"}, {"</tool_calls>"}, true), .call_lead = "<tool_calls>["},
+      {.name = "jamba",
+       .markers = {{"<tool_calls>"}},
+       .calls = plain_json({"<tool_calls>"}, {"</tool_calls>"}, true),
+       .call_lead = "<tool_calls>["},
       {.name = "apertus",
        .markers = {{"<|tools_prefix|>"}},
        .reasoning_open = {"<|inner_prefix|>"},
@@ -194,7 +197,10 @@ const std::vector<AnswerForm>& table() {
        .calls = plain_json({"<|tool_call|>"}, {}, true),
        .call_lead = "<|tool_call|>[",
        .dropped = {"<response>", "</response>"}},
-      {.name = "gigachat", .markers = {{"<|function_call|>"}}, .calls = plain_json({"<|function_call|>"}, {}, false), .call_lead = "<|function_call|>"},
+      {.name = "gigachat",
+       .markers = {{"<|function_call|>"}},
+       .calls = plain_json({"<|function_call|>"}, {}, false),
+       .call_lead = "<|function_call|>"},
       {.name = "gigachat-role",
        .markers = {{"function call", "<|role_sep|>"}},
        .calls = json({"<|message_sep|>\n\nfunction call<|role_sep|>\n", "function call<|role_sep|>\n"}, {}),
@@ -260,7 +266,7 @@ AnswerForm with_general_calls(const AnswerForm* form) {
 std::string looked_for(const AnswerForm& form) {
   std::string marks;
   const auto add = [&](const Marks& some) {
-    for (const std::string& each : some) marks += each + '\n';
+    for (const std::string& each : some) marks += each.empty() ? each : each + '\n';
   };
   for (const Marks& each : form.markers) add(each);
   for (const Marks* each : {&form.reasoning_open, &form.reasoning_close, &form.dropped}) add(*each);

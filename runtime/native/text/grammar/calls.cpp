@@ -63,8 +63,9 @@ class TagWriter {
   }
 
   Expression around_name(Expression name) {
-    const std::string end = (form_.key_end == form_.tag_end ? form_.key_end : form_.key_end + form_.tag_end) + (form_.has_own_lines ? "\n" : "");
-    return in_.concat(in_.literal(form_.key_open), in_.concat(name, in_.literal(end)));
+    const std::string tag = form_.key_end == form_.tag_end ? form_.key_end : form_.key_end + form_.tag_end;
+    const Expression end = in_.literal(tag + (form_.has_own_lines ? "\n" : ""));
+    return in_.concat(in_.literal(form_.key_open), in_.concat(name, end));
   }
 
   Expression key(const std::string& name) {
@@ -107,7 +108,7 @@ class TagWriter {
   void add_strings(const std::string& name, const Choice& choice, std::vector<Expression>& ways) {
     const auto [least, most] = choice.count;
     if (least > most) return;
-    std::vector<Expression> raw = choice.patterns;  // of JSON: as it is where nothing needs an escape
+    std::vector<Expression> raw = choice.patterns;  // of JSON strings; texts without escapes are the same
     raw.push_back(in_.repeat(choice.patterns.empty() ? any_ : plain_, least, most));
     raw.push_back(without(form_.value_end));
     if (!form_.has_own_lines) raw.push_back(in_.complement(in_.concat(in_.literal("<![CDATA["), in_.repeat(any_, 0, Expressions::UNLIMITED))));
