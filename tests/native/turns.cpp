@@ -257,11 +257,13 @@ void callbacks_across_models_end(const Models& models) {
       calling.in_round = [&] {
         both.arrive_and_wait();
         OK(hybridge_prefill(other, models.prompt.data(), models.prompt.size(), nullptr));
+        if (me == 1) std::this_thread::sleep_for(50ms);  // the first thread's generation ends meanwhile
         OK(hybridge_reset(other));
       };
       OK(hybridge_reset(own));
       OK(generate(own, models.prompt, calling));
       REQUIRE(tokens(own) == alone);
+      both.arrive_and_wait();  // a wait inside the next round would keep its turn from the other thread's callback
     }
     OK(hybridge_session_close(own));
     OK(hybridge_session_close(other));
