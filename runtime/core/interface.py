@@ -475,7 +475,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "grammar_mask": [Handle, Tokens, c_size_t, Floats, c_size_t],
     "grammar_forced": [Handle, Tokens, c_size_t, Tokens, c_size_t, Count],
     "grammar_fitting": [Handle, Tokens, c_size_t, Tokens, c_size_t, Count],
-    "answer_form_find": [Handle, c_char_p, c_size_t, POINTER(Handle)],
+    "answer_form_find": [Handle, Handle, POINTER(Handle)],
     "answer_form_named": [c_char_p, c_size_t, POINTER(Handle)],
     "answer_form_general": [Handle, POINTER(Handle)],
     "answer_form_describe": [Handle, c_char_p, c_size_t, Count],

@@ -14,7 +14,7 @@ from typing import Any
 
 from hybridge.runtime.core.chat import text_at, utf8
 from hybridge.runtime.core.interface import CText, Handle, SpanStruct, Status
-from hybridge.runtime.core.library import failure, load, run
+from hybridge.runtime.core.library import copied_text, failure, load, run
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class JinjaTemplate:
             data = utf8(source)
             _check("template_open", load().hybridge_template_open(data, len(data), byref(self.handle)))
         weakref.finalize(self, load().hybridge_template_close, self.handle)
+
+    @property
+    def warning(self) -> str:
+        """Return why the tokenizer's own response template is not followed, or ""."""
+        return str(json.loads(copied_text("template_describe", self.handle))["warning"])
 
     def render(self, variables: Mapping[str, Any], now: str | None = None) -> RenderedChat:
         """Return the text for ``variables``, and the parts of it that come from them.

@@ -12,7 +12,7 @@ from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import Function, GenerationRequest, invalid
-from hybridge.runtime.text.answers import AnswerFormat, CoreFormat
+from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.grammars import Grammar, Grammars
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Structures:
     def __init__(self, tokenizer: Tokenizer, description: Description, form: AnswerFormat | None) -> None:
         """Read nothing yet. form: the model's format of calls and reasoning, if it is known."""
         self._tokenizer, self._description = tokenizer, description
-        self._form = form if isinstance(form, CoreFormat) and form.description["has_grammar"] else None
+        self._form = form if form is not None and form.description["has_grammar"] else None
         self._grammars: Grammars | None = None
         self._warned = False
 
@@ -69,7 +69,7 @@ class Structures:
             return None
         return await self._of_calls(asked.optional, self._form)
 
-    async def _of_calls(self, functions: Sequence[Function], form: CoreFormat | None) -> Grammar:
+    async def _of_calls(self, functions: Sequence[Function], form: AnswerFormat | None) -> Grammar:
         """Return the grammar of calls. Raises ApiError with the name of the first tool whose parameters cannot be followed.
 
         Such a tool is called with any arguments instead if its ``strict`` is false.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from ctypes import byref, c_size_t, c_uint64, c_void_p, string_at
 from dataclasses import dataclass, field, replace
@@ -13,9 +13,12 @@ from uuid import uuid4
 
 from hybridge.runtime.core.chat import utf8
 from hybridge.runtime.core.interface import Handle
+from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.library import copied_text, load, run
 from hybridge.runtime.core.statistics import Origin
 from hybridge.runtime.core.tokenizer import TextStream, Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 class TokenDecoder(Protocol):
@@ -48,17 +51,10 @@ class Delta:
     origin: Origin | None = None
 
 
-class Parser(Protocol):
-    """Splits one answer: returns what a piece of it adds, and what its end does."""
-
-    def push(self, text: str) -> list[Delta]: ...
-    def finish(self) -> list[Delta]: ...
-
-
 class Answer:
     """The parts of one answer so far: content, reasoning and calls. Without a parser all text is content."""
 
-    def __init__(self, parser: Parser | None = None, *, parallel: bool = True) -> None:
+    def __init__(self, parser: AnswerParser | None = None, *, parallel: bool = True) -> None:
         """Begin with nothing. parallel: there may be several calls; otherwise the answer ends with its first one."""
         self.content, self.reasoning = "", ""
         self.calls: list[Call] = []
@@ -120,63 +116,35 @@ def split_text(answer: Answer, text: str, *, ended: bool = False) -> tuple[str, 
     return "".join(each.content for each in deltas), "".join(each.reasoning for each in deltas)
 
 
-class AnswerFormat(ABC):
-    """The format in which a family of models writes calls and reasoning.
+class AnswerFormat:
+    """The format in which a family of models writes calls and reasoning: a row of the core's table of forms.
 
     call, content: texts that precede a call's body, and content. has_calls: calls can be distinguished from text. looked_for: a
-    text that contains all special tokens that the parser looks for.
+    text that contains all special tokens that the parser looks for. description: the row, as ``hybridge_answer_form_describe``
+    writes it.
     """
-
-    name: str
-    call: str
-    content: str
-    has_calls: bool
-    looked_for: str
-
-    def answer(self, prompt: str, tools: Sequence[Mapping[str, Any]], *, parallel: bool = True) -> Answer:
-        """Return an empty answer to ``prompt``, ready to be fed.
-
-        Args:
-            prompt: rendered text, which may have begun the answer.
-            tools: those that are offered; without any, text that looks like a call is content.
-            parallel: the answer may have several calls.
-        """
-        return Answer(self.parser(prompt, tools), parallel=parallel)
-
-    @abstractmethod
-    def parser(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Parser:
-        """Return a parser of an answer."""
-
-    @abstractmethod
-    def reasoning_end(self, prompt: str) -> str:
-        """Return the text that ends the reasoning which ``prompt`` has begun, or "" if it has begun none."""
-
-    @abstractmethod
-    def general(self) -> AnswerFormat:
-        """Return the format for a model without one for calls: JSON in tags, which the prompt explains."""
-
-    def lead(self, prompt: str, *, call: bool) -> str:
-        """Return the text that leads from ``prompt`` directly to a call or to content, closing reasoning that it has begun."""
-        close = self.reasoning_end(prompt)
-        return (f"\n{close}\n\n" if close else "") + (self.call if call else self.content)
-
-
-class CoreFormat(AnswerFormat):
-    """A row of the core's table of forms. description: the row, as ``hybridge_answer_form_describe`` writes it."""
 
     def __init__(self, handle: c_uint64) -> None:
         self.handle = handle
         weakref.finalize(self, load().hybridge_answer_form_close, handle)
         self.description: Mapping[str, Any] = json.loads(copied_text("answer_form_describe", handle))
-        self.name, self.looked_for = self.description["name"], self.description["looked_for"]
-        self.call, self.content = self.description["call_lead"], self.description["content_lead"]
+        self.name: str = self.description["name"]
+        self.looked_for: str = self.description["looked_for"]
+        self.call: str = self.description["call_lead"]
+        self.content: str = self.description["content_lead"]
         self.has_calls = bool(self.description["call_open"])
 
     @classmethod
-    def find(cls, chat_template: str, tokenizer: Tokenizer) -> Self | None:
-        """Return the format whose marks the chat template or the vocabulary has; None if there is no such format."""
-        handle, text = Handle(), utf8(chat_template)
-        run("answer_form_find", tokenizer.handle, text, len(text), byref(handle))
+    def find(cls, template: JinjaTemplate, tokenizer: Tokenizer) -> Self | None:
+        """Return the format of a model; None if it is unknown.
+
+        The model's tokenizer may have a description of its own, ``response_template`` or ``response_schema``; otherwise the
+        chat template or the vocabulary has the marks of a family. A description that cannot be followed is logged.
+        """
+        handle = Handle()
+        run("answer_form_find", tokenizer.handle, template.handle, byref(handle))
+        if template.warning:
+            log.warning("%s", template.warning)
         found = cls(handle)
         return found if found.name else None
 
@@ -187,22 +155,36 @@ class CoreFormat(AnswerFormat):
         run("answer_form_named", text, len(text), byref(handle))
         return cls(handle)
 
-    def parser(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Parser:
-        return CoreParser(self, prompt, tools)
+    def answer(self, prompt: str, tools: Sequence[Mapping[str, Any]], *, parallel: bool = True) -> Answer:
+        """Return an empty answer to ``prompt``, ready to be fed.
+
+        Args:
+            prompt: rendered text, which may have begun the answer.
+            tools: those that are offered; without any, text that looks like a call is content.
+            parallel: the answer may have several calls.
+        """
+        return Answer(AnswerParser(self, prompt, tools), parallel=parallel)
 
     def reasoning_end(self, prompt: str) -> str:
-        return CoreParser(self, prompt, ()).reasoning_end()
+        """Return the text that ends the reasoning which ``prompt`` has begun, or "" if it has begun none."""
+        return AnswerParser(self, prompt, ()).reasoning_end()
 
     def general(self) -> AnswerFormat:
+        """Return the format for a model without one for calls: JSON in tags, which the prompt explains."""
         handle = Handle()
         run("answer_form_general", self.handle, byref(handle))
-        return CoreFormat(handle)
+        return AnswerFormat(handle)
+
+    def lead(self, prompt: str, *, call: bool) -> str:
+        """Return the text that leads from ``prompt`` directly to a call or to content, closing reasoning that it has begun."""
+        close = self.reasoning_end(prompt)
+        return (f"\n{close}\n\n" if close else "") + (self.call if call else self.content)
 
 
-class CoreParser:
+class AnswerParser:
     """Splits one answer by a form of the core."""
 
-    def __init__(self, form: CoreFormat, prompt: str, tools: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, form: AnswerFormat, prompt: str, tools: Sequence[Mapping[str, Any]]) -> None:
         """Begin the answer to a rendered prompt. tools: those that are offered."""
         self.handle = Handle()
         text, offered = utf8(prompt), json.dumps(list(tools)).encode() if tools else b""
@@ -235,7 +217,7 @@ def with_general_calls(form: AnswerFormat | None) -> AnswerFormat:
         return form.general()
     handle = Handle()
     run("answer_form_general", 0, byref(handle))
-    return CoreFormat(handle)
+    return AnswerFormat(handle)
 
 
 def one_call(tools: Sequence[Mapping[str, Any]]) -> Answer:

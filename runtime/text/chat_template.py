@@ -18,7 +18,6 @@ from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_C
 from hybridge.runtime.core.jinja import JinjaTemplate, TemplateError
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, decoder_of, unsplit
-from hybridge.runtime.text.response_template import REASONING, answer_format
 
 Message = dict[str, Any]
 Render = Callable[[list[Message]], str]
@@ -30,6 +29,8 @@ RESERVED = frozenset(
     }
 )
 """Variables that rendering a conversation sets itself."""
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names of a message's reasoning; templates read the first, gpt-oss' the second."""
 SWITCHES = ("enable_thinking", "thinking")
 """Variables that switch thinking: Qwen, GLM, SmolLM and Nemotron read the first; Granite, DeepSeek and Kimi the second."""
 DEFAULT, TOOL_USE = "default", "tool_use"
@@ -112,8 +113,7 @@ class ChatTemplates:
 
 def answer_format_of(artifact: Files, tokenizer: Tokenizer) -> AnswerFormat | None:
     """Return the format of the model's calls and reasoning; None if it is unknown."""
-    own = _json(artifact, TOKENIZER_CONFIG).get("response_template")
-    return answer_format(own, "\n".join(_templates(artifact).values()), tokenizer)
+    return AnswerFormat.find(JinjaTemplate(artifact.folder), tokenizer)
 
 
 def reasoning_parser(artifact: Artifact, tokenizer: Tokenizer) -> AnswerSplitter:

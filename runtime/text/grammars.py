@@ -13,7 +13,7 @@ from hybridge.runtime.core.grammar import CoreGrammar
 from hybridge.runtime.core.interface import Handle
 from hybridge.runtime.core.library import load
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import CoreFormat
+from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.lark import LarkGrammar
 
 Grammar = CoreGrammar | LarkGrammar
@@ -61,7 +61,7 @@ class Grammars:
         """Return the grammar of texts that match ``pattern`` as a whole. Raises GrammarError for an invalid expression."""
         return self._read("regex", pattern)
 
-    def calls(self, tools: Sequence[Mapping[str, Any]], form: CoreFormat | None = None) -> CoreGrammar:
+    def calls(self, tools: Sequence[Mapping[str, Any]], form: AnswerFormat | None = None) -> CoreGrammar:
         """Return the grammar of calls of tools.
 
         Args:

@@ -11,9 +11,10 @@ from served import BYTES, END, Served, Slow, serving
 from torch import Tensor
 
 from hybridge.runtime import ExportOptions, PromptLookup, Session
+from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.programs import ModelDescription
 from hybridge.runtime.server.worker import SessionSlot
-from hybridge.runtime.text.answers import AnswerFormat, CoreFormat
+from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.chat_template import render
 
 OPENING = "<|im_start|>assistant\n"
@@ -83,5 +84,5 @@ def speaker(
     def rendered(messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         return render(template, messages, variables)
 
-    with serving(places, rendered, form=form or CoreFormat.find(template, BYTES), **options) as one:
+    with serving(places, rendered, form=form or AnswerFormat.find(JinjaTemplate(template), BYTES), **options) as one:
         yield one

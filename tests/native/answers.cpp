@@ -1,7 +1,8 @@
 // Reads answers by the core's forms: a line of JSON in, a line of JSON out.
 //
-// {"form": name or null, "template": text, "tokens": [texts], "general": bool, "prompt": text, "tools": JSON as a text or null,
-//  "pieces": [texts]} gives {"form": name, "reasoning_end": text, "events": [[[kind, text, arguments], …] for each piece and the end]}.
+// {"form": name or null, "config": tokenizer_config.json or null, "template": text, "tokens": [texts], "general": bool, "prompt": text,
+//  "tools": JSON as a text or null, "pieces": [texts]} gives {"form": name, "warning": of the config, "reasoning_end": text,
+//  "events": [[[kind, text, arguments], …] for each piece and the end]}.
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "text/answers/answer_parser.h"
+#include "text/answers/response_template.h"
 #include "text/answers/value.h"
 #include "text/error.h"
 #include "text/json.h"
@@ -30,26 +32,22 @@ std::string written(const std::vector<AnswerEvent>& events) {
 std::string answer(std::string_view line) {
   const JsonDocument document(line);
   const Json asked = document.root("request");
-  const AnswerForm* found = nullptr;
-  if (asked["form"]) {
-    found = answer_form(asked["form"].string());
+  AnswerForm form;
+  const OwnForm own = read_own_form(asked["config"]);
+  if (own.form) {
+    form = *own.form;
+  } else if (asked["form"]) {
+    form = *answer_form(asked["form"].string());
   } else {
     std::vector<std::string> tokens;
-    asked["tokens"].each([&](const Json& each) { tokens.emplace_back(each.string()); });
+    if (asked["tokens"]) asked["tokens"].each([&](const Json& each) { tokens.emplace_back(each.string()); });
     const auto is_token = [&](const std::string& text) { return std::find(tokens.begin(), tokens.end(), text) != tokens.end(); };
-    found = find_answer_form(asked["template"].string(), is_token);
+    form = find_answer_form(asked["template"].string_or(""), is_token);
   }
-  AnswerForm form;
-  if (asked["general"].boolean_or(false)) {
-    form = with_general_calls(found);
-  } else if (found == nullptr) {
-    form.reasoning_open = form.reasoning_close = {};
-  } else {
-    form = *found;
-  }
+  if (asked["general"].boolean_or(false)) form = with_general_calls(form);
   const auto tools = asked["tools"] ? std::make_shared<ToolSchemas>(asked["tools"].string()) : nullptr;
   AnswerParser parser(form, asked["prompt"].string(), tools);
-  std::string json = "{\"form\": " + to_json(form.name) + ", \"call_lead\": " + to_json(form.call_lead) +
+  std::string json = "{\"form\": " + to_json(form.name) + ", \"warning\": " + to_json(own.warning) + ", \"call_lead\": " + to_json(form.call_lead) +
                      ", \"content_lead\": " + to_json(form.content_lead) + ", \"reasoning_end\": " + to_json(parser.reasoning_end()) +
                      ", \"events\": [";
   asked["pieces"].each([&](const Json& piece) { json += written(parser.push(piece.string())) + ","; });

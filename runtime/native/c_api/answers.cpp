@@ -15,6 +15,7 @@
 #include "../text/unicode.h"
 #include "failure.h"
 #include "handles.h"
+#include "open_template.h"
 #include "text_calls.h"
 
 namespace {
@@ -33,8 +34,6 @@ struct OpenAnswer {
   OpenAnswer(std::shared_ptr<const AnswerForm> of, std::string_view prompt, std::shared_ptr<const ToolSchemas> tools)
       : form(std::move(of)), parser(*form, prompt, std::move(tools)), reasoning_end(parser.reasoning_end()) {}
 };
-
-AnswerForm without_marks() { return {.reasoning_open = {}, .reasoning_close = {}}; }
 
 hybridge_status add(AnswerForm form, hybridge_answer_form* handle) {
   *handle = handles<const AnswerForm>().add(std::make_shared<const AnswerForm>(std::move(form)));
@@ -87,13 +86,13 @@ hybridge_status add_events(hybridge_answer_parser answer, const char** events, s
 
 extern "C" {
 
-hybridge_status hybridge_answer_form_find(hybridge_tokenizer tokenizer, const char* chat_template, size_t size, hybridge_answer_form* form) {
-  if ((chat_template == nullptr && size > 0) || form == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+hybridge_status hybridge_answer_form_find(hybridge_tokenizer tokenizer, hybridge_template chat_template, hybridge_answer_form* form) {
+  if (form == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
     const auto open = handles<const Tokenizer>().find(tokenizer);
-    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const AnswerForm* found = find_answer_form({chat_template, size}, [&](const std::string& mark) { return open->id(mark) >= 0; });
-    return add(found == nullptr ? without_marks() : *found, form);
+    const auto templates = handles<OpenTemplate>().find(chat_template);
+    if (open == nullptr || templates == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    return add(templates->read->answer_form(*open), form);
   });
 }
 
@@ -109,8 +108,8 @@ hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybrid
 
 hybridge_status hybridge_answer_form_general(hybridge_answer_form form, hybridge_answer_form* general) {
   if (general == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  if (form == 0) return guarded([&] { return add(with_general_calls(nullptr), general); });
-  return with_open<const AnswerForm>(form, [&](const auto& of) { return add(with_general_calls(of.get()), general); });
+  if (form == 0) return guarded([&] { return add(with_general_calls(plain_form()), general); });
+  return with_open<const AnswerForm>(form, [&](const auto& of) { return add(with_general_calls(*of), general); });
 }
 
 hybridge_status hybridge_answer_form_describe(hybridge_answer_form form, char* text, size_t capacity, size_t* size) {

@@ -118,7 +118,7 @@ hybridge_status hybridge_template_describe(hybridge_template opened, char* text,
     std::string names;
     for (const std::string& each : open->read->names()) names += (names.empty() ? "" : ", ") + to_json(each);
     const std::string described = R"({"names": [)" + names + R"(], "thinking_switch": )" + to_json(open->read->thinking_switch()) +
-                                  R"(, "sources": )" + to_json(open->read->sources()) + "}";
+                                  R"(, "sources": )" + to_json(open->read->sources()) + R"(, "warning": )" + to_json(open->read->warning()) + "}";
     return copy(described, text, capacity, size);
   });
 }

@@ -539,6 +539,7 @@ hybridge_status hybridge_grammar_close(hybridge_grammar grammar);
 // {"name": ..., "arguments": {...}}. A form of answers (below): the text is free; once one of the form's marks opens a call outside of
 // reasoning, the call is one of the tools in this form, and then the text is free again. Forms whose description says has_grammar.
 typedef uint64_t hybridge_answer_form;
+typedef uint64_t hybridge_template;
 hybridge_status hybridge_grammar_calls(
     hybridge_tokenizer tokenizer, hybridge_answer_form form, const char* tools, size_t size, hybridge_grammar* grammar
 );
@@ -564,12 +565,12 @@ hybridge_status hybridge_grammar_fitting(
 );
 
 // Answers: reasoning, content and calls of tools are separated while an answer comes, by the form in which the model's family writes
-// them. find: the first form that the chat template's text has, or else the tokenizer's vocabulary, or one without reasoning and
-// calls. general: the same with calls as JSON in <tool_call> tags, for a model that knows none and is told so in its prompt; of 0,
+// them. find: by the response template that the tokenizer of an artifact's folder may have; or else the first form whose marks are
+// in the chat template, or else in the tokenizer's vocabulary, or one without reasoning and calls. general: the same with calls as JSON in <tool_call> tags, for a model that knows none and is told so in its prompt; of 0,
 // without reasoning. describe: a form as a JSON object for callers that make grammars and prompts: its name, the texts that lead to
 // a call or to content, the marks of reasoning, how calls are written and what opens them, and looked_for, which contains the
 // special tokens that must stay in the text. A form may be closed while answers of it are open.
-hybridge_status hybridge_answer_form_find(hybridge_tokenizer tokenizer, const char* chat_template, size_t size, hybridge_answer_form* form);
+hybridge_status hybridge_answer_form_find(hybridge_tokenizer tokenizer, hybridge_template chat_template, hybridge_answer_form* form);
 hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybridge_answer_form* form);
 hybridge_status hybridge_answer_form_general(hybridge_answer_form form, hybridge_answer_form* general);
 hybridge_status hybridge_answer_form_describe(hybridge_answer_form form, char* text, size_t capacity, size_t* size);
@@ -578,7 +579,7 @@ hybridge_status hybridge_answer_form_close(hybridge_answer_form form);
 // An answer to a rendered prompt, which may have begun its reasoning. tools: those that are offered, a JSON list as in OpenAI's API;
 // without any, text that looks like a call is content. push and finish give the events of a piece and of the end as a JSON list of
 // ["reasoning", TEXT, ""], ["content", TEXT, ""] and ["call", NAME, ARGUMENTS], in which ARGUMENTS is the text of a JSON object. A
-// call comes when it is complete; one that is cut off is content. The events stay until the next call with this answer, of which
+// call comes when it is complete; one that is cut off is content, and a mark that is cut off is dropped. The events stay until the next call with this answer, of which
 // there is one at a time. reasoning_end: the text that ends the reasoning which the prompt has begun, empty if it has begun none.
 typedef uint64_t hybridge_answer_parser;
 hybridge_status hybridge_answer_open(
@@ -599,8 +600,8 @@ hybridge_status hybridge_answer_close(hybridge_answer_parser answer);
 // steps, memory and text; hybridge_failure says why. read: those of an artifact's folder, with its special tokens, which rendering adds
 // to the variables; HYBRIDGE_INVALID_FILE for one that is damaged. Rendering takes the template named tool_use where it exists and the
 // variable `tools` is not null, or else the default one, and is HYBRIDGE_INVALID_ARGUMENT without any. describe gives JSON, as
-// hybridge_note gives text: the `names` of the templates, the variable that is their `thinking_switch` or "", and their `sources`.
-typedef uint64_t hybridge_template;
+// hybridge_note gives text: the `names` of the templates, the variable that is their `thinking_switch` or "", their `sources`, and a
+// `warning` that says why the tokenizer's own response template is not followed, or "".
 hybridge_status hybridge_template_open(const char* text, size_t size, hybridge_template* opened);
 hybridge_status hybridge_template_read(const char* folder, hybridge_template* opened);
 hybridge_status hybridge_template_render(

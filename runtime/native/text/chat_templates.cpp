@@ -150,6 +150,7 @@ ChatTemplates::ChatTemplates(const Files& files, std::string_view place) {
     const Json root = document->root(content->first.c_str());
     if (file == TOKENIZER_CONFIG) lists_added = !root["added_tokens_decoder"].is_missing();
     if (file == TOKENIZER_CONFIG || (file == SPECIAL_TOKENS_MAP && !lists_added)) add_special(root, special);
+    if (file == TOKENIZER_CONFIG) own_ = read_own_form(root);
     const Json own = root["chat_template"];
     if (!found.empty() || file == SPECIAL_TOKENS_MAP) continue;
     if (own.is_string()) found.emplace(DEFAULT, own.string());
@@ -235,18 +236,23 @@ std::string ChatTemplates::sources() const {
   return all;
 }
 
+AnswerForm ChatTemplates::answer_form(const Tokenizer& tokenizer) const {
+  if (own_.form) return *own_.form;
+  return find_answer_form(sources(), [&](const std::string& mark) { return tokenizer.id(mark) >= 0; });
+}
+
 ModelTemplate::ModelTemplate(
     std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer, Thinking thinking, std::string_view variables,
     std::string_view tools
 )
-    : templates_(std::move(templates)), variables_(member("documents", "null") + member("tools", tools.empty() ? "null" : tools)) {
+    : templates_(std::move(templates)),
+      form_(templates_->answer_form(tokenizer)),
+      variables_(member("documents", "null") + member("tools", tools.empty() ? "null" : tools)) {
   const bool has_tools = !tools.empty();
-  const auto is_token = [&](const std::string& mark) { return tokenizer.id(mark) >= 0; };
-  form_ = find_answer_form(templates_->sources(), is_token);
   if (has_tools) {
     tools_ = std::make_shared<const ToolSchemas>(tools);
     if (tools_->empty()) throw TextError("the tools are an empty list: leave them out");
-    if (!templates_->reads("tools", true) || form_ == nullptr || form_->calls.open.empty()) {
+    if (!templates_->reads("tools", true) || form_.calls.open.empty()) {
       throw TextError("the model's chat template knows no tools, or it writes their calls in a form that is not known: leave them out");
     }
   }
@@ -282,8 +288,8 @@ Rendered ModelTemplate::render(std::span<const Message> messages) const {
 }
 
 std::unique_ptr<Splitter> ModelTemplate::answer(std::string_view rendered) const {
-  if (!form_) return std::make_unique<WholeAnswer>();
-  return std::make_unique<ParsedAnswer>(*form_, rendered, tools_);
+  if (form_.name.empty()) return std::make_unique<WholeAnswer>();
+  return std::make_unique<ParsedAnswer>(form_, rendered, tools_);
 }
 
 }  // namespace hybridge::text

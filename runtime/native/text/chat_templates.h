@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "answers/form.h"
+#include "answers/response_template.h"
 #include "answers/tool_schema.h"
 #include "chat_template.h"
 #include "jinja/template.h"
@@ -53,6 +54,12 @@ class ChatTemplates {
   // The text of all templates.
   std::string sources() const;
 
+  // The form of the model's answers: by its tokenizer's own description, or by the templates and the vocabulary.
+  AnswerForm answer_form(const Tokenizer& tokenizer) const;
+
+  // Why the tokenizer's own description is not followed; empty if it is, or if there is none.
+  const std::string& warning() const { return own_.warning; }
+
  private:
   static constexpr std::string_view DEFAULT = "default", FOR_TOOLS = "tool_use";
 
@@ -68,6 +75,7 @@ class ChatTemplates {
 
   std::map<std::string, Named, std::less<>> templates_;
   std::string special_ = "{}";  // the tokens by name, as JSON
+  OwnForm own_;
   mutable std::mutex reading_;  // and rendering, of which there is one at a time
 };
 
@@ -82,11 +90,11 @@ class ModelTemplate final : public ChatTemplate {
 
   Rendered render(std::span<const Message> messages) const override;
   std::unique_ptr<Splitter> answer(std::string_view rendered) const override;
-  std::string shown() const override { return form_ != nullptr ? looked_for(*form_) : ""; }
+  std::string shown() const override { return looked_for(form_); }
 
  private:
   std::shared_ptr<const ChatTemplates> templates_;
-  const AnswerForm* form_;  // null for a model whose answers have no parts
+  AnswerForm form_;
   std::shared_ptr<const ToolSchemas> tools_;  // null without any
   std::string variables_;  // the members of an object in JSON, each with a comma after it
 };

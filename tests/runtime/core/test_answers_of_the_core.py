@@ -13,6 +13,7 @@ from served import BYTES
 
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.core.interface import Handle
+from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.library import copied_text, run
 
 CHATML = b"<|im_start|>assistant\n"
@@ -53,13 +54,15 @@ def test_a_form_is_found_and_described() -> None:
     def described(form: Handle) -> Any:
         return json.loads(copied_text("answer_form_describe", form))
 
-    def found(template: bytes) -> Any:
-        form = Handle()
-        run("answer_form_find", BYTES.handle, template, len(template), byref(form))
+    def found(template: str) -> Any:
+        form, read = Handle(), JinjaTemplate(template)
+        run("answer_form_find", BYTES.handle, read.handle, byref(form))
         return described(form)
 
-    assert (found(b"")["name"], found(b"")["call_open"], found(b"")["reasoning_open"]) == ("", [], [])
-    assert found(b"<tool_call>\n<function=")["name"] == "qwen-xml"
+    assert (found("")["name"], found("")["call_open"], found("")["reasoning_open"]) == ("", [], [])
+    assert found("<tool_call>\n<function=")["name"] == "qwen-xml"
+    with pytest.raises(UsageError):
+        run("answer_form_find", BYTES.handle, 0, byref(Handle()))
     general = Handle()
     run("answer_form_general", named("granite"), byref(general))
     assert described(general)["call_open"] == ["<tool_call>"]

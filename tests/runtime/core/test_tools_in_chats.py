@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from babbling import BYTES, END, TEMPLATE, fresh_session, options, told
+from response_templates import TEMPLATES as RESPONSES
 from torch import Tensor
 
 from hybridge.cache.errors import StateFileError, UsageError
@@ -18,7 +19,7 @@ from hybridge.runtime import Session
 from hybridge.runtime.core.chat import Chat
 from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.programs import TextProgram
-from hybridge.runtime.text.answers import CoreFormat
+from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.grammars import Grammars
 
 WEATHER = {
@@ -74,6 +75,18 @@ def test_tools_are_called_and_answered() -> None:
     chat.give_results(["wet"], lambda *_: None, options(200))
     assert chat.messages[-1] == {"role": "assistant", "content": "Rain!"}
     assert len({call["id"] for each in chat.messages for call in each.get("tool_calls", ())}) == 3
+
+
+def test_a_chat_follows_the_tokenizers_own_response_template(tmp_path: Path) -> None:
+    config = {"chat_template": CALLING, "response_template": RESPONSES["actions"][2]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    program = TextProgram(in_order('[note]hm[/note]Both! [act][{"name": "weather", "args": {"city": "Oslo"}}][/act]'))
+    session = fresh_session(max_seq_len=2000, program=program)
+    chat = Chat.over(session, BYTES, JinjaTemplate(tmp_path), tools=[WEATHER])
+    chat.send("Where?", lambda *_: None, options(200))
+    answer = chat.messages[-1]
+    assert (answer["content"], answer["reasoning_content"]) == ("Both!", "hm")
+    assert [each["function"] for each in answer["tool_calls"]] == [{"name": "weather", "arguments": {"city": "Oslo"}}]
 
 
 def test_a_conversation_with_calls_is_taken_back_whole() -> None:
@@ -136,7 +149,7 @@ def test_what_does_not_fit_the_calls_is_refused_and_changes_nothing() -> None:
 def test_a_call_fits_the_tools_schema_by_a_grammar_of_calls() -> None:
     schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "additionalProperties": False}
     tool = {"type": "function", "function": {"name": "weather", "parameters": {**schema, "required": ["city"]}}}
-    grammar = Grammars(BYTES, 260, [END]).calls([tool], CoreFormat.named("hermes"))
+    grammar = Grammars(BYTES, 260, [END]).calls([tool], AnswerFormat.named("hermes"))
     chat = calling('Well: <tool_call>{"name": "whether", "arguments": {"city": 5}}</tool_call>')
     chat.send("Where?", lambda *_: None, options(200, grammar=grammar.handle))
     assert chat.messages[-1]["content"].startswith("Well:")

@@ -12,8 +12,9 @@ from scripted import TEMPLATE, TOOLS, speaker
 from served import BYTES, ask, chat, user
 from tokenizers import Tokenizer as Reference
 
+from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import CoreFormat
+from hybridge.runtime.text.answers import AnswerFormat
 
 XML = TEMPLATE + "{# <tool_call> <function= #}"
 """A template whose model writes Qwen's XML."""
@@ -71,7 +72,7 @@ def test_a_call_that_is_cut_is_none(name: str) -> None:
     """By max_tokens, each of which is a byte here, or by a stop string."""
     text = CUT[name]
     whole = {"folder": "/tmp", "older_than_days": 30}
-    with speaker(lambda prompt: text, TEMPLATE, form=CoreFormat.named(name)) as server:
+    with speaker(lambda prompt: text, TEMPLATE, form=AnswerFormat.named(name)) as server:
         for most in (text.index("/tmp"), text.index("/tmp") + 4, text.index("older"), text.index("30"), len(text)):
             choice = chat(server, "a", tools=REMOVE, max_tokens=most).choices[0]
             assert calls_of(choice.message) == ([("f", whole)] if most == len(text) else [])
@@ -85,7 +86,7 @@ def test_lfm2s_calls_are_known_by_its_vocabulary() -> None:
     template = "{# content.split('</think>')[-1] #}" + TEMPLATE.replace("tool_call>", "call>")
     made = Reference.from_str(BYTES.json.decode())
     made.add_special_tokens(["<|tool_call_start|>", "<|tool_call_end|>"])
-    form = CoreFormat.find(template, Tokenizer(made.to_str().encode()))
+    form = AnswerFormat.find(JinjaTemplate(template), Tokenizer(made.to_str().encode()))
     text = '<|tool_call_start|>[weather(place="here")]<|tool_call_end|>'
     with speaker(lambda prompt: text, template, form=form) as server:
         assert calls_of(chat(server, "a", tools=TOOLS, max_tokens=200).choices[0].message) == [("weather", {"place": "here"})]
@@ -104,7 +105,7 @@ LFM2: list[tuple[str, list[Any]]] = [
 
 @pytest.mark.parametrize(("text", "calls"), LFM2)
 def test_lfm2s_calls_are_json_whatever_they_say(text: str, calls: list[Any]) -> None:
-    with speaker(lambda prompt: f"<|tool_call_start|>{text}<|tool_call_end|>", form=CoreFormat.named("lfm2")) as server:
+    with speaker(lambda prompt: f"<|tool_call_start|>{text}<|tool_call_end|>", form=AnswerFormat.named("lfm2")) as server:
         for stream in (False, True):
             answer = chat(server, "a", tools=tool({}), max_tokens=200, stream=stream)
             if not stream:
@@ -134,7 +135,7 @@ FAMILIES: list[tuple[str, str, str, str, list[Any]]] = [
 
 @pytest.mark.parametrize(("name", "text", "content", "reasoning", "calls"), FAMILIES, ids=[each[0] for each in FAMILIES])
 def test_families_have_their_own_calls(name: str, text: str, content: str, reasoning: str, calls: list[Any]) -> None:
-    with speaker(lambda prompt: text, form=CoreFormat.named(name)) as server:
+    with speaker(lambda prompt: text, form=AnswerFormat.named(name)) as server:
         message = chat(server, "a", tools=tool({}, additionalProperties=True), max_tokens=300).choices[0].message
     assert calls_of(message) == calls
     assert (message.content or "", getattr(message, "reasoning_content", "")) == (content, reasoning)

@@ -18,7 +18,7 @@ from hybridge.cache.errors import GrammarError
 from hybridge.runtime.core.grammar import Follower
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import Function
-from hybridge.runtime.text.answers import CoreFormat
+from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.grammars import Grammars
 
 FUNCTIONS = [Function(**each["function"]) for each in TOOLS]
@@ -57,7 +57,7 @@ def grammars() -> Grammars:
 
 def follower(grammars: Grammars, form: str, functions: list[Function], after: str = "") -> Follower:
     tools = [{"function": {"name": each.name, "parameters": each.parameters}} for each in functions]
-    return grammars.calls(tools, CoreFormat.named(form) if form else None).follow(after)
+    return grammars.calls(tools, AnswerFormat.named(form) if form else None).follow(after)
 
 
 def allowed(constraint: Follower) -> set[int]:
@@ -132,7 +132,7 @@ def test_a_token_may_have_the_opening_and_more(wide: Tokenizer, said: str, begin
     ids = {wide.decode([each]): each for each in range(wide.info.vocab_size)}
     size = wide.info.vocab_size + 1
     after = "</think>" if said.startswith("</think>") else ""
-    one = Grammars(wide, size, [size - 1]).calls(TOOLS, CoreFormat.named("hermes")).follow(after)
+    one = Grammars(wide, size, [size - 1]).calls(TOOLS, AnswerFormat.named("hermes")).follow(after)
     one.take(ids["y"])
     one.take(ids[said])
     logits = np.zeros(size, np.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -14,22 +15,24 @@ from served import BYTES, Served, chat, client, user
 from tokenizers import Tokenizer as Reference
 
 from hybridge.runtime import GenerationStats, Sampling
+from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.app import Question
 from hybridge.runtime.server.prompts import Prompt
 from hybridge.runtime.server.requests import GenerationRequest
 from hybridge.runtime.server.responses import ResponsesFormat
 from hybridge.runtime.server.worker import Finished, Inbox, Job
-from hybridge.runtime.text.answers import CoreFormat, one_call
+from hybridge.runtime.text.answers import AnswerFormat, one_call
 from hybridge.runtime.text.generate import TextPiece
-from hybridge.runtime.text.response_template import answer_format
 
 
-def test_a_format_is_known_by_its_template_or_its_tokens() -> None:
+def test_a_format_is_known_by_its_template_or_its_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def name(chat_template: str, *tokens: str, own: Any = None) -> str | None:
         made = Reference.from_str(BYTES.json.decode())
         made.add_special_tokens(list(tokens))
-        found = answer_format(own, chat_template, Tokenizer(made.to_str().encode()))
+        config = {"chat_template": chat_template, "response_template": own}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        found = AnswerFormat.find(JinjaTemplate(tmp_path), Tokenizer(made.to_str().encode()))
         return None if found is None else found.name
 
     assert name("{{ messages }}") is None
@@ -41,7 +44,9 @@ def test_a_format_is_known_by_its_template_or_its_tokens() -> None:
     assert name("<|channel|>analysis") == "harmony"
     assert name("<think></think>") == "thinking"
     assert name("<tool_call>", own={"start_anchor": "a", "fields": {"content": {}}}) == "own"
+    assert not caplog.records
     assert name("<tool_call>", own={"fields": {"content": {"nonsense": 1}}}) == "hermes"
+    assert "its field 'content' has an unknown key, 'nonsense'; answers are read by the form" in caplog.text
 
 
 # Through the server
@@ -148,7 +153,7 @@ OPENINGS = {"harmony": "<|start|>assistant", "granite": "<|start_of_role|>assist
 @pytest.mark.parametrize("name", ["harmony", "qwen-xml", "lfm2", "granite", "hermes", "thinking", "gemma4", "kimi", "mistral"])
 def test_after_the_lead_content_is_content(name: str) -> None:
     """Also if the prompt has begun to reason."""
-    form, opening = CoreFormat.named(name), OPENINGS.get(name, OPENING)
+    form, opening = AnswerFormat.named(name), OPENINGS.get(name, OPENING)
     for begun in [opening, *(opening + mark for mark in form.description["reasoning_open"])]:
         lead = form.lead(begun, call=False)
         answer = form.answer(begun + lead, [])

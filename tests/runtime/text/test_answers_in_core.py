@@ -4,66 +4,24 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from answer_cases import ANSWERS
+from answer_program import CHATML, Answer, AnswerProgram, cut
 from hypothesis import given, settings
-from native_programs import native_program
-from scripted import TOOLS
 
-Answer = tuple[str, str, list[Any]]
-"""Content, reasoning, and calls as pairs of a name and arguments."""
-Read = Callable[..., Answer]
-CHATML = "<|im_start|>assistant\n"
 CASES = [(name, *case) for name, cases in ANSWERS.items() for case in cases]
 
 
-class Program:
-    """The program tests/native/answers.cpp."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [native_program("answers")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
-        )
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """Return the program's answer to one request."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"prompt": "", "tools": None, "pieces": [], **request}) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
-
-    def read(self, form: str, pieces: Sequence[str], prompt: str = CHATML, tools: Any = TOOLS) -> Answer:
-        """Return the parts of an answer that comes in pieces."""
-        said = self.ask(form=form, prompt=prompt, pieces=pieces, tools=json.dumps(tools) if tools else None)
-        events = [event for each in said["events"] for event in each]
-        text = {kind: "".join(text for each, text, _ in events if each == kind) for kind in ("content", "reasoning")}
-        calls = [(name, json.loads(arguments)) for kind, name, arguments in events if kind == "call"]
-        return text["content"], text["reasoning"], calls
-
-    def close(self) -> None:
-        """End the program. It must not have failed."""
-        self._process.communicate(timeout=30)
-        assert self._process.returncode == 0
-
-
 @pytest.fixture(scope="module")
-def core() -> Iterator[Program]:
-    program = Program()
+def core() -> Iterator[AnswerProgram]:
+    program = AnswerProgram()
     yield program
     program.close()
-
-
-def cut(text: str, places: Sequence[int]) -> list[str]:
-    return [text[a:b] for a, b in pairwise([0, *sorted(places), len(text)])]
 
 
 def tool(**properties: Any) -> list[Any]:
@@ -72,13 +30,13 @@ def tool(**properties: Any) -> list[Any]:
 
 @given(case=st.sampled_from(CASES), data=st.data())
 @settings(max_examples=150)
-def test_answers_are_those_of_python(core: Program, case: Any, data: st.DataObject) -> None:
+def test_answers_are_those_of_python(core: AnswerProgram, case: Any, data: st.DataObject) -> None:
     name, prompt, text, content, reasoning, calls = case
     pieces = cut(text, data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     assert core.read(name, pieces, f"x{prompt}") == (content, reasoning, calls)
 
 
-def test_a_form_is_known_by_its_template_and_its_tokens(core: Program) -> None:
+def test_a_form_is_known_by_its_template_and_its_tokens(core: AnswerProgram) -> None:
     def name(chat_template: str, *tokens: str) -> Any:
         return core.ask(form=None, template=chat_template, tokens=tokens)["form"]
 
@@ -139,7 +97,7 @@ WRITERS: dict[str, Callable[[str, str], str]] = {
 
 @pytest.mark.parametrize("form", WRITERS)
 @pytest.mark.parametrize(("name", "text", "value"), TYPED)
-def test_text_has_the_type_of_its_schema(core: Program, form: str, name: str, text: str, value: Any) -> None:
+def test_text_has_the_type_of_its_schema(core: AnswerProgram, form: str, name: str, text: str, value: Any) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
     (call,) = core.read(form, [WRITERS[form](name, text)], tools=tools)[2]
     assert repr(call) == repr(("f", {name: value}))
@@ -160,7 +118,7 @@ LFM2: list[tuple[str, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("text", "calls"), LFM2)
-def test_calls_like_pythons(core: Program, text: str, calls: list[Any]) -> None:
+def test_calls_like_pythons(core: AnswerProgram, text: str, calls: list[Any]) -> None:
     content, _, found = core.read("lfm2", [f"<|tool_call_start|>{text}<|tool_call_end|>"])
     assert (found, content) == (calls, "" if calls else text)
 
@@ -185,7 +143,7 @@ OTHERS: list[tuple[str, str, Answer]] = [
 
 
 @pytest.mark.parametrize(("form", "text", "answer"), OTHERS)
-def test_other_families_and_what_is_around_calls(core: Program, form: str, text: str, answer: Answer) -> None:
+def test_other_families_and_what_is_around_calls(core: AnswerProgram, form: str, text: str, answer: Answer) -> None:
     for size in (1, 3, len(text)):
         assert core.read(form, cut(text, range(size, len(text), size))) == answer
 
@@ -200,7 +158,7 @@ MENTIONS = {
 
 
 @pytest.mark.parametrize("form", MENTIONS)
-def test_a_mark_in_a_question_begins_no_reasoning(core: Program, form: str) -> None:
+def test_a_mark_in_a_question_begins_no_reasoning(core: AnswerProgram, form: str) -> None:
     assert core.read(form, ["Hello."], MENTIONS[form]) == ("Hello.", "", [])
     begun = "<|channel>thought\n" if form == "gemma4" else "<think>\n"
     assert core.read(form, ["Hello."], MENTIONS[form] + begun) == ("", "Hello.", [])
@@ -219,7 +177,7 @@ CUT = {
 
 
 @pytest.mark.parametrize("form", CUT)
-def test_a_call_that_is_cut_off_is_none(core: Program, form: str) -> None:
+def test_a_call_that_is_cut_off_is_none(core: AnswerProgram, form: str) -> None:
     prompt = "<|start|>assistant" if form == "harmony" else CHATML
     assert len(core.read(form, [CUT[form]], prompt)[2]) == 1
     for end in range(len(CUT[form])):
@@ -235,7 +193,9 @@ VALUES = st.recursive(
 
 @given(arguments=st.dictionaries(st.text(), VALUES, max_size=4), ascii_only=st.booleans(), data=st.data())
 @settings(max_examples=150)
-def test_arguments_in_json_come_back(core: Program, arguments: dict[str, Any], ascii_only: bool, data: st.DataObject) -> None:
+def test_arguments_in_json_come_back(
+    core: AnswerProgram, arguments: dict[str, Any], ascii_only: bool, data: st.DataObject
+) -> None:
     written = json.dumps(arguments, ensure_ascii=ascii_only)
     text = data.draw(st.sampled_from(
         [("hermes", f'<tool_call>\n{{"name": "f", "arguments": {written}}}\n</tool_call>'),
@@ -248,7 +208,7 @@ def test_arguments_in_json_come_back(core: Program, arguments: dict[str, Any], a
 
 @given(form=st.sampled_from(sorted(WRITERS)), value=VALUES, kind=st.sampled_from(["any", "own", "text or null"]))
 @settings(max_examples=200)
-def test_every_value_can_be_written_as_text(core: Program, form: str, value: Any, kind: str) -> None:
+def test_every_value_can_be_written_as_text(core: AnswerProgram, form: str, value: Any, kind: str) -> None:
     """Strings as they are, or as JSON where they would be something else; other values as JSON."""
     name = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
     own = name[type(value)]
@@ -278,14 +238,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("size", [7, 1 << 30])
-def test_hostile_answers_take_linear_time(core: Program, name: str, size: int) -> None:
+def test_hostile_answers_take_linear_time(core: AnswerProgram, name: str, size: int) -> None:
     form, text = HOSTILE[name]
     began = time.monotonic()
     core.read(form, cut(text, range(size, len(text), size)))
     assert time.monotonic() - began < 20
 
 
-def test_noise_ends_somehow(core: Program) -> None:
+def test_noise_ends_somehow(core: AnswerProgram) -> None:
     """The program lives, and what it reads does not depend on how it is cut."""
     forms = [*CUT, "deepseek", "mistral", "granite", "jamba"]
     chance = random.Random(5)

@@ -15,7 +15,7 @@ from served import BYTES, END
 
 from hybridge.cache.errors import GrammarError
 from hybridge.runtime.core.grammar import Follower
-from hybridge.runtime.text.answers import Call, CoreFormat
+from hybridge.runtime.text.answers import AnswerFormat, Call
 from hybridge.runtime.text.grammars import Grammars
 
 FORMS = {
@@ -42,7 +42,7 @@ def tool(schema: Any) -> list[Any]:
 
 
 def parsed(form: str, tools: list[Any], said: str) -> list[Call]:
-    answer = CoreFormat.named(form).answer("<|im_start|>assistant\n", tools)
+    answer = AnswerFormat.named(form).answer("<|im_start|>assistant\n", tools)
     answer.feed(FORMS[form][0] + said + FORMS[form][1])
     answer.finish()
     assert not answer.content, said
@@ -50,7 +50,7 @@ def parsed(form: str, tools: list[Any], said: str) -> list[Call]:
 
 
 def follower(grammars: Grammars, form: str, tools: list[Any]) -> Follower:
-    one = grammars.calls(tools, CoreFormat.named(form)).follow()
+    one = grammars.calls(tools, AnswerFormat.named(form)).follow()
     for byte in FORMS[form][0].encode():
         one.take(byte)
     return one

@@ -18,8 +18,9 @@ from hybridge.runtime import ExportOptions, GenerationStats, Session
 from hybridge.runtime.cli.chat import Terminal
 from hybridge.runtime.core.drafters import Context, PromptLookup, Proposal
 from hybridge.runtime.core.generation import Constraint
+from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
-from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, CoreFormat
+from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter
 from hybridge.runtime.text.chat_template import Message, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
@@ -315,7 +316,7 @@ def thoughtful(template: str = scripted.TEMPLATE, answer: str = THOUGHTS, form: 
     model = scripted.speaking(lambda prompt: answer)
     options = ExportOptions(max_seq_len=900, verify_len=4, snapshot_slots=2)
     session = Session.over(TextProgram(model), ModelDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
-    form = form or CoreFormat.find(template, BYTES)
+    form = form or AnswerFormat.find(JinjaTemplate(template), BYTES)
     assert form is not None
     splitter = AnswerSplitter(BYTES, lambda prompt: form.answer(prompt, ()))
     return Conversation(session, BYTES, lambda messages: render(template, messages, {}), GenerationSettings(splitter=splitter))
@@ -332,7 +333,7 @@ def thoughtful(template: str = scripted.TEMPLATE, answer: str = THOUGHTS, form: 
     ],
 )
 def test_reasoning_is_no_part_of_an_answer(name: str, answer: str) -> None:
-    conversation, thoughts = thoughtful(answer=answer, form=CoreFormat.named(name)), list[str]()
+    conversation, thoughts = thoughtful(answer=answer, form=AnswerFormat.named(name)), list[str]()
     assert conversation.say("hello", lambda _, reasoning: thoughts.append(reasoning)) == "yes"
     assert "".join(thoughts) == "hm"
     assert conversation.messages[-1] == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}

@@ -12,7 +12,6 @@ constexpr size_t LONGEST_CALL = size_t{1} << 20, LONGEST_HEADER = 1024;
 constexpr std::string_view SPACE = " \t\n\r\v\f";
 const std::string GEMMA_QUOTE = "<|\"|>";
 
-const Marks ANSWERS = {"<|im_start|>assistant", "<|start_of_role|>assistant<|end_of_role|>", "<|start|>assistant"};
 const Marks HEADER_BEGINS = {"<|start|>", "<|channel|>"};
 const Marks MESSAGE_ENDS = {"<|end|>", "<|call|>", "<|return|>", "<|eom|>", "<|eot|>"};
 const Marks CALL_ENDS = {"<|call|>", "<|end|>", "<|return|>", "<|start|>"};
@@ -33,6 +32,17 @@ std::pair<size_t, size_t> last_of(const Marks& marks, std::string_view text) {
   return last;
 }
 
+// The size of the beginning of a mark that a text ends with; zero without one.
+size_t half_mark(const Marks& marks, std::string_view text) {
+  size_t longest = 0;
+  for (const std::string& mark : marks) {
+    for (size_t size = std::min(mark.size() - std::min<size_t>(mark.size(), 1), text.size()); size > longest; --size) {
+      if (text.ends_with(std::string_view(mark).substr(0, size))) longest = size;
+    }
+  }
+  return longest;
+}
+
 }  // namespace
 
 AnswerParser::AnswerParser(const AnswerForm& form, std::string_view prompt, std::shared_ptr<const ToolSchemas> tools)
@@ -43,7 +53,7 @@ AnswerParser::AnswerParser(const AnswerForm& form, std::string_view prompt, std:
 
 void AnswerParser::begin_prompt(std::string_view prompt) {
   enter(Part::CONTENT);
-  const auto [_, answer] = last_of(ANSWERS, prompt);
+  const auto [_, answer] = last_of(form_.turn_open, prompt);
   if (answer > 0) {
     text_ = prompt.substr(answer);
     if (form_.has_channels) enter(Part::HEADER);
@@ -53,6 +63,7 @@ void AnswerParser::begin_prompt(std::string_view prompt) {
   advance(false);
   const auto [close, end] = last_of(form_.reasoning_close, prompt);
   const bool has_closed = close != prompt.npos && trimmed(prompt.substr(end)).empty();
+  if (form_.begins_reasoning && part_ == Part::CONTENT && marks_ == 0) enter(Part::REASONING);
   drops_space_ = (marks_ > 0 || has_closed) && !has_content_;
   has_reasoning_ = has_content_ = false;
   is_first_ = true;
@@ -90,6 +101,7 @@ bool AnswerParser::step(bool has_ended) {
   if (part_ == Part::CALLS) return step_calls(has_ended);
   if (part_ == Part::HEADER && step_header()) return true;
   const Found mark = next_mark(has_ended);
+  if (has_ended && mark.of == nullptr && is_half_mark()) at_ = text_.size();
   if (part_ != Part::HEADER || has_ended) {
     if (part_ != Part::HEADER) say(std::string_view(text_).substr(at_, mark.begin - at_));
     at_ = mark.begin;
@@ -115,6 +127,7 @@ bool AnswerParser::step(bool has_ended) {
     enter(Part::CONTENT);
   } else if (mark.of == &form_.calls.open) {
     recipient_.clear();
+    opening_ = text_[mark.begin] == '{' ? text_.substr(mark.begin, mark.end - mark.begin) : "";
     enter(Part::CALLS);
   }
   drop_space();
@@ -154,7 +167,8 @@ void AnswerParser::read_header(std::string_view header) {
   recipient_ = word_after("to=");
   const bool is_call = !recipient_.empty() && recipient_ != "assistant" && recipient_ != "user" && recipient_ != "all";
   if (is_call && tools_ != nullptr && form_.calls.syntax == CallSyntax::JSON) return enter(Part::CALLS);
-  enter(channel == "analysis" && !is_call ? Part::REASONING : Part::CONTENT);
+  const bool is_thought = recipient_ == "self" || (channel == "analysis" && !is_call);
+  enter(is_thought ? Part::REASONING : Part::CONTENT);
   if (part_ == Part::CONTENT && has_content_) content_spaces_ = "\n";
 }
 
@@ -210,6 +224,18 @@ AnswerParser::Found AnswerParser::next_mark(bool has_ended) const {
     if (found.of != nullptr) return found;
   }
   return {text_.size(), text_.size()};
+}
+
+// Tells whether what is left at the end is at least half of a mark, which the answer was cut in.
+bool AnswerParser::is_half_mark() const {
+  const std::string_view rest = std::string_view(text_).substr(at_);
+  for (const Marks* marks : looked_for_) {
+    if (part_ == Part::REASONING && marks == &form_.reasoning_open) continue;
+    for (const std::string& mark : *marks) {
+      if (rest.size() < mark.size() && 2 * rest.size() >= mark.size() && mark.starts_with(rest)) return true;
+    }
+  }
+  return false;
 }
 
 bool AnswerParser::step_calls(bool has_ended) {
@@ -280,6 +306,12 @@ void AnswerParser::take_calls(std::string_view text, bool has_ended) {
   const CallForm& form = form_.calls;
   // Without a mark at the end of each call, it may have had more arguments.
   const bool is_marked = form.syntax != CallSyntax::PAIRS && (form.syntax != CallSyntax::TAGS || !form.item_close.empty());
+  const std::string_view all = text;
+  if (has_ended) {
+    Marks marks = recipient_.empty() ? form.close : CALL_ENDS;
+    marks.insert(marks.end(), {form.item_open, form.item_close});
+    text.remove_suffix(half_mark(marks, text));
+  }
   ReadCalls found;
   if (!recipient_.empty()) {
     if (!has_ended || !trimmed(text).empty()) found = read_arguments(recipient_, text);
@@ -289,10 +321,9 @@ void AnswerParser::take_calls(std::string_view text, bool has_ended) {
   for (ToolCall& call : found.calls) {
     events_.push_back({Kind::CALL, std::move(call.name), std::move(call.arguments)});
   }
-  if (const std::string_view rest = trimmed(text.substr(found.end)); !rest.empty()) {
-    part_ = Part::CONTENT;
-    say(rest);
-  }
+  part_ = Part::CONTENT;
+  const bool keeps_all = found.calls.empty() && !opening_.empty();
+  say(keeps_all ? opening_ + std::string(all) : std::string(trimmed(text.substr(found.end))));
 }
 
 void AnswerParser::say(std::string_view text) {

@@ -25,7 +25,8 @@ struct AnswerEvent {
 };
 
 // Reads an answer in time linear in its length. White space between reasoning and content is dropped; that around calls stays, but
-// not at the end. A call comes when it is complete. What looks like one and is none, or is cut off, is content.
+// not at the end. A call comes when it is complete. What looks like one and is none, or is cut off, is content; a mark in which the
+// answer was cut is dropped.
 class AnswerParser {
  public:
   // Begins the answer to a rendered prompt, which may have begun its reasoning. tools: those that are offered; without any, text that
@@ -61,6 +62,7 @@ class AnswerParser {
 
   Fit fit(size_t place, const std::string& mark, bool has_ended) const;
   Found next_mark(bool has_ended) const;
+  bool is_half_mark() const;
   void enter(Part part);
   void drop_space();
   void read_header(std::string_view header);
@@ -80,6 +82,7 @@ class AnswerParser {
   size_t scanned_ = 0, depth_ = 0;
   bool in_string_ = false;
   std::string recipient_ = {};  // of a message with a header
+  std::string opening_ = {};    // what opened them, if it is a part of their JSON
 
   bool is_first_ = true;        // nothing was said in this part
   bool drops_space_ = false;    // there is no content yet, but another part

@@ -151,7 +151,7 @@ class CallReader {
     if (const size_t after = head.find(form_.name_after); after != head.npos) head.remove_prefix(after + form_.name_after.size());
     size_t end = head.size();
     for (const std::string& mark : form_.name_end) end = std::min(end, head.find(mark));
-    if (end == head.size()) fail("no end of its name");
+    if (end == head.size() && !form_.name_end.empty()) fail("no end of its name");
     ToolCall call{clean_name(head.substr(0, end)), {}};
     ValueReader reader(text_.substr(begin), Notation::JSON);
     call.arguments = reader.object().json();
@@ -165,7 +165,7 @@ class CallReader {
   ToolCall tags() {
     if (!form_.item_open.empty()) expect(form_.item_open);
     ToolCall call{clean_name(until(form_.name_end.front())), {}};
-    if (form_.name_end.front() != form_.tag_end) (void)until(form_.tag_end);
+    if (form_.name_end.front() == form_.key_end && form_.key_end != form_.tag_end) (void)until(form_.tag_end);
     Members members;
     while (true) {
       skip_space();

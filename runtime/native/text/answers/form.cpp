@@ -235,13 +235,19 @@ const AnswerForm* first_with(bool has_calls, Has&& has) {
 
 std::span<const AnswerForm> answer_forms() { return table(); }
 
-const AnswerForm* find_answer_form(std::string_view chat_template, const std::function<bool(const std::string&)>& is_token) {
+AnswerForm plain_form() { return {.reasoning_open = {}, .reasoning_close = {}}; }
+
+AnswerForm find_answer_form(std::string_view chat_template, const std::function<bool(const std::string&)>& is_token) {
   const auto is_written = [&](const std::string& mark) { return chat_template.find(mark) != chat_template.npos; };
+  const AnswerForm* found = nullptr;
   for (const bool has_calls : {true, false}) {
-    if (const AnswerForm* written = first_with(has_calls, is_written)) return written;
-    if (const AnswerForm* known = first_with(has_calls, is_token)) return known;
+    if (found == nullptr) found = first_with(has_calls, is_written);
+    if (found == nullptr) found = first_with(has_calls, is_token);
   }
-  return nullptr;
+  AnswerForm form = found != nullptr ? *found : plain_form();
+  // Templates may write the role apart from the mark. A question may spell what another family's turns begin with.
+  std::erase_if(form.turn_open, [&](const std::string& mark) { return !is_written(mark.substr(0, mark.find('>') + 1)); });
+  return form;
 }
 
 const AnswerForm* answer_form(std::string_view name) {
@@ -251,16 +257,14 @@ const AnswerForm* answer_form(std::string_view name) {
   return nullptr;
 }
 
-AnswerForm with_general_calls(const AnswerForm* form) {
-  AnswerForm general = form != nullptr ? *form : AnswerForm{};
-  if (form == nullptr) general.reasoning_open = general.reasoning_close = {};
-  general.name = "general";
-  general.markers.clear();
-  if (!general.has_channels) {
-    general.calls = plain_json({"<tool_call>"}, {"</tool_call>"}, false);
-    general.call_lead = "<tool_call>\n";
+AnswerForm with_general_calls(AnswerForm form) {
+  form.name = "general";
+  form.markers.clear();
+  if (!form.has_channels) {
+    form.calls = plain_json({"<tool_call>"}, {"</tool_call>"}, false);
+    form.call_lead = "<tool_call>\n";
   }
-  return general;
+  return form;
 }
 
 std::string looked_for(const AnswerForm& form) {

@@ -39,25 +39,31 @@ struct CallForm {
 };
 
 struct AnswerForm {
-  std::string name = {};
+  std::string name = {};            // empty for a model of which nothing is known
   std::vector<Marks> markers = {};  // the chat template or the vocabulary has all of one of these
   Marks reasoning_open = {"<think>"}, reasoning_close = {"</think>"};
   CallForm calls = {};
   std::string call_lead = {}, content_lead = {};  // what comes before the body of a call, or before content
   Marks dropped = {};                             // marks around content
+  bool begins_reasoning = false;                  // also if neither the prompt nor the answer has a mark that opens it
   bool has_channels = false;                      // gpt-oss' messages with headers, in place of the marks above
+  // What may begin the assistant's turn in a prompt: what comes after the last one is a part of the answer.
+  Marks turn_open = {"<|im_start|>assistant", "<|start_of_role|>assistant<|end_of_role|>", "<|start|>assistant"};
 };
 
 // The table, in the order in which forms are looked for.
 std::span<const AnswerForm> answer_forms();
 
+// The form in which all of an answer is its content.
+AnswerForm plain_form();
+
 // Returns the form of a model: the first one with calls whose markers are in the chat template, or else are tokens, or else one for
-// reasoning alone; null if none is.
-const AnswerForm* find_answer_form(std::string_view chat_template, const std::function<bool(const std::string&)>& is_token);
+// reasoning alone, or else the plain form. A turn begins as the template writes it.
+AnswerForm find_answer_form(std::string_view chat_template, const std::function<bool(const std::string&)>& is_token);
 const AnswerForm* answer_form(std::string_view name);
 
-// Returns the form for a model that knows no calls: JSON in tags, which the prompt explains, and reasoning as in `form` or none.
-AnswerForm with_general_calls(const AnswerForm* form);
+// Returns the form for a model that knows no calls: JSON in tags, which the prompt explains, and reasoning as in `form`.
+AnswerForm with_general_calls(AnswerForm form);
 
 // Returns a text that has all special tokens in it that the form's parser looks for.
 std::string looked_for(const AnswerForm& form);
