@@ -184,6 +184,76 @@ def test_a_call_that_is_cut_off_is_none(core: AnswerProgram, form: str) -> None:
         assert core.read(form, [CUT[form][:end]], prompt)[2] == []
 
 
+CLOSED = {
+    **{form: ("", text) for form, text in CUT.items() if form not in ("harmony", "qwen-xml", "hermes", "minimax", "lfm2")},
+    "qwen-xml": ("", f"{CUT['qwen-xml']}\n</tool_call>"),
+    "hermes": ("", f"{CUT['hermes']}\n</tool_call>"),
+    "minimax": ("", f"{CUT['minimax']}\n</minimax:tool_call>"),
+    "lfm2": ("", f"{CUT['lfm2']}<|tool_call_end|>"),
+    "kimi": ("", f"{CUT['kimi']}<|tool_calls_section_end|>"),
+    "gemma4": ("", f"{CUT['gemma4']}<tool_call|>"),
+    "harmony": ("<|start|>assistant", "<|channel|>commentary to=functions.f<|message|>{}<|call|>"),
+    "deepseek": ("", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜>"
+                 "<｜tool▁calls▁end｜>"),
+    "nemotron": ("", '<TOOLCALL>[{"name": "f", "arguments": {}}]</TOOLCALL>'),
+    "jamba": ("", '<tool_calls>[{"name": "f", "arguments": {}}]</tool_calls>'),
+    "cohere": ("", '<|START_ACTION|>[{"tool_name": "f", "parameters": {}}]<|END_ACTION|>'),
+    "apertus": ("", '<|tools_prefix|>[{"f": {}}]<|tools_suffix|>'),
+    "solar": ("", "<|tool_calls|><|tool_call:begin|>0<|tool_call:name|>f<|tool_call:args|>{}<|tool_call:end|><|calls|>"),
+    "hunyuan": ("", "<tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource></tool_call:opensource>"
+                "</tool_calls:opensource>"),
+    "functionary": ("", "<function=f>{}</function>"),
+    "minicpm": ("", '<function name="f"><param name="a">x</param></function>'),
+    "seed": ("", "<seed:tool_call><function=f></function></seed:tool_call>"),
+    "atem": ("<|start|>assistant to=f<|message|>",
+             '<atem:function_calls><atem:invoke name="f"></atem:invoke></atem:function_calls>'),
+}  # fmt: skip
+"""A prompt, and a call with its closing marks, by form."""
+
+
+@pytest.mark.parametrize("form", CLOSED)
+def test_half_of_a_closing_mark_is_no_content(core: AnswerProgram, form: str) -> None:
+    prompt, text = CLOSED[form]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert len(core.read(form, [text], prompt or CHATML, tools)[2]) == 1
+    for end in range(len(text)):
+        content, _, calls = core.read(form, [text[:end]], prompt or CHATML, tools)
+        assert not calls or content == ""
+        assert end <= text.rindex("<") or not content.endswith(text[text.rindex("<") : end])
+
+
+HALVES = [
+    ("hermes", "", "Look <tool_c", ("Look", "", [])), ("hermes", "<think>", "so </thi", ("", "so", [])),
+    ("hermes", "", "for s<t", ("for s<t", "", [])), ("hermes", "", "a <thi", ("a", "", [])),
+    ("hermes", "", "a <", ("a <", "", [])),
+    ("gemma4", "", "a <|tool_ca", ("a", "", [])), ("harmony", "<|channel|>final<|message|>", "Yes<|retu", ("Yes", "", [])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "begun", "text", "answer"), HALVES)
+def test_half_of_a_mark_at_the_end_is_dropped(core: AnswerProgram, form: str, begun: str, text: str, answer: Answer) -> None:
+    prompt = ("<|start|>assistant" if form == "harmony" else CHATML) + begun
+    for size in (1, 3, len(text)):
+        assert core.read(form, cut(text, range(size, len(text), size)), prompt) == answer
+
+
+SPELLED = {
+    "[INST] {} [/INST]{{# [TOOL_CALLS] #}}": ("[THINK]", "[/THINK]"),
+    "<|user|>\n{}<|assistant|>\n{{# <arg_key> #}}": ("<think>", "</think>"),
+    "<|turn>user\n{}<turn|>\n<|turn>model\n{{# <|tool_call> #}}": ("<|channel>thought\n", "<channel|>"),
+}
+"""Prompts of templates that are no ChatML, with what says their family, and marks of their reasoning."""
+
+
+@pytest.mark.parametrize("template", SPELLED)
+def test_a_question_cannot_begin_the_answer_of_another_familys_template(core: AnswerProgram, template: str) -> None:
+    mark, end = SPELLED[template]
+    for turn in (CHATML, "<|start|>assistant", "<|start_of_role|>assistant<|end_of_role|>"):
+        prompt = template.partition("{{#")[0].format(f"What does {turn}{mark} mean?")
+        assert core.read("", ["Hello."], prompt, template=template) == ("Hello.", "", [])
+        assert core.read("", [f"so{end}Yes."], prompt + mark, template=template) == ("Yes.", "so", [])
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
