@@ -51,7 +51,7 @@ from hybridge.runtime.server.responses import (
 )
 from hybridge.runtime.server.structure import Constrain, Structures
 from hybridge.runtime.server.worker import Finished, Inbox, Job, Metrics, SessionSlot, Worker
-from hybridge.runtime.text.answers import Answer, AnswerFormat, Delta, decoder_of, merged, one_call, with_general_calls
+from hybridge.runtime.text.answers import Answer, AnswerFormat, Delta, decoder_of, merged, with_general_calls
 from hybridge.runtime.text.generate import TextPiece
 from hybridge.runtime.text.pictures import PictureProcessor
 
@@ -127,8 +127,10 @@ class Server:
             remote: fetches pictures from addresses; left out, these are refused.
         """
         self.tokenizer, self.settings, self.metrics = tokenizer, settings, Metrics()
-        self.answers = self.calling = form
-        if form is None or not form.has_calls or ignores_tools(render):
+        self.answers = form
+        if form is not None and form.has_calls and not ignores_tools(render):
+            self.calling = form
+        else:
             self.calling, render = with_general_calls(form), with_tools_in_text(render)
         session = slots[0].session
         self._eos_ids = session.manifest.eos_ids
@@ -194,7 +196,7 @@ class Server:
 
     async def _respond(self, request: Request) -> Response:
         asked = parse(ResponsesRequest, await read_body(request, self.settings.limits.body)).for_chat()
-        return await self._talk(request, asked, ResponsesFormat(self.settings.name, asked.parallel_tool_calls is not False))
+        return await self._talk(request, asked, ResponsesFormat(self.settings.name, asked.is_parallel))
 
     async def _talk(self, request: Request, asked: ChatRequest, form: ResponseFormat) -> Response:
         self._check_model(asked.model)
@@ -214,17 +216,13 @@ class Server:
         """Return the prompt of a chat, its empty answer, and the text that ends the reasoning that it has begun, or ""."""
         variables = {**(asked.chat_template_kwargs or {}), **({"tools": asked.offered} if asked.offered else {})}
         prompt = self.prompts.of_chat(asked.messages, variables, pictures)
-        form, reasoning = self.calling if asked.offered else self.answers, ""
-        if form is not None and not asked.required and (asked.is_structured or asked.offered):
-            reasoning = form.reasoning_end(prompt.text)
-        if form is not None and (asked.required or asked.is_structured):
-            lead = "" if reasoning else form.lead(prompt.text, call=bool(asked.required))
-            prompt = self.prompts.with_lead(prompt, lead)
-        if asked.required:
-            return prompt, one_call(asked.offered), reasoning
+        form = self.calling if asked.offered else self.answers
         if form is None:
-            return prompt, Answer(), reasoning
-        return prompt, form.answer(prompt.text, asked.offered, parallel=asked.parallel_tool_calls is not False), reasoning
+            return prompt, Answer(), ""
+        reasoning = form.reasoning_end(prompt.text) if asked.is_structured or asked.offered else ""
+        if asked.is_structured and not asked.required and not reasoning:
+            prompt = self.prompts.with_lead(prompt, form.lead(prompt.text))
+        return prompt, form.answer(prompt.text, asked.offered, parallel=asked.is_parallel), reasoning
 
     async def _complete(self, request: Request) -> Response:
         asked = parse(CompletionRequest, await read_body(request, self.settings.limits.body))

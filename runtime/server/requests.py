@@ -272,6 +272,11 @@ class GenerationRequest(BaseModel):
         return []
 
     @property
+    def is_parallel(self) -> bool:
+        """Return whether there may be several calls."""
+        return True
+
+    @property
     def is_structured(self) -> bool:
         """Return whether the answer must have a format."""
         return self.response_format is not None and self.response_format.type != "text"
@@ -319,6 +324,10 @@ class ChatRequest(GenerationRequest):
     def optional(self) -> list[Function]:
         """Return the tools of which any may be called."""
         return [tool.function for tool in self.tools or ()] if self.tool_choice in (None, "auto") else []
+
+    @property
+    def is_parallel(self) -> bool:
+        return self.parallel_tool_calls is not False
 
 
 class CompletionRequest(GenerationRequest):

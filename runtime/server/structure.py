@@ -25,10 +25,10 @@ OBJECT = {"type": "object"}
 class Structures:
     """Makes the constraints of requests. The first request waits for the tokenizer to be read."""
 
-    def __init__(self, tokenizer: Tokenizer, description: Description, form: AnswerFormat | None) -> None:
-        """Read nothing yet. form: the model's format of calls and reasoning, if it is known."""
+    def __init__(self, tokenizer: Tokenizer, description: Description, form: AnswerFormat) -> None:
+        """Read nothing yet. form: writes the calls of tools."""
         self._tokenizer, self._description = tokenizer, description
-        self._form = form if form is not None and form.description["has_grammar"] else None
+        self._form: AnswerFormat | None = form
         self._grammars: Grammars | None = None
         self._warned = False
 
@@ -43,7 +43,7 @@ class Structures:
     async def _grammar(self, asked: GenerationRequest) -> Grammar | None:
         wanted = asked.response_format
         if asked.required:
-            return await self._of_calls(asked.required, None)
+            return await self._of_calls(asked.required, "required", asked)
         if wanted is None or wanted.type == "text":
             return await self._optional_calls(asked)
         if getattr(wanted, wanted.type, OBJECT) is None:
@@ -55,8 +55,8 @@ class Structures:
         return await asyncio.to_thread(grammars.json_schema, schema)
 
     async def _optional_calls(self, asked: GenerationRequest) -> Grammar | None:
-        """Return the grammar of a free text with calls; None for formats of calls without a grammar."""
-        if not asked.optional or self._form is None:
+        """Return the grammar of a free text with calls; None if there is none."""
+        if not asked.optional:
             return None
         try:
             await self._ready()
@@ -67,43 +67,22 @@ class Structures:
                 )
             self._warned = True
             return None
-        return await self._of_calls(asked.optional, self._form)
+        return await self._of_calls(asked.optional, "auto", asked)
 
-    async def _of_calls(self, functions: Sequence[Function], form: AnswerFormat | None) -> Grammar:
-        """Return the grammar of calls. Raises ApiError with the name of the first tool whose parameters cannot be followed.
-
-        Such a tool is called with any arguments instead if its ``strict`` is false.
-        """
-        grammars = await self._ready()
-
-        def make(functions: Sequence[Function]) -> Grammar:
-            return grammars.calls(
-                [{"function": {"name": each.name, "parameters": each.parameters}} for each in functions], form
+    async def _of_calls(self, functions: Sequence[Function], choice: str, asked: GenerationRequest) -> Grammar | None:
+        """Return the grammar of calls. Raises ApiError with the name of the first tool whose parameters cannot be followed."""
+        grammars, form = await self._ready(), self._form
+        if form is None and choice == "auto":
+            return None
+        if form is None:
+            raise invalid(
+                "tool_choice: the form of this model's calls has no grammar, so that none can be required.", "tool_choice"
             )
-
-        def reason(function: Function) -> str:
-            try:
-                make([function])
-            except GrammarError as error:
-                return str(error)
-            return ""
-
-        def whole() -> Grammar:
-            try:
-                return make(functions)
-            except GrammarError as error:
-                reasons = {each.name: said for each in functions if (said := reason(each))}
-                strict = next((each.name for each in functions if each.name in reasons and each.strict is not False), None)
-                if strict is not None:
-                    raise invalid(
-                        f"tools: the parameters of {strict} cannot be followed: {reasons[strict]} Or set 'strict' of this "
-                        "function to false, to have calls of it with any arguments.", "tools",
-                    ) from None  # fmt: skip
-                if not reasons:
-                    raise invalid(f"tools: {error}", "tools") from None
-            return make([_loose(each) if each.name in reasons else each for each in functions])
-
-        return await asyncio.to_thread(whole)
+        tools = [{"name": each.name, "parameters": each.parameters, "strict": each.strict} for each in functions]
+        try:
+            return await asyncio.to_thread(grammars.calls, tools, form, choice, single=not asked.is_parallel)
+        except GrammarError as error:
+            raise invalid(f"tools: {error}", "tools") from None
 
     async def _ready(self) -> Grammars:
         if self._grammars is None:
@@ -111,9 +90,11 @@ class Structures:
         return self._grammars
 
     def _read(self) -> Grammars:
-        return Grammars(self._tokenizer, self._description.vocab_size, self._description.eos_ids)
-
-
-def _loose(function: Function) -> Function:
-    """Return the function with any arguments."""
-    return function.model_copy(update={"parameters": {**OBJECT, "additionalProperties": {}}})
+        grammars = Grammars(self._tokenizer, self._description.vocab_size, self._description.eos_ids)
+        try:
+            if self._form is not None:
+                grammars.calls([{"name": "probe"}], self._form)
+        except GrammarError as error:
+            log.warning("calls of tools are not held to the tools' schemas: %s", error)
+            self._form = None
+        return grammars

@@ -119,9 +119,8 @@ def split_text(answer: Answer, text: str, *, ended: bool = False) -> tuple[str, 
 class AnswerFormat:
     """The format in which a family of models writes calls and reasoning: a row of the core's table of forms.
 
-    call, content: texts that precede a call's body, and content. has_calls: calls can be distinguished from text. looked_for: a
-    text that contains all special tokens that the parser looks for. description: the row, as ``hybridge_answer_form_describe``
-    writes it.
+    content: text that precedes content. has_calls: calls can be distinguished from text. looked_for: a text that contains all
+    special tokens that the parser looks for. description: the row, as ``hybridge_answer_form_describe`` writes it.
     """
 
     def __init__(self, handle: c_uint64) -> None:
@@ -130,7 +129,6 @@ class AnswerFormat:
         self.description: Mapping[str, Any] = json.loads(copied_text("answer_form_describe", handle))
         self.name: str = self.description["name"]
         self.looked_for: str = self.description["looked_for"]
-        self.call: str = self.description["call_lead"]
         self.content: str = self.description["content_lead"]
         self.has_calls = bool(self.description["call_open"])
 
@@ -175,10 +173,10 @@ class AnswerFormat:
         run("answer_form_general", self.handle, byref(handle))
         return AnswerFormat(handle)
 
-    def lead(self, prompt: str, *, call: bool) -> str:
-        """Return the text that leads from ``prompt`` directly to a call or to content, closing reasoning that it has begun."""
+    def lead(self, prompt: str) -> str:
+        """Return the text that leads from ``prompt`` directly to content, closing reasoning that it has begun."""
         close = self.reasoning_end(prompt)
-        return (f"\n{close}\n\n" if close else "") + (self.call if call else self.content)
+        return (f"\n{close}\n\n" if close else "") + self.content
 
 
 class AnswerParser:
@@ -218,11 +216,6 @@ def with_general_calls(form: AnswerFormat | None) -> AnswerFormat:
     handle = Handle()
     run("answer_form_general", 0, byref(handle))
     return AnswerFormat(handle)
-
-
-def one_call(tools: Sequence[Mapping[str, Any]]) -> Answer:
-    """Return an empty answer that is a single call: JSON with a name and arguments."""
-    return with_general_calls(None).answer("<|im_start|>assistant<tool_call>", tools)
 
 
 @dataclass(frozen=True)

@@ -61,19 +61,22 @@ class Grammars:
         """Return the grammar of texts that match ``pattern`` as a whole. Raises GrammarError for an invalid expression."""
         return self._read("regex", pattern)
 
-    def calls(self, tools: Sequence[Mapping[str, Any]], form: AnswerFormat | None = None) -> CoreGrammar:
-        """Return the grammar of calls of tools.
+    def calls(
+        self, tools: Sequence[Mapping[str, Any]], form: AnswerFormat, choice: str = "auto", *, single: bool = False
+    ) -> CoreGrammar:
+        """Return the grammar of calls of tools, as a form of answers writes them.
 
         Args:
             tools: as in OpenAI's API.
-            form: a form of calls that has a grammar: the text is free until it opens a call, and free again after the call.
-                Left out, the text is one call in JSON.
+            form: writes the calls.
+            choice: "auto" for a text that is free until it opens a call, and free again after the call; "required", or the name
+                of a tool, for a text that is calls.
+            single: there is one call at most.
 
         Raises:
             GrammarError: the parameters of a tool cannot be followed.
         """
-        data = json.dumps(list(tools))
-        return self._read("calls", data, *([0] if form is None else [form.handle]))
+        return self._read("calls", json.dumps(list(tools)), (form.handle,), (choice.encode(), single))
 
     def lark(self, rules: str) -> LarkGrammar:
         """Return the grammar of ``rules`` in llguidance's variant of Lark, which begin with ``start``.
@@ -84,8 +87,9 @@ class Grammars:
         """
         return LarkGrammar(rules, self._tokenizer, self._vocab_size, self._eos_ids)
 
-    def _read(self, kind: str, text: str, *form: Any) -> CoreGrammar:
+    def _read(self, kind: str, text: str, form: tuple[Any, ...] = (), options: tuple[Any, ...] = ()) -> CoreGrammar:
         data, handle = text.encode("utf-8", "surrogatepass"), Handle()
-        if getattr(load(), f"hybridge_grammar_{kind}")(self._tokenizer.handle, *form, data, len(data), byref(handle)):
+        read = getattr(load(), f"hybridge_grammar_{kind}")
+        if read(self._tokenizer.handle, *form, data, len(data), *options, byref(handle)):
             raise GrammarError(f"{load().hybridge_failure().decode(errors='replace')}.")
         return CoreGrammar(handle.value, self._eos_ids)

@@ -47,8 +47,7 @@ std::string answer(std::string_view line) {
   if (asked["general"].boolean_or(false)) form = with_general_calls(form);
   const auto tools = asked["tools"] ? std::make_shared<ToolSchemas>(asked["tools"].string()) : nullptr;
   AnswerParser parser(form, asked["prompt"].string(), tools);
-  std::string json = "{\"form\": " + to_json(form.name) + ", \"warning\": " + to_json(own.warning) + ", \"call_lead\": " + to_json(form.call_lead) +
-                     ", \"content_lead\": " + to_json(form.content_lead) + ", \"reasoning_end\": " + to_json(parser.reasoning_end()) +
+  std::string json = "{\"form\": " + to_json(form.name) + ", \"warning\": " + to_json(own.warning) + ", \"content_lead\": " + to_json(form.content_lead) + ", \"reasoning_end\": " + to_json(parser.reasoning_end()) +
                      ", \"events\": [";
   asked["pieces"].each([&](const Json& piece) { json += written(parser.push(piece.string())) + ","; });
   return json + written(parser.finish()) + "]}";

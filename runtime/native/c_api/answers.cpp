@@ -48,16 +48,14 @@ std::string list(const Marks& marks) {
 }
 
 std::string member(const char* name, const std::string& json) { return to_json(name) + ": " + json + ", "; }
-std::string boolean(bool value) { return value ? "true" : "false"; }
 
 std::string described(const AnswerForm& form) {
   static constexpr const char* SYNTAXES[] = {"json", "named", "tags", "pairs", "python", "gemma"};
   const CallForm& calls = form.calls;
-  return "{" + member("name", to_json(form.name)) + member("call_lead", to_json(form.call_lead)) +
-         member("content_lead", to_json(form.content_lead)) + member("reasoning_open", list(form.reasoning_open)) +
+  return "{" + member("name", to_json(form.name)) + member("content_lead", to_json(form.content_lead)) + member("reasoning_open", list(form.reasoning_open)) +
          member("reasoning_close", list(form.reasoning_close)) + member("syntax", to_json(SYNTAXES[static_cast<int>(calls.syntax)])) +
          member("call_open", list(calls.open)) + member("item_open", to_json(calls.item_open)) +
-         member("has_channels", boolean(form.has_channels)) + member("has_grammar", boolean(calls.has_grammar)) +
+         member("has_channels", form.has_channels ? "true" : "false") +
          to_json("looked_for") + ": " + to_json(looked_for(form)) + "}";
 }
 

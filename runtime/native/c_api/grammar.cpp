@@ -109,11 +109,15 @@ hybridge_status hybridge_grammar_regex(hybridge_tokenizer tokenizer, const char*
 }
 
 hybridge_status hybridge_grammar_calls(
-    hybridge_tokenizer tokenizer, hybridge_answer_form form, const char* tools, size_t size, hybridge_grammar* grammar
+    hybridge_tokenizer tokenizer, hybridge_answer_form form, const char* tools, size_t size, const char* tool_choice, int single,
+    hybridge_grammar* grammar
 ) {
   const auto chosen = handles<const hybridge::text::AnswerForm>().find(form);
-  if (form != 0 && chosen == nullptr) return HYBRIDGE_INVALID_HANDLE;
-  return read(tokenizer, tools, size, grammar, [&](auto text, auto of) { return Grammar::calls(chosen.get(), text, std::move(of)); });
+  if (chosen == nullptr) return HYBRIDGE_INVALID_HANDLE;
+  return read(tokenizer, tools, size, grammar, [&](auto text, auto of) {
+    const auto choice = hybridge::text::ToolChoice::of(tool_choice == nullptr ? "auto" : tool_choice, single != 0);
+    return Grammar::calls(*chosen, text, choice, std::move(of));
+  });
 }
 
 hybridge_status hybridge_grammar_with(

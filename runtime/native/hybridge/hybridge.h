@@ -535,13 +535,17 @@ hybridge_status hybridge_grammar_json_schema(hybridge_tokenizer tokenizer, const
 hybridge_status hybridge_grammar_regex(hybridge_tokenizer tokenizer, const char* pattern, size_t size, hybridge_grammar* grammar);
 hybridge_status hybridge_grammar_close(hybridge_grammar grammar);
 
-// Calls of tools, a JSON list as in OpenAI's API, whose arguments fit the tools' schemas. form 0: the text is one call,
-// {"name": ..., "arguments": {...}}. A form of answers (below): the text is free; once one of the form's marks opens a call outside of
-// reasoning, the call is one of the tools in this form, and then the text is free again. Forms whose description says has_grammar.
+// Calls of tools, a JSON list as in OpenAI's API, whose arguments fit the tools' schemas, as a form of answers (below) writes them.
+// tool_choice: null or "auto": the text is free; once one of the form's marks opens calls outside of reasoning, they are of these tools,
+// and the text is free again after the mark that closes them. "required", or the name of a tool: the text is calls and nothing else.
+// single: not 0 for one call at most between two marks. Special tokens of the tokenizer that are marks of the form are forced as such.
+// HYBRIDGE_INVALID_ARGUMENT for parameters that cannot be followed, unless `strict` of their function is false, and for a tool that is
+// not among them; hybridge_failure names it.
 typedef uint64_t hybridge_answer_form;
 typedef uint64_t hybridge_template;
 hybridge_status hybridge_grammar_calls(
-    hybridge_tokenizer tokenizer, hybridge_answer_form form, const char* tools, size_t size, hybridge_grammar* grammar
+    hybridge_tokenizer tokenizer, hybridge_answer_form form, const char* tools, size_t size, const char* tool_choice, int single,
+    hybridge_grammar* grammar
 );
 
 // The same grammar with a beginning and an end of its own; both handles are closed. after: a text such as the end of a reasoning; up
@@ -567,9 +571,9 @@ hybridge_status hybridge_grammar_fitting(
 // Answers: reasoning, content and calls of tools are separated while an answer comes, by the form in which the model's family writes
 // them. find: by the response template that the tokenizer of an artifact's folder may have; or else the first form whose marks are
 // in the chat template, or else in the tokenizer's vocabulary, or one without reasoning and calls. general: the same with calls as JSON in <tool_call> tags, for a model that knows none and is told so in its prompt; of 0,
-// without reasoning. describe: a form as a JSON object for callers that make grammars and prompts: its name, the texts that lead to
-// a call or to content, the marks of reasoning, how calls are written and what opens them, and looked_for, which contains the
-// special tokens that must stay in the text. A form may be closed while answers of it are open.
+// without reasoning. describe: a form as a JSON object for callers that make prompts: its name, the text that leads to content, the
+// marks of reasoning, how calls are written and what opens them, and looked_for, which contains the special tokens that must stay in
+// the text. A form may be closed while answers of it are open.
 hybridge_status hybridge_answer_form_find(hybridge_tokenizer tokenizer, hybridge_template chat_template, hybridge_answer_form* form);
 hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybridge_answer_form* form);
 hybridge_status hybridge_answer_form_general(hybridge_answer_form form, hybridge_answer_form* general);

@@ -92,30 +92,6 @@ def test_lfm2s_calls_are_known_by_its_vocabulary() -> None:
         assert calls_of(chat(server, "a", tools=TOOLS, max_tokens=200).choices[0].message) == [("weather", {"place": "here"})]
 
 
-LFM2: list[tuple[str, list[Any]]] = [
-    ("[f(s=b'a')]", [("f", {"s": "a"})]),
-    ("[f(s={1,2})]", [("f", {"s": [1, 2]})]),
-    (r'[f(s="hi \ud83d\ude00")]', [("f", {"s": "hi 😀"})]),
-    ("[f(from='x', zip=02139)]", [("f", {"from": "x", "zip": "02139"})]),
-    ("f(a=1)\nf(a=2)", [("f", {"a": 1}), ("f", {"a": 2})]),
-    ('[{"name": "f", "arguments": {"a": 1}}]', [("f", {"a": 1})]),
-    ("[f(a=1e999)]", []),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "calls"), LFM2)
-def test_lfm2s_calls_are_json_whatever_they_say(text: str, calls: list[Any]) -> None:
-    with speaker(lambda prompt: f"<|tool_call_start|>{text}<|tool_call_end|>", form=AnswerFormat.named("lfm2")) as server:
-        for stream in (False, True):
-            answer = chat(server, "a", tools=tool({}), max_tokens=200, stream=stream)
-            if not stream:
-                message = answer.choices[0].message
-                assert (calls_of(message), message.content) == (calls, None if calls else text)
-            else:
-                found = [call.function for chunk in answer for call in chunk.choices[0].delta.tool_calls or ()]
-                assert [(each.name, json.loads(each.arguments)) for each in found] == calls
-
-
 FAMILIES: list[tuple[str, str, str, str, list[Any]]] = [
     ("gemma4", '<|channel>thought\nhm\n<channel|>Wait.<|tool_call>call:f{a:[1,<|"|>}<|"|>],b:{c:true}}<tool_call|>',
      "Wait.", "hm", [("f", {"a": [1, "}"], "b": {"c": True}})]),

@@ -55,9 +55,10 @@ def grammars() -> Grammars:
     return Grammars(BYTES, 260, [END])
 
 
-def follower(grammars: Grammars, form: str, functions: list[Function], after: str = "") -> Follower:
+def follower(grammars: Grammars, form: str, functions: list[Function], after: str = "", *, single: bool = False) -> Follower:
     tools = [{"function": {"name": each.name, "parameters": each.parameters}} for each in functions]
-    return grammars.calls(tools, AnswerFormat.named(form) if form else None).follow(after)
+    named = AnswerFormat.named(form or "hermes")
+    return grammars.calls(tools, named, "auto" if form else "required", single=single).follow(after)
 
 
 def allowed(constraint: Follower) -> set[int]:
@@ -73,20 +74,23 @@ def write(constraint: Follower, text: str) -> None:
         constraint.take(byte)
 
 
-OPENINGS = {"": "", "hermes": "<tool_call>", "qwen-xml": "<tool_call>", "granite": "<|tool_call|>", "nemotron": "<TOOLCALL>"}
-"""By the form of calls: the text that opens them. The empty form is one call in JSON, as a whole."""
+MARKS = {
+    "": ("<tool_call>", "</tool_call>"), "hermes": ("<tool_call>", "</tool_call>"), "granite": ("<|tool_call|>", ""),
+    "qwen-xml": ("<tool_call>", "\n</tool_call>"), "nemotron": ("<TOOLCALL>", "</TOOLCALL>"),
+}  # fmt: skip
+"""By the form of calls: the texts that open and close them. The empty form is one call in that of Hermes, as a whole."""
 
 
 @pytest.mark.parametrize("form", ["hermes", "granite", "qwen-xml"])
 def test_a_text_is_free_up_to_a_call_and_after_it(grammars: Grammars, form: str) -> None:
     one = follower(grammars, form, FUNCTIONS)
     call = {
-        "hermes": '\n{"name": "clock", "arguments": {}}',
+        "hermes": '\n{"name": "clock", "arguments": {}}\n</tool_call>',
         "granite": '[{"name": "clock", "arguments": {}}, {"name": "weather", "arguments": {"place": "x"}}]',
-        "qwen-xml": "\n<function=clock>\n</function>",
+        "qwen-xml": "\n<function=clock>\n</function>\n</tool_call>",
     }[form]
     for _ in range(3):
-        write(one, f"anything, <b>, {OPENINGS[form]}")
+        write(one, f"anything, <b>, {MARKS[form][0]}")
         assert END not in allowed(one)
         assert one.fitting(list(call.replace("clock", "cloak").encode())) == call.index("clock") + 3
         write(one, call)
@@ -105,9 +109,12 @@ def test_a_mark_in_the_reasoning_begins_no_call(grammars: Grammars, after: str) 
 
 
 def test_one_call_is_the_whole_text(grammars: Grammars) -> None:
-    one = follower(grammars, "", FUNCTIONS, "</think>")
-    write(one, '<tool_call></think>\n\n{"name": "clock", "arguments": {}}')
-    assert allowed(one) == {END}
+    for single, ends in ((True, {END}), (False, {END, *b"\n<"})):
+        one = follower(grammars, "", FUNCTIONS, "</think>", single=single)
+        write(one, '<tool_call></think>\n\n<tool_call>{"name": "clock", "arguments": {}}')
+        assert allowed(one) == set(b"\n<")
+        write(one, "</tool_call>")
+        assert allowed(one) == ends
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +157,11 @@ CALLS: list[tuple[str, list[Function], str]] = [
     ("granite", [*FUNCTIONS, NESTED], '[{"name": "draw", "arguments": {"at": [1, 2]}}, {"name": "clock", "arguments": {}}]'),
     ("nemotron", FUNCTIONS, '[{"name": "clock", "arguments": {}}]'),
     ("nemotron", FUNCTIONS, "[|]"),
+    ("hermes", FUNCTIONS, '\n{"name": "clock", "arguments": {}}\n{"name": "clo|ak"'),
+    ("hermes", FUNCTIONS, '{"name": "clock", "arguments": {}}\n{"name": "weather", "arguments": {"place": "x"}}\n'),
+    ("granite", FUNCTIONS, '[{"name": "clock", "arguments": {}}, {"name": "w|hether'),
+    ("qwen-xml", FUNCTIONS, "\n<function=clock>\n</function>\n<function=clo|ak>"),
+    ("qwen-xml", [NESTED], '<function=draw>\n<parameter=at>\n[1, |"a" b'),
     ("qwen-xml", FUNCTIONS, "\n<function=weather>\n<parameter=place>\n<a>\n</parameter>\n</function>"),
     ("qwen-xml", FUNCTIONS, "<function=weather>\n<parameter=place>\nx\n</parameter>\n<parameter=days>\n|some"),
     ("qwen-xml", FUNCTIONS, "<function=weather>\n<parameter=|days>"),
@@ -176,10 +188,10 @@ CALLS: list[tuple[str, list[Function], str]] = [
 @pytest.mark.parametrize(("form", "functions", "text"), CALLS)
 def test_calls_fit_as_far_as_their_schema_does(grammars: Grammars, form: str, functions: list[Function], text: str) -> None:
     one, (fits, bar, wrong) = follower(grammars, form, functions), text.partition("|")
-    write(one, OPENINGS[form])
+    write(one, MARKS[form][0])
     fitting = one.fitting(list((fits + wrong).encode()))
     assert fitting == len(fits)
-    write(one, fits)
+    write(one, fits if bar else fits + MARKS[form][1])
     assert (END in allowed(one)) == (not bar)
 
 
@@ -200,7 +212,7 @@ def test_parameters_that_cannot_be_followed_are_refused_by_the_tools_name(form: 
         for parameters, says in ODD:
             for choice in ("auto", "required"):
                 odd: Any = {"type": "function", "function": {"name": "odd", "parameters": parameters}}
-                with pytest.raises(openai.BadRequestError, match=f"parameters of odd cannot be followed: .*{says}"):
+                with pytest.raises(openai.BadRequestError, match=f"in the parameters of odd, .*{says}"):
                     chat(one, "a", tools=[TOOLS[0], odd], tool_choice=choice)
             odd["function"]["strict"] = False
             answer = chat(one, "a", tools=[TOOLS[0], odd], max_tokens=30)

@@ -22,7 +22,7 @@ from hybridge.runtime.server.prompts import Prompt
 from hybridge.runtime.server.requests import GenerationRequest
 from hybridge.runtime.server.responses import ResponsesFormat
 from hybridge.runtime.server.worker import Finished, Inbox, Job
-from hybridge.runtime.text.answers import AnswerFormat, one_call
+from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.generate import TextPiece
 
 
@@ -128,23 +128,64 @@ def test_an_answer_that_is_cut_short_says_so(calling_server: Served) -> None:
 @pytest.mark.parametrize("prompt", ["", "<think>\n"])
 def test_a_call_that_is_asked_for_comes_and_fits(choice: Any, prompt: str) -> None:
     template = TEMPLATE.replace(OPENING, OPENING + prompt) if prompt else TEMPLATE
-    seen = []
-    with speaker(lambda before: seen.append(before) or "I would rather talk", template) as calling_server:
+    said = ("<think>\nhm <tool_call>\n</think>\n\n" if prompt else "") + "I would rather talk"
+    with speaker(lambda before: said, template) as calling_server:
         for stream in (False, True):
             answer = chat(
                 calling_server, "a", tools=TOOLS, tool_choice=choice, max_tokens=400, stream=stream, temperature=0.5, seed=1,
-                extra_body={"top_k": 0},
+                extra_body={"top_k": 0}, parallel_tool_calls=False,
             )  # fmt: skip
             if stream:
                 (call,) = [each for chunk in answer for each in chunk.choices[0].delta.tool_calls or ()]
             else:
                 assert answer.choices[0].finish_reason == "tool_calls"
+                assert getattr(answer.choices[0].message, "reasoning_content", None) == ("hm <tool_call>" if prompt else None)
                 (call,) = answer.choices[0].message.tool_calls
             arguments = json.loads(call.function.arguments)
             assert call.function.name in ("weather", "clock") if choice == "required" else call.function.name == "weather"
             if call.function.name == "weather":
                 assert set(arguments) <= {"place", "days"}
                 assert isinstance(arguments["place"], str)
+
+
+TWO = {
+    "hermes": called("here") + "\n" + called("there"),
+    "lfm2": "<|tool_call_start|>[weather(place='here'), weather(place=\"there\")]<|tool_call_end|>",
+    "gemma4": "".join(f'<|tool_call>call:weather{{place:<|"|>{each}<|"|>}}<tool_call|>' for each in ("here", "there")),
+    "mistral": "".join(f'[TOOL_CALLS]weather[ARGS]{{"place": "{each}"}}' for each in ("here", "there")),
+    "kimi": "<|tool_calls_section_begin|>" + "".join(
+        f'<|tool_call_begin|>functions.weather:{i}<|tool_call_argument_begin|>{{"place": "{each}"}}<|tool_call_end|>'
+        for i, each in enumerate(("here", "there"))
+    ) + "<|tool_calls_section_end|>",
+    "glm": "\n".join(
+        f"<tool_call>weather\n<arg_key>place</arg_key>\n<arg_value>{each}</arg_value>\n</tool_call>"
+        for each in ("here", "there")
+    ),
+    "apertus": '<|tools_prefix|>[{"weather": {"place": "here"}}, {"weather": {"place": "there"}}]<|tools_suffix|>',
+}  # fmt: skip
+"""Two calls in the writing of a form."""
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_calls_that_are_asked_for_are_written_as_the_model_does(name: str) -> None:
+    """Whatever else the model would say. With `parallel_tool_calls` false there is one call."""
+    for said in (TWO[name], "I'd say: " + TWO[name].replace("weather", "whether")):
+        with speaker(lambda prompt, said=said: said, form=AnswerFormat.named(name)) as server:  # type: ignore[misc]
+            for parallel in (True, False):
+                answer = chat(
+                    server, "a", tools=TOOLS, tool_choice="required", max_tokens=400, parallel_tool_calls=parallel, stop=None
+                )
+                message = answer.choices[0].message
+                if answer.choices[0].finish_reason == "length":  # the script has an end, and a model that follows it none
+                    continue
+                assert not message.content
+                calls = [call.function for call in message.tool_calls or ()]
+                assert calls
+                assert all(call.name in ("weather", "clock") for call in calls)
+                assert parallel or len(calls) == 1
+                if said == TWO[name]:
+                    places = [json.loads(call.arguments)["place"] for call in calls]
+                    assert places == (["here", "there"] if parallel else ["here"])
 
 
 OPENINGS = {"harmony": "<|start|>assistant", "granite": "<|start_of_role|>assistant<|end_of_role|>"}
@@ -155,11 +196,10 @@ def test_after_the_lead_content_is_content(name: str) -> None:
     """Also if the prompt has begun to reason."""
     form, opening = AnswerFormat.named(name), OPENINGS.get(name, OPENING)
     for begun in [opening, *(opening + mark for mark in form.description["reasoning_open"])]:
-        lead = form.lead(begun, call=False)
+        lead = form.lead(begun)
         answer = form.answer(begun + lead, [])
         assert [*answer.feed('{"a": 1}'), *answer.finish()]
         assert (answer.content, answer.reasoning) == ('{"a": 1}', "")
-        assert form.lead(begun, call=True).endswith(form.call)
 
 
 @pytest.mark.parametrize(
@@ -238,6 +278,7 @@ def test_a_general_call_can_be_asked_for_behind_a_system_turn() -> None:
         answer = chat(
             calling_server, [{"role": "system", "content": "Be brief."}, *user("when?")], tools=TOOLS, max_tokens=400,
             tool_choice={"type": "function", "function": {"name": "weather"}}, temperature=0.5, seed=1, extra_body={"top_k": 0},
+            parallel_tool_calls=False,
         )  # fmt: skip
     (call,) = answer.choices[0].message.tool_calls or ()
     assert call.function.name == "weather"
@@ -250,12 +291,12 @@ def test_pieces_that_come_with_the_end_are_read_before_it(calling_server: Served
     job = Job(prompt=[1], tokenizer=BYTES, sampling=Sampling(), max_new_tokens=1, emit=print, deadline=0)
     question = Question(
         asked=GenerationRequest(), prompt=Prompt("", [1]), form=ResponsesFormat("babble"), chat=False,
-        answer=one_call(TOOLS),
+        answer=AnswerFormat.named("gigachat").answer("", TOOLS),
     )  # fmt: skip
 
     async def listen() -> list[Any]:
         inbox = Inbox()
-        for text in ('{"name": "clock", "argu', 'ments": {}}'):
+        for text in ('<|function_call|>{"name": "clock", "argu', 'ments": {}}'):
             inbox.put(TextPiece(text, [], []))
         inbox.put(Finished("stop", 0, GenerationStats()))
         return [each async for each in calling_server.server.stream_events(question, job, inbox)]

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from json_schemas import fits, parameters
 from served import BYTES, END
+from tokenizers import Tokenizer as Reference
 
 from hybridge.cache.errors import GrammarError
 from hybridge.runtime.core.grammar import Follower
+from hybridge.runtime.core.library import SOURCES
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat, Call
 from hybridge.runtime.text.grammars import Grammars
 
-FORMS = {
-    "hermes": ("<tool_call>", "</tool_call>"), "qwen-xml": ("<tool_call>", "</tool_call>"), "granite": ("<|tool_call|>", ""),
-    "seed": ("<seed:tool_call>", "</seed:tool_call>"), "minimax": ("<minimax:tool_call>", "</minimax:tool_call>"),
-    "nemotron": ("<TOOLCALL>", "</TOOLCALL>"),
-}  # fmt: skip
-"""The texts that open and close calls in each form with a grammar."""
+TABLE = Path(SOURCES) / "text/answers/form.cpp"
+NAMES = re.findall(r'\{\.name = "([^"]+)"', TABLE.read_text())
+FORMS = {name: form for name in NAMES if (form := AnswerFormat.named(name)).has_calls}
+"""Every form of the core's table that has calls."""
+LEADS = {"harmony": "<|channel|>commentary "}
+"""Texts before the mark that opens calls."""
+MARKS = sorted(
+    {mark for form in FORMS.values() for mark in form.looked_for.split("\n") if re.fullmatch(r"\S*[|｜A-Z\]]>?", mark)}
+)
+"""Texts that most models have a special token for."""
 SNIPPETS = (
-    *("\n</parameter>\n", "</parameter>\n", "</function>", "</invoke>", '"}}', "]", "}", '"'),
+    *("\n</parameter>\n", "</parameter>\n", "</param>", "</arg_value>", "</｜DSML｜parameter>", "</atem:parameter>"),
+    *("<|close|>argument<|sep|>", '<|"|>', "</function>", "</invoke>", '"}}', '"}', ")]", "]", "}", '"', "'", "\n"),
     *("</tool_call>", "</parameter>", "<![CDATA[", "]]>", "null", "None", "true", "False", "5", "-0.5e3", '"5"', '"null"'),
-    *("[1]", "{}", '{"x": 1}', " null ", "two words", "\n", "é"),
+    *("[1]", "{}", '{"x": 1}', " null ", "two words", "it's", "é"),
 )
 """Texts that end something, or that a parser might take for something else."""
+ENDS = 18
+"""So many of them end something."""
 
 
 @pytest.fixture(scope="module")
@@ -37,61 +47,80 @@ def grammars() -> Grammars:
     return Grammars(BYTES, 260, [END])
 
 
+@pytest.fixture(scope="module")
+def special() -> Tokenizer:
+    """Bytes, and the marks of all forms as special tokens."""
+    made = Reference.from_str(BYTES.json.decode())
+    made.add_special_tokens(MARKS)
+    return Tokenizer(made.to_str().encode())
+
+
 def tool(schema: Any) -> list[Any]:
     return [{"type": "function", "function": {"name": "act", "parameters": schema}}]
 
 
 def parsed(form: str, tools: list[Any], said: str) -> list[Call]:
-    answer = AnswerFormat.named(form).answer("<|im_start|>assistant\n", tools)
-    answer.feed(FORMS[form][0] + said + FORMS[form][1])
+    prompt = "<|start|>assistant" if FORMS[form].description["has_channels"] else "<|im_start|>assistant\n"
+    answer = FORMS[form].answer(prompt, tools)
+    answer.feed(said)
     answer.finish()
     assert not answer.content, said
     return answer.calls
 
 
-def follower(grammars: Grammars, form: str, tools: list[Any]) -> Follower:
-    one = grammars.calls(tools, AnswerFormat.named(form)).follow()
-    for byte in FORMS[form][0].encode():
+def opening(form: str) -> str:
+    return LEADS.get(form, "") + str(FORMS[form].description["call_open"][0])
+
+
+def follower(grammars: Grammars, form: str, tools: list[Any], choice: str = "auto") -> Follower:
+    one = grammars.calls(tools, FORMS[form], choice).follow()
+    for byte in opening(form).encode() if choice == "auto" else b"":
         one.take(byte)
     return one
 
 
-def walk(one: Follower, rng: Random, most: int = 600) -> str | None:
-    """Return a random call; None if it does not end in time."""
-    said = bytearray()
+def walk(one: Follower, tokenizer: Tokenizer, rng: Random, most: int = 600) -> str | None:
+    """Return random calls; None if they do not end in time."""
+    said, size = list[int](), tokenizer.info.vocab_size
     while len(said) < most:
-        logits = np.zeros(260, np.float32)
+        logits = np.zeros(size, np.float32)
         one.mask(logits)
-        if logits[END] == 0:
-            return said.decode()
+        if logits[END] == 0 and (len(said) > most // 3 or rng.random() < 0.7 or (logits == 0).all()):
+            return tokenizer.decode(said, skip_special_tokens=False)
         allowed = np.flatnonzero(logits == 0).tolist()
         likely = [each for each in allowed if 32 <= each < 127]
-        next_ = bytes([rng.choice(likely if likely and rng.random() < 0.95 else allowed)])
+        chosen = [rng.choice(likely if likely and rng.random() < 0.9 else [each for each in allowed if each != END])]
         if len(said) > most // 3 or rng.random() < 0.5:
-            ends = SNIPPETS[:8] if len(said) > most // 3 else rng.sample(SNIPPETS, 4)
-            next_ = next((each.encode() for each in ends if one.fitting(list(each.encode())) == len(each.encode())), next_)
-        for byte in next_:
-            one.take(byte)
-            said.append(byte)
-            one.mask(logits := np.zeros(260, np.float32))
+            ends = SNIPPETS[:ENDS] if len(said) > most // 3 else rng.sample(SNIPPETS, 4)
+            texts = [tokenizer.encode(each, around=False).ids for each in ends]
+            chosen = next((each for each in texts if one.fitting(each) == len(each)), chosen)
+        for token in chosen:
+            one.take(token)
+            said.append(token)
+            one.mask(logits := np.zeros(size, np.float32))
             if logits[END] == 0:
                 break
     return None
 
 
-def check(grammars: Grammars, seed: int) -> str | None:
+def check(tokenizer: Tokenizer, seed: int, only: str = "") -> str | None:
     rng = Random(seed)
-    tools, form = tool(parameters(rng)), rng.choice(list(FORMS))
+    tools, form, choice = tool(parameters(rng)), only or rng.choice(list(FORMS)), rng.choice(["auto", "required", "act"])
     schema = tools[0]["function"]["parameters"]
     try:
-        one = follower(grammars, form, tools)
+        one = follower(Grammars(tokenizer, tokenizer.info.vocab_size, [END]), form, tools, choice)
     except GrammarError:  # nothing fits it
         return None
-    said = walk(one, rng)
-    for call in parsed(form, tools, said) if said is not None else ():
+    said = walk(one, tokenizer, rng)
+    if said is None:
+        return None
+    said = (opening(form) if choice == "auto" else "") + said
+    assert opening(form) in said
+    calls = parsed(form, tools, said)
+    assert calls, (form, said)
+    for call in calls:
         assert call.name == "act"
         assert fits(schema, json.loads(call.arguments), schema), (form, schema, said, call.arguments)
-    assert said is None or parsed(form, tools, said), said
     return said
 
 
@@ -125,19 +154,39 @@ def test_values_as_text_have_the_type_of_their_schema(
         "additionalProperties": {"additionalProperties": schema}, "patternProperties": {"patternProperties": {"^a": schema}},
     }[place]  # fmt: skip
     tools = tool({"type": "object", **whole, "$defs": DEFS})
-    said = f"\n<function=act>\n<parameter=a>\n{text}\n</parameter>\n</function>"
+    said = f"\n<function=act>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"
     assert follower(grammars, "qwen-xml", tools).fitting(list(said.encode())) == len(said.encode())
-    (call,) = parsed("qwen-xml", tools, said)
+    (call,) = parsed("qwen-xml", tools, "<tool_call>" + said)
     assert json.loads(call.arguments) == {"a": value}
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 2**32))
-def test_whatever_a_grammar_lets_through_becomes_arguments_that_fit(grammars: Grammars, seed: int) -> None:
-    check(grammars, seed)
+def test_marks_that_are_special_tokens_are_forced_as_such(special: Tokenizer) -> None:
+    """They are no part of an argument, and a mark may be a token that ends texts."""
+    size, call, tools = (
+        special.info.vocab_size,
+        special.token_to_id("<|call|>"),
+        tool({"properties": {"a": {"type": "string"}}}),
+    )
+    one = Grammars(special, size, [END]).calls(tools, FORMS["kimi"], "required").follow()
+    assert one.forced() == [special.token_to_id("<|tool_calls_section_begin|>")]
+    one = Grammars(special, size, [call]).calls(tools, FORMS["harmony"], "required").follow()
+    for token in special.encode('<|channel|>commentary to=functions.act<|message|>{"a": "', around=False).ids:
+        assert one.fitting([token]) == 1
+        one.take(token)
+    assert one.fitting([call]) == 0
+    assert all(one.fitting([special.token_to_id(mark)]) == 0 for mark in MARKS)
+    assert one.fitting([*b'"}', call, 1]) == 3
+    (said,) = parsed("harmony", tools, '<|channel|>commentary to=functions.act<|message|>{"a": ""}')
+    assert said.arguments == '{"a": ""}'
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_whatever_a_grammar_lets_through_becomes_arguments_that_fit(special: Tokenizer, form: str) -> None:
+    for seed in range(4):
+        check(special if seed % 2 else BYTES, seed, form)
 
 
 @pytest.mark.thorough
-def test_whatever_a_grammar_lets_through_becomes_arguments_that_fit_for_2000_schemas(grammars: Grammars) -> None:
-    ended = sum(check(grammars, seed) is not None for seed in range(2000))
+def test_whatever_a_grammar_lets_through_becomes_arguments_that_fit_for_2000_schemas(special: Tokenizer) -> None:
+    ended = sum(check(special if seed % 2 else BYTES, seed) is not None for seed in range(2000))
     assert ended > 1500

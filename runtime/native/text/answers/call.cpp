@@ -45,15 +45,16 @@ std::string object_of(const std::string* json) {
 }
 
 ToolCall call_of(const Members& members, const ToolSchemas& tools, bool is_nested = false) {
+  if (members.size() == 1) {  // {"weather": {…}}
+    const auto& [tool, arguments] = members.entries()[0];
+    if (tools.has(tool) && arguments.starts_with('{')) return {tool, arguments};
+  }
   if (const std::string* function = members.find("function"); function != nullptr && function->starts_with('{') && !is_nested) {
     ValueReader reader(*function, Notation::JSON);
     return call_of(reader.object(), tools, true);
   }
   const std::string* name = nullptr;
   for (const char* key : {"name", "tool_name"}) name = name != nullptr ? name : members.find(key);
-  if (name == nullptr && members.size() == 1 && tools.has(members.entries()[0].first)) {  // {"weather": {…}}
-    return {members.entries()[0].first, object_of(&members.entries()[0].second)};
-  }
   const auto text = name != nullptr ? string_of(*name) : std::nullopt;
   if (!text) fail("no name");
   const std::string* arguments = nullptr;

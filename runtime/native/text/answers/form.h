@@ -23,7 +23,10 @@ enum class CallSyntax : uint8_t {
   GEMMA,   // call:name{argument:value, …}
 };
 
-// The marks around and inside calls. A form without `open` has no calls.
+// A call in JSON, as most forms write it.
+inline const std::string JSON_CALL = R"({"name": "$name", "arguments": $arguments})";
+
+// The marks around and inside calls. A form without `open` has no calls. The last ones are for grammars alone (grammar/calls.h).
 struct CallForm {
   CallSyntax syntax = CallSyntax::JSON;
   Marks open = {}, close = {};                 // without a close, the end of the JSON ends the calls
@@ -34,8 +37,10 @@ struct CallForm {
   std::string tag_end = {};                     // ends a tag: what is between key_end and it, are the tag's attributes
   std::string value_open = {}, value_end = {};  // around an argument's value
   bool has_own_lines = false;                   // a value has a line end before and after it
-  bool is_list = false;                         // JSON calls come in a list
-  bool has_grammar = false;                     // calls are plain text between the marks, which a grammar can follow (grammar/calls.h)
+  std::string lead = {};                        // what comes before `open` in an answer that begins with a call
+  Marks written = {}, listed = {};              // how a call is written, alone or in a list: $name, $arguments, $id or $count
+  std::string name_attributes = {};             // of a tag with the name, which may be left out
+  Marks string_attributes = {}, attributes = {};  // of a tag with a value: of strings, and of others
 };
 
 struct AnswerForm {
@@ -43,7 +48,7 @@ struct AnswerForm {
   std::vector<Marks> markers = {};  // the chat template or the vocabulary has all of one of these
   Marks reasoning_open = {"<think>"}, reasoning_close = {"</think>"};
   CallForm calls = {};
-  std::string call_lead = {}, content_lead = {};  // what comes before the body of a call, or before content
+  std::string content_lead = {};                  // what comes before content
   Marks dropped = {};                             // marks around content
   bool begins_reasoning = false;                  // also if neither the prompt nor the answer has a mark that opens it
   bool has_channels = false;                      // gpt-oss' messages with headers, in place of the marks above

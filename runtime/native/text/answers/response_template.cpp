@@ -280,7 +280,8 @@ class CallDescription {
     Marks closes = calls.close;
     if (!calls.item_close.empty()) closes.push_back(calls.item_close);
     const auto is_here = [&](const std::string& each) { return texts_.find(each) != texts_.npos; };
-    if (!closes.empty() && std::none_of(closes.begin(), closes.end(), is_here)) return false;
+    const bool has_messages = form.has_channels && calls.syntax == CallSyntax::JSON;
+    if (!has_messages && !closes.empty() && std::none_of(closes.begin(), closes.end(), is_here)) return false;
     switch (calls.syntax) {
       case CallSyntax::JSON: return is_json_ && is_named_ == form.has_channels;
       case CallSyntax::NAMED:
@@ -298,7 +299,7 @@ class CallDescription {
     if (is_json_ && !is_named_) {
       CallForm form{.open = marks_of(ways_of(field_, "open"), others), .close = marks_of(ways_of(field_, "close"), others)};
       if (form.open.empty()) throw TextError("has nothing that opens it");
-      form.is_list = field_["transform_each"].boolean_or(false);
+      (field_["transform_each"].boolean_or(false) ? form.listed : form.written) = {JSON_CALL};
       return form;
     }
     return named_form(others);
@@ -345,6 +346,7 @@ class CallDescription {
     CallForm form{.syntax = CallSyntax::NAMED, .open = {before.front()}, .close = marks_of(ways_of(field_, "close"), others)};
     if (!after.empty()) form.name_end = {after};
     if (before.size() == 2) (has_gap ? form.name_after : form.item_open) = before.back();
+    form.written = {form.name_after + "$name" + after + "$arguments"};
     if (is_json_) return form;
     if (has_gap || after.empty() || form.close.empty()) throw TextError("has calls in tags that no text opens and closes");
     read_tags(form);
@@ -453,7 +455,6 @@ class TemplateReader {
       }
       if (is_known) return;
       form_.calls = calls.form(others_);
-      form_.call_lead = form_.calls.open.front();
     });
     return is_known;
   }

@@ -228,8 +228,8 @@ ToolSchemas::ToolSchemas(std::string_view tools) : document_(tools) {
     if (!tool.is_object()) tool.fail("an object");
     const Json function = tool["function"].is_object() ? tool["function"] : tool;
     if (!function["name"].is_string()) return;
-    tools_.emplace_back(function["name"].string(), function["parameters"]);
-    parameters_.insert(tools_.back());
+    tools_.push_back({std::string(function["name"].string()), function["parameters"], function["strict"].boolean_or(true)});
+    parameters_.emplace(tools_.back().name, tools_.back().parameters);
   });
 }
 

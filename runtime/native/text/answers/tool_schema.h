@@ -17,12 +17,18 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "../json.h"
 
 namespace hybridge::text {
+
+// is_strict: calls of it that do not fit its parameters are not wanted.
+struct OfferedTool {
+  std::string name;
+  Json parameters;  // may be missing
+  bool is_strict;
+};
 
 class ToolSchemas {
  public:
@@ -30,7 +36,7 @@ class ToolSchemas {
   explicit ToolSchemas(std::string_view tools);
 
   bool empty() const { return parameters_.empty(); }
-  std::span<const std::pair<std::string, Json>> tools() const { return tools_; }  // names and parameters, which may be missing
+  std::span<const OfferedTool> tools() const { return tools_; }
   bool has(std::string_view tool) const { return parameters_.contains(std::string(tool)); }
 
   // Returns the JSON of an argument that a model wrote as `text`.
@@ -41,7 +47,7 @@ class ToolSchemas {
 
  private:
   JsonDocument document_;
-  std::vector<std::pair<std::string, Json>> tools_;
+  std::vector<OfferedTool> tools_;
   std::unordered_map<std::string, Json> parameters_;
 };
 

@@ -12,7 +12,6 @@
 namespace hybridge::text {
 namespace {
 
-constexpr std::string_view GEMMA_QUOTE = "<|\"|>";
 constexpr uint32_t REPLACEMENT = 0xFFFD;
 
 bool is_space(char each) { return each == ' ' || (each >= '\t' && each <= '\r'); }
@@ -204,7 +203,6 @@ Members ValueReader::arguments() {
       if (take(")")) break;
     }
     std::string name = identifier(false);
-    if (members.find(name) != nullptr) fail("a name that comes once");
     expect("=");
     members.set(std::move(name), value());
   }

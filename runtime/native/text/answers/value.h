@@ -16,6 +16,8 @@ namespace hybridge::text {
 // strings between <|"|> marks.
 enum class Notation : uint8_t { JSON, PYTHON, GEMMA };
 
+inline constexpr std::string_view GEMMA_QUOTE = "<|\"|>";
+
 // What is written between the brackets of an object or a call: names and values, the values as JSON. A name comes once.
 class Members {
  public:

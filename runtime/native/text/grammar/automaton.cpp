@@ -94,14 +94,24 @@ const std::vector<uint32_t>& Automaton::forced(State state) {
   size_t certain = 0;
   while (certain < bytes.size() && !tokens_.all().has_longer(std::string_view(bytes).substr(certain))) certain++;
   size_t end = 0;
-  const std::vector<TextPart> plain = {{0, bytes.size()}};
-  for (const TextToken& token : tokens_.tokenizer().encode(bytes, false, plain)) {
-    const std::string_view each = tokens_.bytes(token.id);
+  const auto add = [&](uint32_t id) {
+    const std::string_view each = tokens_.bytes(id);
     // A tokenizer that puts a blank before texts has other tokens for these bytes than inside of a text.
-    if (each.empty() || std::string_view(bytes).substr(end, each.size()) != each) break;
+    if (each.empty() || std::string_view(bytes).substr(end, each.size()) != each || end + each.size() > certain) return false;
     end += each.size();
-    if (end > certain) break;
-    forced.push_back(token.id);
+    forced.push_back(id);
+    return true;
+  };
+  while (end < certain) {
+    if (bytes[end] == TokenBytes::SPECIAL) {
+      const auto special = tokens_.special_at(std::string_view(bytes).substr(end + 1));
+      if (!special || !add(*special)) break;
+      continue;
+    }
+    const size_t size = std::min(bytes.find(TokenBytes::SPECIAL, end), bytes.size()) - end;
+    const std::vector<TextPart> plain = {{0, size}};
+    const auto written = tokens_.tokenizer().encode(bytes.substr(end, size), false, plain);
+    if (!std::ranges::all_of(written, [&](const TextToken& token) { return add(token.id); })) break;
   }
   return forced;
 }

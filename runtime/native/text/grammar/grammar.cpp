@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "../error.h"
-#include "calls.h"
 #include "json_schema.h"
 #include "regex.h"
 
@@ -25,11 +24,21 @@ std::shared_ptr<Grammar> read(
   try {
     GrammarExpressions expressions = read();
     if (!expressions.all.is_alive(expressions.start)) throw TextError("nothing fits it");
-    expressions.behind = expressions.all.concat(expressions.all.literal(BLANK_LINE), expressions.start);
+    if (expressions.behind == Expressions::NONE) {
+      expressions.behind = expressions.all.concat(expressions.all.literal(BLANK_LINE), expressions.start);
+    }
     return std::make_shared<Grammar>(std::move(expressions), std::move(tokenizer), std::move(free));
   } catch (const TextError& error) {
     throw TextError("this " + name + " cannot be followed: " + error.what());
   }
+}
+
+// The marks of a form's answers. In messages with headers, those of bodies stand for the marks of reasoning: only a header opens calls,
+// or only what is no analysis.
+Grammar::FreeText free_text(const AnswerForm& form) {
+  if (!form.has_channels) return {form.calls.open, form.reasoning_open, form.reasoning_close};
+  const bool in_header = form.calls.syntax == CallSyntax::JSON;
+  return {form.calls.open, {in_header ? "<|message|>" : "<|channel|>analysis"}, {"<|start|>", "<|channel|>", "<|end|>"}};
 }
 
 }  // namespace
@@ -46,12 +55,13 @@ std::shared_ptr<Grammar> Grammar::regex(std::string_view pattern, std::shared_pt
   });
 }
 
-std::shared_ptr<Grammar> Grammar::calls(const AnswerForm* form, std::string_view tools, std::shared_ptr<const Tokenizer> tokenizer) {
-  if (form != nullptr && !form->calls.has_grammar) throw TextError("calls in the form " + form->name + " have no grammar");
-  const CallForm* calls = form == nullptr ? nullptr : &form->calls;
+std::shared_ptr<Grammar> Grammar::calls(
+    const AnswerForm& form, std::string_view tools, const ToolChoice& choice, std::shared_ptr<const Tokenizer> tokenizer
+) {
+  const TokenBytes& tokens = tokenizer->token_bytes();
   FreeText free;
-  if (form != nullptr) free = {form->calls.open, form->reasoning_open, form->reasoning_close};
-  return read("list of tools", tools, std::move(tokenizer), [&] { return read_calls(calls, tools); }, std::move(free));
+  if (!choice.is_required) free = free_text(form);
+  return read("list of tools", tools, std::move(tokenizer), [&] { return read_calls(form, tools, choice, tokens); }, std::move(free));
 }
 
 Grammar::Grammar(GrammarExpressions expressions, std::shared_ptr<const Tokenizer> tokenizer, FreeText free)
@@ -61,6 +71,14 @@ GrammarFollower::GrammarFollower(std::shared_ptr<Grammar> grammar, Tokens eos_id
     : grammar_(std::move(grammar)), eos_ids_(eos_ids.begin(), eos_ids.end()), start_(start) {}
 
 bool GrammarFollower::is_eos(int64_t token) const { return std::ranges::find(eos_ids_, token) != eos_ids_.end(); }
+
+// Returns whether a token that ends texts may come: where the text is complete, or the token is a mark of its form that comes next.
+bool GrammarFollower::may_end(Automaton& automaton, const Place& place, int64_t eos) const {
+  if (place.phase == Phase::WAITING) return false;
+  if (place.phase != Phase::FOLLOWING || automaton.is_complete(place.state)) return true;
+  const std::string_view bytes = grammar_->tokens_.bytes(eos);
+  return bytes.starts_with(TokenBytes::SPECIAL) && automaton.step(place.state, bytes) != Automaton::NOWHERE;
+}
 
 // The forced tokens up to one that ends texts: a text cannot go on after it.
 std::span<const uint32_t> GrammarFollower::forced_tokens(Automaton& automaton, Automaton::State state) const {
@@ -182,9 +200,7 @@ void GrammarFollower::mask(Tokens text, std::span<float> logits) {
     std::vector<std::pair<int64_t, float>> ends;  // the logits of tokens that end a text, which may come next
     for (const int64_t token : eos_ids_) {
       if (!is_in(token)) continue;
-      const bool is_free = place.phase == Phase::FREE || place.phase == Phase::REASONING;
-      const bool may_end = is_free || place.phase == Phase::ENDED || (place.phase == Phase::FOLLOWING && automaton.is_complete(place.state));
-      ends.emplace_back(token, may_end ? logits[static_cast<size_t>(token)] : NEVER);
+      ends.emplace_back(token, may_end(automaton, place, token) ? logits[static_cast<size_t>(token)] : NEVER);
     }
     if (place.phase == Phase::ENDED) {
       std::ranges::fill(logits, NEVER);
@@ -227,8 +243,7 @@ size_t GrammarFollower::fitting(Tokens text, Tokens proposed) {
     for (; count < proposed.size(); count++) {
       const Place from = places_.back();
       const bool ends = is_eos(proposed[count]);
-      if (from.phase == Phase::ENDED || (ends && from.phase == Phase::WAITING)) break;
-      if (ends && from.phase == Phase::FOLLOWING && !automaton.is_complete(from.state)) break;
+      if (from.phase == Phase::ENDED || (ends && !may_end(automaton, from, proposed[count]))) break;
       if (from.phase == Phase::FOLLOWING) {
         const auto only = forced_tokens(automaton, from.state);
         if (!only.empty() && only.front() != proposed[count]) break;

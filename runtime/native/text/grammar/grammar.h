@@ -17,6 +17,7 @@
 #include "../answers/form.h"
 #include "../tokenizer.h"
 #include "automaton.h"
+#include "calls.h"
 
 namespace hybridge::text {
 
@@ -30,9 +31,11 @@ class Grammar {
   static std::shared_ptr<Grammar> json_schema(std::string_view schema, std::shared_ptr<const Tokenizer> tokenizer);
   static std::shared_ptr<Grammar> regex(std::string_view pattern, std::shared_ptr<const Tokenizer> tokenizer);
 
-  // Calls of tools, a JSON list as in OpenAI's API: in a free text in which a form's marks open them, outside of its reasoning; or,
-  // without a form, a text that is one call in JSON.
-  static std::shared_ptr<Grammar> calls(const AnswerForm* form, std::string_view tools, std::shared_ptr<const Tokenizer> tokenizer);
+  // Calls of tools, a JSON list as in OpenAI's API: a text that is calls, or a free one in which the form's marks open them outside of
+  // its reasoning.
+  static std::shared_ptr<Grammar> calls(
+      const AnswerForm& form, std::string_view tools, const ToolChoice& choice, std::shared_ptr<const Tokenizer> tokenizer
+  );
 
   // The marks of a free text: what the grammar begins after, and those of reasoning. None of the first: it is not free.
   struct FreeText {
@@ -95,6 +98,7 @@ class GrammarFollower {
   Place next(const Place& from, size_t count);
   Place look(Phase phase, size_t begin, size_t count);
   bool is_eos(int64_t token) const;
+  bool may_end(Automaton& automaton, const Place& place, int64_t eos) const;
   std::span<const uint32_t> forced_tokens(Automaton& automaton, Automaton::State state) const;
 
   const std::shared_ptr<Grammar> grammar_;

@@ -36,10 +36,49 @@ SchemaExpressions::SchemaExpressions(Expressions& in, SchemaMerger& merger, Reso
           .close = in.literal("}"),
           .comma = comma_,
           .key = [this](const std::string& name) {
-            return is_left_out(name) ? Expressions::NONE : in_.concat(in_.literal(quoted(name)), colon_);
+            return is_left_out(name) ? Expressions::NONE : in_.concat(in_.either(literal_string(name), bare(in_.literal(name))), colon_);
           },
-          .other_key = [this](Expression names) { return in_.concat(between_quotes(names), colon_); },
+          .other_key = [this](Expression names) { return in_.concat(in_.either(between_quotes(names), bare(names)), colon_); },
           .value = [this](const std::string*, const SharedSchema& schema) { return of(schema); }} {}
+
+void SchemaExpressions::write_in(Notation notation, std::string_view quote) {
+  notation_ = notation;
+  quote_ = quote;
+  plain_ = read_regex(notation == Notation::PYTHON ? R"([^"'\\\x00-\x1f\x7f])" : R"([^"\\\x00-\x1f\x7f])", in_);
+  if (notation != Notation::GEMMA) return;
+  bare_ = read_regex(R"([^\x00-\x20\x7f"\\,:<>\[\]{}]+)", in_);
+  comma_ = json_.comma = in_.literal(",");
+  colon_ = in_.literal(":");
+}
+
+// The strings whose text JSON writes like this between quotation marks.
+Expression SchemaExpressions::between_quotes(Expression inner) {
+  if (notation_ == Notation::JSON) return between("\"", inner);
+  const Expression without_escapes = in_.both({inner, in_.repeat(plain_, 0, Expressions::UNLIMITED)});
+  const Expression raw = in_.is_alive(without_escapes) ? without_escapes : Expressions::NONE;
+  if (notation_ == Notation::GEMMA) return between(quote_, raw);
+  return in_.either(between("\"", inner), between("'", raw));
+}
+
+Expression SchemaExpressions::literal_string(const std::string& text) {
+  if (notation_ == Notation::GEMMA) return between(quote_, in_.literal(text));
+  const Expression json = in_.literal(quoted(text));
+  const bool is_plain = escaped(text) == text && text.find('\'') == text.npos;
+  return notation_ == Notation::PYTHON && is_plain ? in_.either(json, in_.literal("'" + text + "'")) : json;
+}
+
+// Names without quotation marks, which Gemma's notation has.
+Expression SchemaExpressions::bare(Expression names) {
+  const Expression found = in_.both({names, bare_});
+  return in_.is_alive(found) ? found : Expressions::NONE;
+}
+
+// null, true or false.
+Expression SchemaExpressions::constant(const std::string& json) {
+  const Expression written = in_.literal(json);
+  if (notation_ != Notation::PYTHON) return written;
+  return in_.either(written, in_.literal(json == "null" ? "None" : json == "true" ? "True" : "False"));
+}
 
 void SchemaExpressions::keep_numbers_finite() { finite_ = read_regex("[^eE]*([eE][+-]?[0-9]{1,2})?", in_); }
 
@@ -88,8 +127,8 @@ Expression SchemaExpressions::of(const Choice& choice) {
   switch (choice.type) {
     case Type::ANY: return any();
     case Type::REFERENCE: return rule(choice.literals->front());
-    case Type::NOTHING: return in_.literal("null");
-    case Type::BOOLEAN: return choice.literals ? named(choice) : in_.either(in_.literal("true"), in_.literal("false"));
+    case Type::NOTHING: return constant("null");
+    case Type::BOOLEAN: return choice.literals ? named(choice) : in_.either(constant("true"), constant("false"));
     case Type::NUMBER: {
       if (choice.literals) return named(choice);
       const Expression all = numbers(choice.range, in_);
@@ -116,9 +155,11 @@ Expression SchemaExpressions::named(const Choice& choice) {
   std::vector<std::string_view> texts;
   std::vector<Expression> values;
   for (const std::string& each : *choice.literals) {
-    if (is_left_out(each)) continue;
-    if (choice.type != Type::STRING || each.find('\\') == std::string::npos) texts.push_back(each);
-    else values.push_back(between_quotes(spellings(JsonDocument(each).root("the value").string(), in_)));
+    const auto text = string_of(each);
+    if (is_left_out(text ? *text : each)) continue;
+    if (notation_ != Notation::JSON && choice.type != Type::NUMBER) values.push_back(text ? literal_string(*text) : constant(each));
+    else if (each.find('\\') != each.npos) values.push_back(between_quotes(spellings(*text, in_)));
+    else texts.push_back(each);
   }
   values.push_back(in_.one_of(texts));
   return in_.either(std::move(values));
@@ -139,13 +180,17 @@ Expression SchemaExpressions::inner_string(const Choice& choice) {
   std::vector<Expression> parts = choice.patterns;
   if (allowed_ != Expressions::NONE) parts.push_back(allowed_);
   const Expression length = in_.repeat(character_, choice.count.least, choice.count.most);
-  if (length != characters_ || parts.empty()) parts.push_back(length);
+  if (length != characters_ || choice.patterns.empty()) parts.push_back(length);  // patterns are of characters
   const Expression inner = in_.both(std::move(parts));
   return in_.is_alive(inner) ? inner : Expressions::NONE;
 }
 
 Expression SchemaExpressions::string(const Choice& choice) {
-  return choice.literals ? named(choice) : between_quotes(inner_string(choice));
+  if (choice.literals) return named(choice);
+  if (notation_ != Notation::GEMMA || !choice.patterns.empty()) return between_quotes(inner_string(choice));
+  const auto [least, most] = choice.count;
+  const Expression any = one_of(CharacterSet::all(), Writing::PLAIN, in_);
+  return least > most ? Expressions::NONE : between(quote_, in_.both({in_.repeat(any, least, most), allowed_}));
 }
 
 Expression SchemaExpressions::strings(const Schema& schema) {

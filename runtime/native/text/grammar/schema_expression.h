@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "../answers/value.h"
 #include "expression.h"
 #include "schema.h"
 
@@ -43,13 +44,17 @@ class SchemaExpressions {
   // Returns the choices with the types of ANY and the schemas of references; null is any.
   Schema resolved(const SharedSchema& schema);
 
+  // From here on values are written as a form of calls writes them. quote: the bytes around strings in Gemma's notation. Strings that
+  // are written without escapes cannot have those characters that need one if a schema has a pattern for them.
+  void write_in(Notation notation, std::string_view quote = {});
+
   // From here on numbers have exponents of at most two digits: readers make infinity of larger ones.
   void keep_numbers_finite();
 
   // From here on no string or name contains a text.
   void leave_out(std::string text);
 
-  // Returns the strings that fit a schema, between their quotation marks.
+  // Returns the strings that fit a schema, between JSON's quotation marks.
   Expression strings(const Schema& schema);
 
   // Defines the start and the rules of references. Returns the keys of those that nothing fits. Throws TextError if a text of one
@@ -77,13 +82,22 @@ class SchemaExpressions {
   static Expression counted_members(Expressions& in, const std::vector<Member>& members, Expression comma, Expression other, const Count& count);
   Expression unnamed_members(const Choice& choice, const std::vector<Expression>& taken, const ObjectWriting& writing);
   bool is_left_out(std::string_view text) const { return !left_out_.empty() && text.find(left_out_) != text.npos; }
-  Expression between_quotes(Expression inner) { return in_.concat(in_.literal("\""), in_.concat(inner, in_.literal("\""))); }
+  Expression between(std::string_view quote, Expression inner) { return in_.concat(in_.literal(quote), in_.concat(inner, in_.literal(quote))); }
+  Expression between_quotes(Expression inner);
+  Expression literal_string(const std::string& text);
+  Expression constant(const std::string& json);
+  Expression bare(Expression names);
 
   Expressions& in_;
   SchemaMerger& merger_;
   Resolve resolve_;
-  const Expression character_, characters_, comma_, colon_;
-  const ObjectWriting json_;
+  const Expression character_, characters_;
+  Notation notation_ = Notation::JSON;
+  std::string quote_ = {};
+  Expression bare_ = Expressions::NONE;   // a name without quotation marks
+  Expression plain_ = Expressions::NONE;  // a character of strings without escapes that a pattern describes
+  Expression comma_, colon_;
+  ObjectWriting json_;
   Expression any_ = Expressions::NONE, finite_ = Expressions::NONE, allowed_ = Expressions::NONE;
   std::string left_out_;
   std::map<std::string, Expression> rules_;  // by key

@@ -42,10 +42,18 @@ bool SortedTokens::has_longer(std::string_view beginning) const {
 struct TokenBytes::Parts {
   std::vector<std::string> bytes;
   std::vector<uint32_t> all, plain, others;
+  std::map<std::string, uint32_t, std::less<>> special;
 
   explicit Parts(const Tokenizer& tokenizer) : bytes(tokenizer.vocab_size()) {
     for (uint32_t id = 0; id < bytes.size(); id++) {
       bytes[id] = tokenizer.bytes(id);
+      const std::string text = tokenizer.leaves_out(id) ? tokenizer.token(id) : "";
+      if (!text.empty()) {
+        bytes[id] = SPECIAL + text;
+        special.emplace(text, id);
+      } else if (bytes[id].find(SPECIAL) != std::string::npos) {
+        bytes[id].clear();  // no text has it
+      }
       if (bytes[id].empty()) continue;
       all.push_back(id);
       (is_plain(bytes[id]) ? plain : others).push_back(id);
@@ -56,7 +64,7 @@ struct TokenBytes::Parts {
 TokenBytes::TokenBytes(const Tokenizer& tokenizer) : TokenBytes(tokenizer, Parts(tokenizer)) {}
 
 TokenBytes::TokenBytes(const Tokenizer& tokenizer, const Parts& parts)
-    : tokenizer_(tokenizer), all_(parts.bytes, parts.all), others_(parts.bytes, parts.others), places_(parts.bytes.size(), NONE), plain_(parts.plain) {
+    : tokenizer_(tokenizer), all_(parts.bytes, parts.all), others_(parts.bytes, parts.others), places_(parts.bytes.size(), NONE), plain_(parts.plain), special_(parts.special) {
   for (uint32_t place = 0; place < all_.ids().size(); place++) places_[all_.ids()[place]] = place;
   for (const uint32_t id : plain_) {
     const size_t characters = count_characters(bytes(id));
@@ -65,6 +73,30 @@ TokenBytes::TokenBytes(const Tokenizer& tokenizer, const Parts& parts)
   }
   std::partial_sum(counts_.begin(), counts_.end(), counts_.begin());
   std::ranges::sort(plain_, {}, [&](uint32_t id) { return count_characters(bytes(id)); });
+}
+
+std::optional<uint32_t> TokenBytes::special_at(std::string_view text) const {
+  // Those that a text begins with are no longer than it, and come before it in order.
+  for (auto each = special_.upper_bound(text); each != special_.begin();) {
+    --each;
+    if (text.starts_with(each->first)) return each->second;
+    const auto same = std::ranges::mismatch(text, each->first).in1 - text.begin();
+    text = text.substr(0, static_cast<size_t>(same));
+    each = special_.upper_bound(text);
+  }
+  return std::nullopt;
+}
+
+std::string TokenBytes::marked(std::string_view text) const {
+  std::string marked;
+  while (!text.empty()) {
+    const auto token = special_at(text);
+    const size_t size = token ? bytes(*token).size() - 1 : 1;
+    if (token) marked += SPECIAL;
+    marked += text.substr(0, size);
+    text.remove_prefix(size);
+  }
+  return marked;
 }
 
 std::span<const uint32_t> TokenBytes::plain(uint32_t most) const {

@@ -1,8 +1,12 @@
-// The tokens of a vocabulary by their bytes, in order, so that all that may follow are found in one walk.
+// The tokens of a vocabulary by their bytes, in order, so that all that may follow are found in one walk. A special token has its text
+// after a byte that no text has: so only an expression that asks for it lets it through, and not for its spelled text.
 #ifndef HYBRIDGE_NATIVE_TEXT_GRAMMAR_TOKEN_BYTES_H
 #define HYBRIDGE_NATIVE_TEXT_GRAMMAR_TOKEN_BYTES_H
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,12 +66,20 @@ class TokenBytes {
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
 
-  // Empty for tokens that are no text, and ids that nothing has.
+  static constexpr char SPECIAL = '\xFF';
+
+  // Empty for ids that nothing has.
   std::string_view bytes(int64_t token) const {
     const bool is_known = 0 <= token && static_cast<size_t>(token) < places_.size() && places_[static_cast<size_t>(token)] != NONE;
     return is_known ? all_.bytes(places_[static_cast<size_t>(token)]) : std::string_view();
   }
   size_t size() const { return places_.size(); }
+
+  // The bytes of a text whose special tokens are those of the vocabulary.
+  std::string marked(std::string_view text) const;
+
+  // The longest special token that a text begins with.
+  std::optional<uint32_t> special_at(std::string_view text) const;
 
   // The tokens that have bytes; those of them that are not `plain`.
   const SortedTokens& all() const { return all_; }
@@ -86,6 +98,7 @@ class TokenBytes {
   std::vector<uint32_t> places_;  // by id, in all_
   std::vector<uint32_t> plain_;   // the shortest first
   std::vector<size_t> counts_;    // of plain ones with at most so many characters
+  std::map<std::string, uint32_t, std::less<>> special_;  // by text
 };
 
 }  // namespace hybridge::text
