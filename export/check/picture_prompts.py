@@ -25,7 +25,6 @@ from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.pictures import PictureProcessor, with_pictures
-from hybridge.runtime.text.spelled_tokens import SpelledTokens
 
 EXPECTED = 'such as {"prompt": "What is this?", "images": ["cat.jpg"]}'
 
@@ -68,7 +67,7 @@ class PicturePrompts:
                 f"{artifact.folder} takes no pictures, or has no tokenizer.json; --image-prompts is for a model of pictures."
             )
         self._session, self._tokenizer = session, Tokenizer.of(artifact)
-        self._render, self._processor = load_template(artifact), PictureProcessor(session.model, self._tokenizer)
+        self._template, self._processor = load_template(artifact), PictureProcessor(session.model, self._tokenizer)
         self._folder, self.prompts = path.parent, list[PicturePrompt]()
         for number, line in enumerate(read_text(path, "--image-prompts").splitlines(), 1):
             try:
@@ -127,8 +126,8 @@ class PicturePrompts:
     def _ids(self, text: str, pictures: Sequence[Picture]) -> list[int]:
         """Return a message with pictures as ``hybridge run --image`` gives it to the model."""
         asked = {"role": "user", "content": message_content(text, len(pictures))}
-        rendered = SpelledTokens(self._tokenizer).rendered(self._render, [asked])
-        ids = self._tokenizer.encode(rendered.text, around=False, plain=rendered.spelled).ids
+        rendered = self._template.render([asked])
+        ids = self._tokenizer.encode(rendered.text, around=False, plain=rendered.words).ids
         return with_pictures(ids, pictures)
 
 

@@ -354,7 +354,6 @@ class PictureForm:
         is_bidirectional: rows of a picture see each other in layers with a window, so that one call reads all of them.
         in_all_layers: then they do so in layers of full attention, too.
         is_square: every picture is a square of as many tokens as the encoder takes.
-        place: what chat templates write for a picture, where empty lines are around it in the text.
     """
 
     axes: int = 1
@@ -364,7 +363,6 @@ class PictureForm:
     is_bidirectional: bool = False
     in_all_layers: bool = False
     is_square: bool = False
-    place: str = ""
 
     @property
     def constants(self) -> list[int]:
@@ -378,7 +376,7 @@ FORMS = {
     "lfm2_vl": PictureForm(),
     "lfm3_vl": PictureForm(has_rope=True),
     "qwen3_5": PictureForm(axes=3, has_corners=True, has_rope=True),
-    "gemma3": PictureForm(has_rope=True, has_table=True, in_all_layers=True, is_square=True, place="<start_of_image>"),
+    "gemma3": PictureForm(has_rope=True, has_table=True, in_all_layers=True, is_square=True),
     "gemma4": PictureForm(has_rope=True, has_table=True),
     "glm5_next": PictureForm(has_rope=True),
     "nemotron_h_omni": PictureForm(has_rope=True, has_table=True),

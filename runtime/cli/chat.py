@@ -27,6 +27,7 @@ from hybridge.runtime.cli.options import (
     SystemOption,
     TemplateOptions,
     ThreadsOption,
+    system_prompt,
     with_options,
 )
 from hybridge.runtime.files import private_folder
@@ -74,7 +75,7 @@ def chat(
     json: JsonOption = False,
 ) -> None:
     """Talk with a model: one line is one message; /help lists the commands. Answers go to stdout."""
-    from hybridge.runtime.text.chat_template import load_template, reasoning_parser
+    from hybridge.runtime.text.chat_template import load_template
     from hybridge.runtime.text.conversation import Conversation
     from hybridge.runtime.text.generate import GenerationSettings, kept_checkpoints, open_text_model
 
@@ -82,13 +83,12 @@ def chat(
     model = open_text_model(artifact, threads=threads, **vars(drafter))
     settings = GenerationSettings(
         drafter=model.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
-        constrain=generation.constrain(model), splitter=reasoning_parser(model.artifact, model.tokenizer),
+        constrain=generation.constrain(model),
     )  # fmt: skip
-    opening = [{"role": "system", "content": text} for text in system or ()]
-    render = load_template(model.artifact, variables, template.thinking)
+    chat_template = load_template(model.artifact, variables, template.thinking)
     with kept_checkpoints(model.session, cache.cache_bytes, cache.cache_dir) as checkpoints:
         processor = model.pictures if model.artifact.manifest.pictures is not None else None
-        conversation = Conversation(model.session, model.tokenizer, render, settings, opening, checkpoints)
+        conversation = Conversation(model.session, model.tokenizer, chat_template, settings, system_prompt(system), checkpoints)
         if load is not None:
             conversation.load(load)
         gc.freeze()
@@ -166,10 +166,13 @@ class Terminal:
 
     def _finish(self) -> None:
         assert self.stats is not None
+        answer = self.conversation.messages[-1]
         if self.json:
-            print_json({**self.conversation.messages[-1], "stats": self.stats.to_dict()})
+            print_json({**answer, "stats": self.stats.to_dict()})
         else:
             self._write("\n")
+            for call in answer.get("tool_calls", ()):
+                err.print(f"[dim]calls {escape(str(call['function']))}[/]", soft_wrap=True)
         if self.conversation.read_again:
             err.print(f"[dim]{self.conversation.read_again} tokens were read again: no checkpoint was left to go back to[/]")
         if self.conversation.session.room == 0:

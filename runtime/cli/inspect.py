@@ -109,15 +109,14 @@ def _drafter(drafter: DrafterDescription) -> str:
 
 def _chats(artifact: Artifact) -> str:
     """Return how chats are written."""
-    from hybridge.runtime.text.chat_template import DEFAULT, ChatTemplates, thinking_switch
+    from hybridge.runtime.core.jinja import JinjaTemplate
 
-    templates = ChatTemplates.of(artifact)
-    if not templates.texts:
+    found = JinjaTemplate(artifact.folder).description
+    if not found.names:
         return "none: there is no chat template, so the model was not made to chat"
     pictures = ", with pictures" if artifact.manifest.pictures is not None else ""
-    default = templates.texts.get(DEFAULT, "")
-    switch = "thinking can be switched" if thinking_switch(default) is not None else "no switch for thinking"
-    return f"by its chat template ({', '.join(sorted(templates.texts))}){pictures}; {switch}"
+    switch = "thinking can be switched" if found.thinking_switch else "no switch for thinking"
+    return f"by its chat template ({', '.join(found.names)}){pictures}; {switch}"
 
 
 def _print_layers(manifest: Manifest) -> None:

@@ -171,6 +171,11 @@ class CacheOptions:
     ] = None
 
 
+def system_prompt(told: Sequence[str] | None) -> str:
+    """Return the one message of the system: many chat templates refuse or drop a second."""
+    return "\n\n".join(told or ())
+
+
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with an option for each field of its arguments that are dataclasses; typer reads its signature."""
     signature = inspect.signature(command, eval_str=True)

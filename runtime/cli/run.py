@@ -34,6 +34,7 @@ from hybridge.runtime.cli.options import (
     SystemOption,
     TemplateOptions,
     ThreadsOption,
+    system_prompt,
     with_options,
 )
 
@@ -42,8 +43,8 @@ if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command 
     from hybridge.runtime.core.session import Session
     from hybridge.runtime.core.statistics import GenerationStats
     from hybridge.runtime.core.tokenizer import Tokenizer
-    from hybridge.runtime.text.answers import Answer
-    from hybridge.runtime.text.chat_template import Message, Render
+    from hybridge.runtime.text.answers import Answer, AnswerSplitter
+    from hybridge.runtime.text.chat_template import ChatTemplate, Message
     from hybridge.runtime.text.generate import GenerationSettings, TextModel
 
 EXAMPLES = (
@@ -99,19 +100,18 @@ def run(
     text, variables = read_prompt(prompt, prompt_file), template.variables()
     model = open_text_model(artifact, threads=threads, **vars(drafter))
     constrain = generation.constrain(model)
-    splitter = None
     if chat or system or image or variables or template.thinking is not None:
         from hybridge.runtime.text.chat_template import load_template, reasoning_parser
 
         pictures = [model.pictures.read(path) for path in image or ()]
-        render = load_template(model.artifact, variables, template.thinking)
-        asked = as_message(model.tokenizer, text, system or (), render, pictures)
+        chat_template = load_template(model.artifact, variables, template.thinking)
         splitter = reasoning_parser(model.artifact, model.tokenizer)
+        asked = as_message(model.tokenizer, text, system_prompt(system), chat_template, pictures, splitter)
     else:
         asked = as_text(model.tokenizer, text)
     settings = GenerationSettings(
         drafter=model.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
-        constrain=constrain, splitter=splitter,
+        constrain=constrain,
     )  # fmt: skip
     continue_text(model, asked, settings, stats=stats, html=html, json=json)
 
@@ -146,7 +146,7 @@ def _generate(
     from hybridge.runtime.text.answers import unsplit
     from hybridge.runtime.text.generate import generate_text
 
-    splitter = settings.splitter or unsplit(model.tokenizer)
+    splitter = prompt.splitter or unsplit(model.tokenizer)
     answer, new, reasoning = splitter.answer(prompt.rendered), list[int](), ShownReasoning()
     pieces = generate_text(
         model.session, prompt.ids, splitter.decoder, answer=answer, max_new_tokens=settings.max_new_tokens,
@@ -210,6 +210,7 @@ class RunPrompt:
     """A prompt: the text as given, its tokens, and the text that is shown before the continuation.
 
     rendered: the prompt as the chat template wrote it; empty for a text to continue. pictures: in it, open as long as it lives.
+    splitter: splits the answer; left out, all of it is content.
     """
 
     text: str
@@ -217,6 +218,7 @@ class RunPrompt:
     shown: str
     rendered: str = ""
     pictures: Sequence[Picture] = ()
+    splitter: AnswerSplitter | None = None
 
 
 def as_text(tokenizer: Tokenizer, text: str) -> RunPrompt:
@@ -225,21 +227,20 @@ def as_text(tokenizer: Tokenizer, text: str) -> RunPrompt:
 
 
 def as_message(
-    tokenizer: Tokenizer, text: str, system: Sequence[str], render: Render, pictures: Sequence[Picture] = ()
-) -> RunPrompt:
+    tokenizer: Tokenizer, text: str, system: str, template: ChatTemplate, pictures: Sequence[Picture] = (),
+    splitter: AnswerSplitter | None = None,
+) -> RunPrompt:  # fmt: skip
     """Return the prompt of a message to answer, rendered by the chat template; only the answer is shown.
 
     pictures: before the text of the message. Raises PictureError if the template writes them otherwise.
     """
     from hybridge.runtime.core.chat import message_content
     from hybridge.runtime.text.pictures import with_pictures
-    from hybridge.runtime.text.spelled_tokens import SpelledTokens
 
-    opening: list[Message] = [{"role": "system", "content": told} for told in system]
-    asked: Message = {"role": "user", "content": message_content(text, len(pictures))}
-    rendered = SpelledTokens(tokenizer).rendered(render, [*opening, asked])
-    ids = tokenizer.encode(rendered.text, around=False, plain=rendered.spelled).ids
-    return RunPrompt(text, with_pictures(ids, pictures), "", rendered.text, pictures)
+    opening: list[Message] = [{"role": "system", "content": system}] if system else []
+    rendered = template.render([*opening, {"role": "user", "content": message_content(text, len(pictures))}])
+    ids = with_pictures(tokenizer.encode(rendered.text, around=False, plain=rendered.words).ids, pictures)
+    return RunPrompt(text, ids, "", rendered.text, pictures, splitter)
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

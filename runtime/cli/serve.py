@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,10 +21,6 @@ from hybridge.runtime.cli.options import (
     ThreadsOption,
     with_options,
 )
-
-if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
-    from hybridge.runtime.artifacts.artifact import Artifact
-    from hybridge.runtime.server.prompts import ChatRenderer
 
 KEY_VARIABLE = "HYBRIDGE_API_KEY"
 LONGEST_KEY = 4096
@@ -63,11 +58,12 @@ def serve(
     threads: ThreadsOption = None,
 ) -> None:
     """Answer requests of OpenAI's API over one model; sampling options hold where a request says nothing."""
+    from hybridge.runtime.core.jinja import JinjaTemplate
     from hybridge.runtime.server.app import Server, ServerSettings
     from hybridge.runtime.server.connections import Limits, listen
     from hybridge.runtime.server.remote_pictures import RemotePictures
     from hybridge.runtime.server.worker import SessionSlot
-    from hybridge.runtime.text.chat_template import answer_format_of
+    from hybridge.runtime.text.chat_template import ChatTemplate, answer_format_of
     from hybridge.runtime.text.generate import kept_checkpoints, open_text_models
 
     settings = ServerSettings(
@@ -79,38 +75,14 @@ def serve(
     models = open_text_models(artifact, sessions, threads=threads, **vars(drafter))
     slots = [SessionSlot(model.session, model.drafter) for model in models]
     opened, tokenizer = models[0].artifact, models[0].tokenizer
-    render, form = renderer(opened, variables, template.thinking), answer_format_of(opened, tokenizer)
+    chat_template = ChatTemplate(JinjaTemplate(opened.folder), variables, template.thinking)
+    form = answer_format_of(opened, tokenizer)
     with kept_checkpoints(models[0].session, cache.cache_bytes, cache.cache_dir) as checkpoints:
         pictures = models[0].pictures if opened.manifest.pictures is not None else None
         remote = RemotePictures(max_body_bytes) if allow_remote_images else None
-        server = Server(slots, tokenizer, render, checkpoints, settings, form, pictures, remote)
+        server = Server(slots, tokenizer, chat_template.render, checkpoints, settings, form, pictures, remote)
         gc.freeze()
         listen(server.app(), host, port, lambda url: err.print(f"{settings.name} answers at {url}/v1", highlight=False))
-
-
-def renderer(artifact: Artifact, variables: Mapping[str, Any], thinking: bool | None = None) -> ChatRenderer:
-    """Return a function that renders conversations with a request's own variables of the chat template.
-
-    Args:
-        artifact: has the chat template.
-        variables: default values of the template's variables.
-        thinking: switches thinking on or off if a request does not.
-
-    Raises:
-        UsageError: the template has no switch for thinking.
-    """
-    from hybridge.runtime.text.chat_template import RESERVED, ChatTemplates, thinking_variables
-
-    templates, defaults = ChatTemplates.of(artifact, artifact.manifest.pictures), dict(variables)
-    if thinking is not None:
-        defaults |= thinking_variables(templates.chosen(tools=False), thinking, variables)
-
-    def render(messages: list[dict[str, Any]], own: Mapping[str, Any]) -> str:
-        if taken := RESERVED & own.keys():
-            raise UsageError(f"chat_template_kwargs: {min(taken)} is set by the conversation itself; leave it out.")
-        return templates.with_variables({**defaults, **own})(messages)
-
-    return render
 
 
 def api_key(file: Path | None) -> str | None:

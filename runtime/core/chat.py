@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridge.cache.errors import StateFileError
 from hybridge.runtime.artifacts.manifest import read_manifest
+from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.generation import signals_wait
 from hybridge.runtime.core.interface import (
     AnswerStruct,
@@ -171,7 +172,7 @@ class Chat(OpenChat):
         artifact, handle = Handle(), Handle()
         run("artifact_open", CText("the path", os.fsencode(folder)), byref(artifact))
         try:
-            run("chat_open", artifact, byref(_options(system, thinking, checkpoint_bytes, variables, tools)), byref(handle))
+            run("chat_open", artifact, byref(chat_options(system, thinking, checkpoint_bytes, variables, tools)), byref(handle))
         finally:
             load().hybridge_artifact_close(artifact)
         return cls(handle)
@@ -183,9 +184,8 @@ class Chat(OpenChat):
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> Chat:  # fmt: skip
         """Begin over a session, which must stay. Raises like ``open``."""
-        handle, options = Handle(), _options(system, thinking, checkpoint_bytes, variables, tools)
-        run("chat_over", session.handle, tokenizer.handle, chat_template.handle, byref(options), byref(handle))
-        return cls(handle, session)
+        options = chat_options(system, thinking, checkpoint_bytes, variables, tools)
+        return cls(chat_over(session, tokenizer, chat_template, options), session)
 
     def send(
         self, message: str, show: OnWords, options: GenerationStruct | None = None, stop: Sequence[str] = (),
@@ -210,6 +210,13 @@ class Chat(OpenChat):
     def retry(self, show: OnWords, options: GenerationStruct | None = None, stop: Sequence[str] = ()) -> AnswerStruct:
         """Answer the last message again."""
         return self._answer("chat_retry", (), show, options, stop, AnswerStruct())
+
+
+def chat_over(session: Session, tokenizer: Tokenizer, chat_template: JinjaTemplate, options: ChatOptionsStruct) -> c_uint64:
+    """Return the handle of a new chat over a session, which must stay. Raises like ``Chat.open``."""
+    handle = Handle()
+    run("chat_over", session.handle, tokenizer.handle, chat_template.handle, byref(options), byref(handle))
+    return handle
 
 
 def message_of(given: MessageStruct) -> dict[str, Any]:
@@ -237,27 +244,6 @@ def message_content(text: str, pictures: int) -> str | list[dict[str, Any]]:
     return [*({"type": "image"} for _ in range(pictures)), {"type": "text", "text": text}] if pictures else text
 
 
-class Messages:
-    """Messages for the core. structs: of texts that live as long as this object."""
-
-    def __init__(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        """messages: with ``role``, ``content`` as ``message_content`` returns it, and perhaps ``reasoning_content``."""
-        self._kept: list[bytes] = []
-        self.structs = (MessageStruct * len(messages))(*map(self._struct, messages))
-
-    def _struct(self, message: Mapping[str, Any]) -> MessageStruct:
-        content, pictures = message["content"], 0
-        if not isinstance(content, str):
-            *before, text = content
-            content, pictures = text["text"], len(before)
-        reasoning = message.get("reasoning_content") or ""
-        return MessageStruct(CText("a role", message["role"].encode()), *self._view(content), *self._view(reasoning), pictures)
-
-    def _view(self, text: str) -> tuple[int | None, int]:
-        self._kept.append(utf8(text))
-        return address(self._kept[-1]), len(self._kept[-1])
-
-
 def address(data: bytes) -> int | None:
     """Return where bytes are, as long as they live."""
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
@@ -273,10 +259,17 @@ def text_at(data: int | None, size: int) -> str:
     return ctypes.string_at(data or 0, size).decode() if size else ""
 
 
-def _options(
-    system: str, thinking: Thinking, checkpoint_bytes: int, variables: Mapping[str, Any] | None,
-    tools: Sequence[Mapping[str, Any]],
+def chat_options(
+    system: str = "", thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0,
+    variables: Mapping[str, Any] | None = None, tools: Sequence[Mapping[str, Any]] | None = None,
+    cache: PrefixCache | None = None, now: str | None = None,
 ) -> ChatOptionsStruct:  # fmt: skip
+    """Return the options of a chat; see ``Chat.open``.
+
+    cache: keeps the states to go back to, in place of one of its own. now: see ``ChatTemplate``.
+    """
     more = None if variables is None else CText("the variables", json.dumps(variables).encode())
     offered = CText("the tools", json.dumps(list(tools)).encode()) if tools else None
-    return ChatOptionsStruct(CText("the system prompt", utf8(system)), thinking, checkpoint_bytes, more, offered)
+    kept = 0 if cache is None else cache.handle
+    time = None if now is None else CText("the time", now.encode())
+    return ChatOptionsStruct(CText("the system prompt", utf8(system)), thinking, checkpoint_bytes, more, offered, kept, time)

@@ -226,11 +226,11 @@ class Callbacks:
         drafter = self.arguments.drafter
         return drafter.beside if isinstance(drafter, AutoDrafter) else drafter
 
-    def options(self, *, constrained: bool = False) -> GenerationStruct:
-        """Return the options for the core. constrained: there will be a constraint once the prompt is known."""
+    def options(self) -> GenerationStruct:
+        """Return the options for the core."""
         arguments, drafter = self.arguments, self._asked()
         followed = arguments.constraint if isinstance(arguments.constraint, Follower) else None
-        constrained |= arguments.constraint is not None and followed is None
+        constrained = arguments.constraint is not None and followed is None
         written = _kind(drafter) == DrafterKind.CALLBACK
         return GenerationStruct(
             max_new_tokens=arguments.max_new_tokens,

@@ -320,7 +320,7 @@ class ChatOptionsStruct(Structure):
 
     _fields_: ClassVar = [
         *(("system", c_char_p), ("thinking", c_int), ("checkpoint_bytes", c_size_t)),
-        *(("variables", c_char_p), ("tools", c_char_p)),
+        *(("variables", c_char_p), ("tools", c_char_p), ("cache", c_uint64), ("now", c_char_p)),
     ]
 
 
@@ -370,26 +370,6 @@ class MessageStruct(Structure):
         ("reasoning_size", c_size_t),
         ("pictures", c_size_t),
         *(("calls", POINTER(CallStruct)), ("call_count", c_size_t)),
-    ]
-
-
-class RenderedStruct(Structure):
-    """``hybridge_rendered``"""
-
-    _fields_: ClassVar = [("text", c_char_p), ("size", c_size_t), ("words", Spans), ("word_count", c_size_t)]
-
-
-OnRender = CFUNCTYPE(c_int, POINTER(MessageStruct), c_size_t, POINTER(RenderedStruct), c_void_p)
-OnAnswer = CFUNCTYPE(c_int, c_void_p, c_size_t, c_void_p)
-OnSplit = CFUNCTYPE(None, c_void_p, c_size_t, c_int, POINTER(PieceStruct), c_void_p)
-
-
-class ChatTemplateStruct(Structure):
-    """``hybridge_chat_template``"""
-
-    _fields_: ClassVar = [
-        *(("render", OnRender), ("answer", OnAnswer), ("split", OnSplit)),
-        *(("shown", c_char_p), ("user", c_void_p)),
     ]
 
 
@@ -499,7 +479,6 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "artifact_tokenizer": [Handle, POINTER(Handle)],
     "chat_open": [Handle, POINTER(ChatOptionsStruct), POINTER(Handle)],
     "chat_over": [Handle, Handle, Handle, POINTER(ChatOptionsStruct), POINTER(Handle)],
-    "chat_with": [Handle, Handle, POINTER(ChatTemplateStruct), POINTER(MessageStruct), c_size_t, Handle, POINTER(Handle)],
     "chat_close": [Handle],
     "chat_show": [Handle, POINTER(Handle), c_size_t],
     "chat_send": [Handle, c_char_p, c_size_t, *ANSWERING],

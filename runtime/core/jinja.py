@@ -7,26 +7,51 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from ctypes import POINTER, byref, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_size_t, c_void_p, string_at
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hybridge.runtime.core.chat import text_at, utf8
+import numpy as np
+
+from hybridge.cache.errors import UsageError
 from hybridge.runtime.core.interface import CText, Handle, SpanStruct, Status
 from hybridge.runtime.core.library import copied_text, failure, load, run
+from hybridge.runtime.core.tokenizer import characters_before
+
+Spans = tuple[tuple[int, int], ...]
+"""Parts of a text, begin and end in characters."""
 
 
 @dataclass(frozen=True)
 class RenderedChat:
-    """The text of a conversation, and the parts of it in UTF-8 that are the words of messages, begin and end in bytes."""
+    """The text of a conversation. words: the parts of it that are words of messages, in which special tokens are text."""
 
     text: str
-    words: list[tuple[int, int]]
+    words: Spans = ()
+
+    def after(self, place: int) -> RenderedChat:
+        """Return the text after its first ``place`` characters."""
+        return RenderedChat(self.text[place:], tuple((max(a - place, 0), b - place) for a, b in self.words if b > place))
 
 
-class TemplateError(Exception):
-    """A template has an error in its syntax, refuses its variables or exceeds a limit, for the message's reason."""
+@dataclass(frozen=True)
+class TemplateDescription:
+    """The templates of a model.
+
+    thinking_switch: the default one's variable that switches thinking, or ""; sources: of all. warning: why the tokenizer's own
+    response template is not followed, or "".
+    """
+
+    names: list[str]
+    thinking_switch: str
+    sources: str
+    warning: str
+
+
+class TemplateError(UsageError):
+    """A template has an error in its syntax, refuses its variables or exceeds a limit."""
 
 
 class JinjaTemplate:
@@ -37,23 +62,23 @@ class JinjaTemplate:
 
         Raises:
             TemplateError: the template has an error in its syntax.
-            ArtifactError: the folder's files are damaged.
+            ArtifactError: the folder's files are damaged, or not what its manifest says.
         """
         self.handle, self._lock = Handle(), threading.Lock()
         if isinstance(source, Path):
             run("template_read", CText("the path", os.fsencode(source)), byref(self.handle))
         else:
-            data = utf8(source)
+            data = source.encode("utf-8", "surrogatepass")
             _check("template_open", load().hybridge_template_open(data, len(data), byref(self.handle)))
         weakref.finalize(self, load().hybridge_template_close, self.handle)
 
-    @property
-    def warning(self) -> str:
-        """Return why the tokenizer's own response template is not followed, or ""."""
-        return str(json.loads(copied_text("template_describe", self.handle))["warning"])
+    @cached_property
+    def description(self) -> TemplateDescription:
+        """Return what the templates are."""
+        return TemplateDescription(**json.loads(copied_text("template_describe", self.handle)))
 
     def render(self, variables: Mapping[str, Any], now: str | None = None) -> RenderedChat:
-        """Return the text for ``variables``, and the parts of it that come from them.
+        """Return the text for ``variables``: by the template for tools if there are some and the model has one.
 
         Args:
             variables: by name; those whose names end with ``_token`` are the model's own words. A template sees a value that
@@ -71,7 +96,12 @@ class JinjaTemplate:
                 self.handle, given, len(given), time, byref(text), byref(size), byref(words), byref(count)
             )
             _check("template_render", status)
-            return RenderedChat(text_at(text.value, size.value), [(each.begin, each.end) for each in words[: count.value]])
+            data = string_at(text.value or 0, size.value)
+            spans = np.array([(each.begin, each.end) for each in words[: count.value]], np.intp).reshape(-1, 2)
+        written = data.decode()
+        if len(written) < len(data):
+            spans = characters_before(data)[spans]
+        return RenderedChat(written, tuple((begin, end) for begin, end in spans.tolist()))
 
 
 def _check(call: str, status: int) -> None:

@@ -124,7 +124,7 @@ class Tokenizer:
             if count.value <= capacity:
                 found = spans[: count.value].astype(np.intp)
                 if len(data) > len(text):
-                    found = np.append(_begins_character(data).cumsum() - 1, len(text))[found]
+                    found = characters_before(data)[found]
                 return Encoding(ids[: count.value].tolist(), found)
             capacity = count.value
 
@@ -191,6 +191,12 @@ def _utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:  # half a surrogate pair
         return re.sub("[\ud800-\udfff]", "\ufffd", text).encode()
+
+
+def characters_before(data: bytes) -> NDArray[np.intp]:
+    """Return for each byte of a text in UTF-8, and for its end, the number of characters before its own."""
+    begins = _begins_character(data)
+    return np.append(begins.cumsum() - 1, np.count_nonzero(begins)).astype(np.intp)
 
 
 def _begins_character(data: bytes) -> NDArray[np.bool_]:

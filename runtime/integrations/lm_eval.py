@@ -90,7 +90,7 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Return the text of a conversation up to the assistant's turn. Raises UsageError without a template."""
-        return load_template(self.model.artifact)([dict(message) for message in chat_history])
+        return load_template(self.model.artifact).render([dict(message) for message in chat_history]).text
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Return the tokens of a text, by default with those that the tokenizer adds to every text.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from hybridge.cache.errors import HybridgeError, UsageError
+from hybridge.runtime.core.jinja import RenderedChat, Spans
 from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.tokenizer import Encoding, Tokenizer
 from hybridge.runtime.server.requests import ApiError, ChatMessage, invalid
 from hybridge.runtime.text.answers import Answer
 from hybridge.runtime.text.chat_template import Message
 from hybridge.runtime.text.pictures import expanded, with_pictures
-from hybridge.runtime.text.spelled_tokens import Rendered, Spans, SpelledTokens
 
-ChatRenderer = Callable[[list[dict[str, Any]], Mapping[str, Any]], str]
-"""Returns the text of messages by the chat template with further variables, up to the assistant's turn."""
+ChatRenderer = Callable[[list[dict[str, Any]], Mapping[str, Any]], RenderedChat]
+"""Renders messages by the chat template with further variables, up to the assistant's turn."""
 
 Key = TypeVar("Key")
 MOST_ANSWERS = 512
@@ -38,7 +39,7 @@ class Prompt:
     """A prompt: its text as the template wrote it, and its tokens.
 
     marks: lengths of the tokens at which other conversations may branch off. messages, variables: the template's input. lead:
-    text behind the template's, as if the model had written it. spelled: see ``Rendered``. pictures: in order, open as long as
+    text behind the template's, as if the model had written it. spelled: see ``Beginning``. pictures: in order, open as long as
     the prompt lives.
     """
 
@@ -52,8 +53,21 @@ class Prompt:
     pictures: Sequence[Picture] = ()
 
 
-Known = tuple[Rendered, tuple[tuple[int, ...], ...]]
-"""A text of a conversation, and the ids of each picture in it."""
+@dataclass(frozen=True)
+class Beginning:
+    """The beginning of a conversation. spelled: parts of it in which people spelled a special token; pictures: ids of each."""
+
+    text: str = ""
+    spelled: Spans = ()
+    pictures: tuple[tuple[int, ...], ...] = ()
+
+    def is_of(self, other: Beginning) -> bool:
+        """Return whether another conversation begins with this one."""
+        return (
+            other.text.startswith(self.text)
+            and _until(other.spelled, len(self.text)) == self.spelled
+            and other.pictures[: len(self.pictures)] == self.pictures
+        )
 
 
 class Prompts:
@@ -71,10 +85,11 @@ class Prompts:
         longest: tokens of the context. eos_ids: tokens that end an answer, also in templates.
         """
         self.tokenizer, self.render, self.longest = tokenizer, render, longest
-        self._special = SpelledTokens(tokenizer)
+        special = sorted(tokenizer.added_tokens(special=True).values(), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
         self._longest_token = max(1, tokenizer.info.longest)
         self._lock = threading.Lock()
-        self._answers: OrderedDict[Known, list[int]] = OrderedDict()
+        self._answers: OrderedDict[Beginning, list[int]] = OrderedDict()
         self._reasons: OrderedDict[str, str] = OrderedDict()
         self._ends = [text for token in eos_ids if (text := tokenizer.id_to_token(token))]
 
@@ -89,26 +104,28 @@ class Prompts:
         """
         shown = tuple(tuple(each.ids) for each in pictures)
         plain = _with_one_system_turn([self._with_reasons(message.for_template()) for message in messages])
-        rendered = self._rendered(plain, variables)
+        rendered = self.render(plain, variables)
+        asked = Beginning(rendered.text, self._spelled(rendered), shown)
         with self._lock:
-            answers = (each for each in self._answers if rendered.begins_with(each[0]) and shown[: len(each[1])] == each[1])
-            known = max(answers, key=lambda each: len(each[0].text), default=(Rendered(""), ()))
-            if known[0].text:
+            known = max(
+                (each for each in self._answers if each.is_of(asked)), key=lambda each: len(each.text), default=Beginning()
+            )
+            if known.text:
                 self._answers.move_to_end(known)
             answered = self._answers.get(known, [])
-        behind, new = len(known[0].text), pictures[len(known[1]) :]
-        encoded = self._encode(rendered.behind(behind), "messages")
+        behind, new = len(known.text), pictures[len(known.pictures) :]
+        encoded = self._encode(rendered.after(behind), "messages")
         tokens = [*answered, *with_pictures(encoded.ids, new)]
         if not tokens:
             raise ApiError(400, "the chat template makes no text of these messages.", param="messages")
         branches = [at - behind for at in self._branches(rendered.text, plain, variables) if at > behind]
         lengths = expanded(encoded.ids, new)
         marks = tuple(sorted({len(answered) + lengths[int((encoded.spans[:, 1] <= at).sum())] for at in branches} - {0}))
-        return Prompt(rendered.text, tokens, marks, plain, variables, spelled=rendered.spelled, pictures=pictures)
+        return Prompt(rendered.text, tokens, marks, plain, variables, spelled=asked.spelled, pictures=pictures)
 
     def of_text(self, text: str) -> list[int]:
         """Return the tokens of a text to continue, with those that the tokenizer adds. Raises ApiError if it is too long."""
-        return self._encode(Rendered(text), "prompt", around=True).ids
+        return self._encode(RenderedChat(text), "prompt", around=True).ids
 
     def check_length(self, at_least: int, param: str, exact: bool = False) -> None:
         """Raise ApiError if the context has no room for a prompt of at least this number of tokens and an answer."""
@@ -117,12 +134,13 @@ class Prompts:
             message = f"the prompt has {count} tokens, and a context of {self.longest} leaves no room for an answer."
             raise invalid(message, param, "context_length_exceeded")
 
-    def _rendered(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> Rendered:
-        # Names such as bos_token are the template's own.
-        written = {name: value for name, value in variables.items() if not name.endswith("_token")}
-        return self._special.rendered(lambda given: self.render(given[0], {**variables, **given[1]}), (messages, written))
+    def _spelled(self, rendered: RenderedChat) -> Spans:
+        """Return the parts of a text in which people spelled a special token."""
+        return tuple(
+            found.span() for begin, end in rendered.words for found in self._special.finditer(rendered.text, begin, end)
+        )
 
-    def _encode(self, rendered: Rendered, param: str, around: bool = False) -> Encoding:
+    def _encode(self, rendered: RenderedChat, param: str, around: bool = False) -> Encoding:
         """Encode a text. Raises ApiError early if it is far too long.
 
         The lower bounds are its length in longest tokens, and half the tokens of its beginning, less those that the cut may
@@ -135,7 +153,7 @@ class Prompts:
             at_least = max(at_least, (len(beginning.ids) - self._longest_token) // 2)
             size *= 4
         self.check_length(at_least, param)
-        return self.tokenizer.encode(text, around=around, plain=rendered.spelled)
+        return self.tokenizer.encode(text, around=around, plain=rendered.words)
 
     def with_lead(self, prompt: Prompt, lead: str) -> Prompt:
         """Return the prompt with the beginning of its answer."""
@@ -144,26 +162,26 @@ class Prompts:
 
     def remember(self, prompt: Prompt, answer: Answer, text: str, tokens: list[int]) -> None:
         """Remember the tokens of a complete answer. text: as it was generated."""
-        said = tuple((len(prompt.text) + begin, len(prompt.text) + end) for begin, end in self._special.found(text))
-        written = Rendered(prompt.text + text, prompt.spelled + said)
+        said, shown = RenderedChat(text, ((0, len(text)),)), tuple(tuple(each.ids) for each in prompt.pictures)
+        spelled = tuple((len(prompt.text) + begin, len(prompt.text) + end) for begin, end in self._spelled(said))
+        written = Beginning(prompt.text + text, prompt.spelled + spelled, shown)
         if answer.calls or answer.reasoning:
-            written = self._written(prompt, answer) or written
+            written = self._written(prompt, answer, shown) or written
         with self._lock:
-            shown = tuple(tuple(each.ids) for each in prompt.pictures)
-            _put(self._answers, (written, shown), [*prompt.tokens, *tokens])
+            _put(self._answers, written, [*prompt.tokens, *tokens])
             if answer.calls and answer.reasoning:
                 _put(self._reasons, answer.calls[0].id, answer.reasoning)
 
-    def _written(self, prompt: Prompt, answer: Answer) -> Rendered | None:
+    def _written(self, prompt: Prompt, answer: Answer, pictures: tuple[tuple[int, ...], ...]) -> Beginning | None:
         """Return the conversation up to the answer's end as the template writes it; None if it drops the reasoning."""
         said = ChatMessage.model_validate(answer.message()).for_template()
         try:
-            written = self._rendered([*prompt.messages, said], prompt.variables)
+            written = self.render([*prompt.messages, said], prompt.variables)
         except HybridgeError:
             return None
         end = max((written.text.rfind(each) for each in self._ends), default=-1)
         keeps = answer.reasoning in written.text
-        return written.until(end) if end > 0 and keeps else None
+        return Beginning(written.text[:end], _until(self._spelled(written), end), pictures) if end > 0 and keeps else None
 
     def _with_reasons(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return the message with the reasoning before its calls, if the client left it out."""
@@ -180,8 +198,13 @@ class Prompts:
         users = [i for i, message in enumerate(messages) if message["role"] == "user"]
         for i in sorted({*users[:1], *users[-LATE:]} - {0}):
             with suppress(HybridgeError):  # a template may want a conversation to be whole
-                other = self._rendered([*messages[:i], {"role": "user", "content": OTHER}], variables).text
+                other = self.render([*messages[:i], {"role": "user", "content": OTHER}], variables).text
                 yield next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), 0)
+
+
+def _until(spans: Spans, end: int) -> Spans:
+    """Return the parts of a text that are before its end."""
+    return tuple((a, min(b, end)) for a, b in spans if a < end)
 
 
 def _with_one_system_turn(messages: list[Message]) -> list[Message]:
@@ -217,7 +240,7 @@ PROBE = {"type": "function", "function": {"name": "hybridge_probe", "description
 def ignores_tools(render: ChatRenderer) -> bool:
     """Return whether a chat template ignores the tools that it is given."""
     try:
-        return "hybridge_probe" not in render([{"role": "user", "content": "Hello"}], {"tools": [PROBE]})
+        return "hybridge_probe" not in render([{"role": "user", "content": "Hello"}], {"tools": [PROBE]}).text
     except HybridgeError:  # it refuses this conversation, and may render others
         return False
 
@@ -225,7 +248,7 @@ def ignores_tools(render: ChatRenderer) -> bool:
 def with_tools_in_text(render: ChatRenderer) -> ChatRenderer:
     """Return a function that renders conversations with tools by a template without tools."""
 
-    def rendered(messages: list[Message], variables: Mapping[str, Any]) -> str:
+    def rendered(messages: list[Message], variables: Mapping[str, Any]) -> RenderedChat:
         plain = _without_calls(messages)
         others = {name: each for name, each in variables.items() if name != "tools"}
         tools = variables.get("tools")
@@ -239,9 +262,9 @@ def with_tools_in_text(render: ChatRenderer) -> ChatRenderer:
         functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
         told = TOLD.format(functions=functions)
         try:
-            text = render(_told_by_the_system(plain, told), others)
-            if functions in text:
-                return text
+            written = render(_told_by_the_system(plain, told), others)
+            if functions in written.text:
+                return written
         except HybridgeError:  # some templates refuse a system turn, others leave it out
             pass
         return render(_told_by_the_user(plain, told), others)

@@ -141,8 +141,8 @@ class AnswerFormat:
         """
         handle = Handle()
         run("answer_form_find", tokenizer.handle, template.handle, byref(handle))
-        if template.warning:
-            log.warning("%s", template.warning)
+        if warning := template.description.warning:
+            log.warning("%s", warning)
         found = cls(handle)
         return found if found.name else None
 

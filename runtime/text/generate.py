@@ -28,7 +28,7 @@ from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats, Origin
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import Answer, AnswerSplitter, TokenDecoder, split_text
+from hybridge.runtime.text.answers import Answer, TokenDecoder, split_text
 from hybridge.runtime.text.pictures import PictureProcessor
 
 LEAST_LOGPROB = -9999.0
@@ -130,7 +130,7 @@ def _logprobs(logits: NDArray[np.float32], token: int, most: int) -> TokenLogpro
 class GenerationSettings:
     """Settings of the answers of a command or a conversation.
 
-    constrain: makes a constraint for the answer to a rendered prompt. splitter: splits off reasoning; left out, all is content.
+    constrain: makes a constraint for the answer to a rendered prompt.
     """
 
     drafter: Drafter | None = None
@@ -138,7 +138,6 @@ class GenerationSettings:
     stop: tuple[str, ...] = ()
     max_new_tokens: int = 512
     constrain: Callable[[str], Constraint] | None = None
-    splitter: AnswerSplitter | None = None
 
 
 # Open an artifact to generate text with

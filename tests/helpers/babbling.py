@@ -1,8 +1,9 @@
 """Conversations over a model that babbles, in the embedded model's bytes."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,15 +14,26 @@ from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.chat import OpenChat
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.interface import GenerationStruct
+from hybridge.runtime.core.jinja import JinjaTemplate, RenderedChat
 from hybridge.runtime.core.programs import ModelDescription, TextProgram
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.chat_template import render
+from hybridge.runtime.text.chat_template import ChatTemplate
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
 
 BYTES = Tokenizer.from_file(EMBEDDED / "tokenizer.json")
 END = ord(".")
 TEMPLATE = (EMBEDDED / "chat_template.jinja").read_text()
+
+
+@cache
+def template_of(source: str) -> ChatTemplate:
+    return ChatTemplate(JinjaTemplate(source))
+
+
+def rendered(source: str, messages: list[dict[str, Any]], variables: Mapping[str, Any] | None = None) -> RenderedChat:
+    """Render a template that is given as its text."""
+    return template_of(source).render(messages, variables)
 
 
 def babbler(letters: int, end: int, readiness: float) -> Callable[[tuple[int, ...]], Tensor]:
@@ -50,8 +62,8 @@ def talk(
     slots: int = 2, max_seq_len: int = 600, cache_bytes: int = 10**6, program: TextProgram | None = None, **options: Any
 ) -> Conversation:
     settings, session = GenerationSettings(**({"max_new_tokens": 25} | options)), fresh_session(slots, max_seq_len, program)
-    cache = PrefixCache(session.model, cache_bytes)
-    return Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings, checkpoints=cache)
+    kept = PrefixCache(session.model, cache_bytes)
+    return Conversation(session, BYTES, template_of(TEMPLATE), settings, checkpoints=kept)
 
 
 @dataclass(frozen=True)

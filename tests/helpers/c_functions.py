@@ -18,7 +18,7 @@ FOR_PYTHON = {
     *(f"hybridge_answer_form_{name}" for name in ("find", "named", "general", "describe", "close")),
     *(f"hybridge_answer_{name}" for name in ("open", "reasoning_end", "push", "finish", "close")),
     *(f"hybridge_template_{name}" for name in ("open", "read", "render", "describe", "close")),
-    *(f"hybridge_chat_{name}" for name in ("over", "with", "note")),
+    *(f"hybridge_chat_{name}" for name in ("over", "note")),
     *("hybridge_text_stop", "hybridge_text_stopped"),
     *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info", "watch")),
     *("hybridge_model_vision", "hybridge_model_pictures", "hybridge_picture_open_prepared", "hybridge_picture_part"),

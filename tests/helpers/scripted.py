@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from babbling import template_of
 from served import BYTES, END, Served, Slow, serving
 from torch import Tensor
 
@@ -15,7 +16,6 @@ from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.programs import ModelDescription
 from hybridge.runtime.server.worker import SessionSlot
 from hybridge.runtime.text.answers import AnswerFormat
-from hybridge.runtime.text.chat_template import render
 
 OPENING = "<|im_start|>assistant\n"
 STARTS = BYTES.encode(OPENING).ids
@@ -81,8 +81,7 @@ def speaker(
     description = ModelDescription(vocab_size=260, options=sizes, eos_ids=[END], identity="speaker")
     places = [SessionSlot(Session.over(Slow(speaking(script), 3000, 0), description), PromptLookup()) for _ in range(sessions)]
 
-    def rendered(messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
-        return render(template, messages, variables)
-
-    with serving(places, rendered, form=form or AnswerFormat.find(JinjaTemplate(template), BYTES), **options) as one:
+    with serving(
+        places, template_of(template).render, form=form or AnswerFormat.find(JinjaTemplate(template), BYTES), **options
+    ) as one:
         yield one

@@ -6,13 +6,13 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from babbling import BYTES, TEMPLATE, babbler
+from babbling import BYTES, TEMPLATE, babbler, template_of
 from openai import OpenAI
 
 from hybridge.runtime import ExportOptions, PromptLookup, Session
@@ -23,7 +23,6 @@ from hybridge.runtime.server.connections import bound, over
 from hybridge.runtime.server.prompts import ChatRenderer
 from hybridge.runtime.server.worker import SessionSlot
 from hybridge.runtime.text.answers import AnswerFormat
-from hybridge.runtime.text.chat_template import render
 
 END = BYTES.token_to_id("<|im_end|>")
 babble = babbler(12, END, -0.5)
@@ -61,14 +60,10 @@ def alone(prompt: list[int], most: int, **options: Any) -> str:
     return BYTES.decode(new[:-1] if new[-1] == END else new)
 
 
-def render_chat(messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
-    return render(TEMPLATE, messages, variables)
-
-
 def chat_tokens(*texts: str) -> list[int]:
     """The prompt of a conversation whose first message is the user's."""
     messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
-    return list(BYTES.encode(render_chat(messages, {}), around=False).ids)
+    return list(BYTES.encode(template_of(TEMPLATE).render(messages).text, around=False).ids)
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ def served(
 ) -> Iterator[Served]:
     """Serve the model under the name ``babble``; options are those of ``Settings``."""
     places = [SessionSlot(session(seconds), PromptLookup() if drafters else None) for _ in range(sessions)]
-    with serving(places, render_chat, cache_bytes, **options) as one:
+    with serving(places, template_of(TEMPLATE).render, cache_bytes, **options) as one:
         yield one
 
 

@@ -30,9 +30,6 @@ using hybridge::text::ChatTemplate;
 using hybridge::text::ChatTemplates;
 using hybridge::text::Message;
 using hybridge::text::ModelTemplate;
-using hybridge::text::Parts;
-using hybridge::text::Rendered;
-using hybridge::text::Splitter;
 using hybridge::text::TextError;
 using hybridge::text::Thinking;
 using hybridge::text::Tokenizer;
@@ -87,70 +84,6 @@ hybridge_message viewed(const Message& each, std::span<const hybridge_call> call
       each.role.c_str(), each.content.data(), each.content.size(), each.reasoning.data(), each.reasoning.size(), each.pictures,
       calls.data(), calls.size()};
 }
-
-// The messages of a caller.
-std::vector<Message> messages_of(const hybridge_message* messages, size_t count) {
-  std::vector<Message> given;
-  for (const hybridge_message& each : std::span(messages, count)) {
-    const auto words = [](const char* text, size_t size) { return valid_utf8(view(text, size)); };
-    given.push_back(
-        {each.role == nullptr ? "" : each.role, words(each.content, each.content_size), words(each.reasoning, each.reasoning_size),
-         each.pictures});
-  }
-  return given;
-}
-
-// A template that is the caller's functions.
-class CallersTemplate final : public ChatTemplate {
- public:
-  explicit CallersTemplate(const hybridge_chat_template& given) : given_(given), shown_(given.shown == nullptr ? "" : given.shown) {}
-
-  Rendered render(std::span<const Message> messages) const override {
-    std::vector<hybridge_message> views;
-    for (const Message& each : messages) views.push_back(viewed(each, {}));
-    hybridge_rendered written{};
-    check(given_.render(views.data(), views.size(), &written, given_.user));
-    Rendered rendered{std::string(view(written.text, written.size)), {}};
-    for (const hybridge_span& each : std::span(written.words, written.words == nullptr ? 0 : written.word_count)) {
-      if (each.begin > each.end || each.end > rendered.text.size()) throw TextError("a part of the chat template's text is not in it");
-      rendered.words.push_back({each.begin, each.end});
-    }
-    if (!hybridge::text::is_valid_utf8(rendered.text)) throw TextError("the chat template's text is no UTF-8");
-    return rendered;
-  }
-
-  std::unique_ptr<Splitter> answer(std::string_view rendered) const override {
-    check(given_.answer(rendered.data(), rendered.size(), given_.user));
-    return std::make_unique<CallersSplitter>(given_);
-  }
-
-  std::string shown() const override { return shown_; }
-
- private:
-  class CallersSplitter final : public Splitter {
-   public:
-    explicit CallersSplitter(const hybridge_chat_template& given) : given_(given) {}
-
-    Parts push(std::string_view piece) override { return split(piece, false); }
-    Parts finish() override { return split("", true); }
-
-   private:
-    Parts split(std::string_view piece, bool has_ended) const {
-      hybridge_piece parts{};
-      given_.split(piece.data(), piece.size(), has_ended, &parts, given_.user);
-      return {valid_utf8(view(parts.content, parts.content_size)), valid_utf8(view(parts.reasoning, parts.reasoning_size)), {}};
-    }
-
-    const hybridge_chat_template given_;
-  };
-
-  static void check(int failed) {
-    if (failed != 0) throw TextError("the caller's chat template failed");
-  }
-
-  const hybridge_chat_template given_;
-  const std::string shown_;
-};
 
 // Returns how pictures are prepared, as JSON; empty for a model without. Throws TextError.
 std::string pictures_of(const std::string& folder) {
@@ -250,26 +183,17 @@ std::optional<Thinking> thinking_of(hybridge_thinking chosen) {
   return std::nullopt;
 }
 
-// Begins a chat that has its session, tokenizer and template. No cache: one of its own.
-hybridge_status begin(
-    std::shared_ptr<OpenChat> opened, std::vector<Message> opening, std::shared_ptr<hybridge::PrefixCache> cache, hybridge_chat* chat
-) {
-  const hybridge_status made = with_session(opened->session, [&](OpenSession& it) {
-    opened->of = it.of;
-    const auto reopen = [of = it.of](std::string_view saved) {
-      const auto processor = of->pictures();
-      if (processor == nullptr) throw TextError("the conversation has pictures, and the model was not told how they are prepared");
-      return hybridge::of_message(processor->reopen(saved));
-    };
-    opened->conversation =
-        std::make_unique<Conversation>(*it.session, *opened->tokenizer, *opened->how, std::move(opening), std::move(cache), reopen);
-    return HYBRIDGE_OK;
-  });
-  if (made == HYBRIDGE_OK) *chat = handles<OpenChat>().add(std::move(opened));
-  return made;
+// Returns the checkpoints of a chat: those of the caller's cache, if there is one, which is to be of the session's model.
+std::shared_ptr<hybridge::PrefixCache> checkpoints_of(const hybridge_chat_options& chosen, const OpenSession& it) {
+  if (chosen.cache != 0) {
+    const auto cache = handles<OpenCache>().find(chosen.cache);
+    const bool fits = cache != nullptr && cache->of->model->fingerprint() == it.of->model->fingerprint();
+    return fits ? cache->kept : nullptr;
+  }
+  return std::make_shared<hybridge::PrefixCache>(chosen.checkpoint_bytes != 0 ? chosen.checkpoint_bytes : Conversation::USUAL_CHECKPOINT_BYTES);
 }
 
-// The same for a chat that has its session and tokenizer, by the model's chat templates.
+// Begins a chat that has its session and tokenizer, by the model's chat templates.
 hybridge_status begin(
     std::shared_ptr<OpenChat> opened, std::shared_ptr<const ChatTemplates> templates, const hybridge_chat_options* options,
     hybridge_chat* chat
@@ -285,17 +209,31 @@ hybridge_status begin(
     return refused(HYBRIDGE_INVALID_FILE, error.what());
   }
   try {
+    const auto now = chosen.now == nullptr ? std::optional<std::tm>() : time_of(chosen.now);
     const std::string_view variables = chosen.variables == nullptr ? "" : chosen.variables;
     const std::string_view tools = chosen.tools == nullptr ? "" : chosen.tools;
-    opened->how = std::make_unique<ModelTemplate>(std::move(templates), *opened->tokenizer, *thinking, variables, tools);
+    opened->how = std::make_unique<ModelTemplate>(std::move(templates), *opened->tokenizer, *thinking, variables, tools, now);
     auto first = opening;
     first.push_back({"user", "a"});
     (void)opened->how->render(first);
   } catch (const TextError& error) {
     return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
   }
-  const size_t bytes = chosen.checkpoint_bytes != 0 ? chosen.checkpoint_bytes : Conversation::USUAL_CHECKPOINT_BYTES;
-  return begin(std::move(opened), std::move(opening), std::make_shared<hybridge::PrefixCache>(bytes), chat);
+  const hybridge_status made = with_session(opened->session, [&](OpenSession& it) {
+    auto checkpoints = checkpoints_of(chosen, it);
+    if (checkpoints == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT, "the cache is of another model, or was closed");
+    opened->of = it.of;
+    const auto reopen = [of = it.of](std::string_view saved) {
+      const auto processor = of->pictures();
+      if (processor == nullptr) throw TextError("the conversation has pictures, and the model was not told how they are prepared");
+      return hybridge::of_message(processor->reopen(saved));
+    };
+    opened->conversation = std::make_unique<Conversation>(
+        *it.session, *opened->tokenizer, *opened->how, std::move(opening), std::move(checkpoints), reopen);
+    return HYBRIDGE_OK;
+  });
+  if (made == HYBRIDGE_OK) *chat = handles<OpenChat>().add(std::move(opened));
+  return made;
 }
 
 // Closes the session of a chat that did not begin; what was logged about that stays.
@@ -387,28 +325,6 @@ hybridge_status hybridge_chat_over(
     const auto written = handles<OpenTemplate>().find(chat_template);
     if (opened->tokenizer == nullptr || written == nullptr) return HYBRIDGE_INVALID_HANDLE;
     return begin(std::move(opened), written->read, options, chat);
-  });
-}
-
-hybridge_status hybridge_chat_with(
-    hybridge_session session, hybridge_tokenizer tokenizer, const hybridge_chat_template* chat_template, const hybridge_message* opening,
-    size_t count, hybridge_cache cache, hybridge_chat* chat
-) {
-  const bool has_all = chat != nullptr && chat_template != nullptr && chat_template->render != nullptr && chat_template->answer != nullptr &&
-                       chat_template->split != nullptr && (opening != nullptr || count == 0);
-  if (!has_all) return HYBRIDGE_INVALID_ARGUMENT;
-  return guarded([&] {
-    auto opened = std::make_shared<OpenChat>();
-    opened->session = session;
-    opened->tokenizer = handles<const Tokenizer>().find(tokenizer);
-    const auto checkpoints = handles<OpenCache>().find(cache);
-    const auto over = handles<OpenSession>().find(session);
-    if (opened->tokenizer == nullptr || checkpoints == nullptr || over == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    auto first = messages_of(opening, count);
-    const bool are_systems = std::ranges::all_of(first, [](const Message& each) { return each.role == "system" && each.pictures == 0; });
-    if (!are_systems || checkpoints->of->model->fingerprint() != over->of->model->fingerprint()) return HYBRIDGE_INVALID_ARGUMENT;
-    opened->how = std::make_unique<CallersTemplate>(*chat_template);
-    return begin(std::move(opened), std::move(first), checkpoints->kept, chat);
   });
 }
 

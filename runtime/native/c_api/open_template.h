@@ -3,6 +3,7 @@
 #define HYBRIDGE_NATIVE_C_API_OPEN_TEMPLATE_H
 
 #include <atomic>
+#include <ctime>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <hybridge/hybridge.h>
 
 #include "../text/chat_templates.h"
+#include "../text/error.h"
 
 namespace hybridge::c {
 
@@ -22,6 +24,14 @@ struct OpenTemplate {
   std::vector<hybridge_span> words = {};
   std::atomic<bool> busy = false;
 };
+
+// A time in ISO's format. Throws TextError.
+inline std::tm time_of(const char* now) {
+  std::tm time{};
+  const char* const end = ::strptime(now, "%Y-%m-%dT%H:%M:%S", &time);
+  if (end == nullptr || *end != '\0') throw text::TextError("a time is no date and time such as 2026-01-31T12:00:00");
+  return time;
+}
 
 }  // namespace hybridge::c
 

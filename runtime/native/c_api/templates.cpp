@@ -1,13 +1,14 @@
 // The functions of hybridge.h about chat templates, over text/chat_templates.h.
 
-#include <ctime>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include <hybridge/hybridge.h>
 #include <hybridge/open_file.h>
+#include <hybridge/sha256.h>
 
 #include "../text/answers/value.h"
 #include "../text/error.h"
@@ -22,6 +23,7 @@ namespace {
 
 using namespace hybridge::c;
 using hybridge::text::ChatTemplates;
+using hybridge::text::Json;
 using hybridge::text::JsonDocument;
 using hybridge::text::TextError;
 using hybridge::text::to_json;
@@ -29,15 +31,17 @@ using hybridge::text::jinja::RenderOptions;
 
 constexpr size_t LARGEST_FILE = size_t(8) << 20;
 
-// A time in ISO's format. Throws TextError.
-std::tm time_of(const char* now) {
-  std::tm time{};
-  const char* const end = ::strptime(now, "%Y-%m-%dT%H:%M:%S", &time);
-  if (end == nullptr || *end != '\0') throw TextError("a time is no date and time such as 2026-01-31T12:00:00");
-  return time;
+// The SHA-256 of a text as 64 hexadecimal digits.
+std::string sha256_of(std::string_view text) {
+  constexpr std::string_view DIGITS = "0123456789abcdef";
+  hybridge::Sha256 hash;
+  hash.add({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  std::string digits;
+  for (const uint8_t byte : hash.finish()) digits += {DIGITS[byte >> 4], DIGITS[byte & 15]};
+  return digits;
 }
 
-// The templates of a folder. Throws TextError.
+// The templates of a folder. Of one with a manifest, the files that it lists are read, and are what it says. Throws TextError.
 std::shared_ptr<const ChatTemplates> templates_of(const std::filesystem::path& folder) {
   const auto content = [&](const std::filesystem::path& path) {
     auto file = hybridge::OpenFile::content(path.c_str(), LARGEST_FILE);
@@ -45,16 +49,22 @@ std::shared_ptr<const ChatTemplates> templates_of(const std::filesystem::path& f
     return std::move(*file);
   };
   std::error_code error;
+  std::optional<JsonDocument> manifest;
+  if (const auto path = folder / "manifest.json"; std::filesystem::exists(path, error)) manifest.emplace(content(path));
+  const Json root = manifest ? manifest->root("manifest.json") : Json(), listed = root["files"];
   ChatTemplates::Files files;
-  std::string place;
   for (std::filesystem::directory_iterator each(folder, error), end; !error && each != end; each.increment(error)) {
     const std::string name = each->path().filename().string();
-    if (ChatTemplates::is_read(name)) files[name] = content(each->path());
-    if (name != "manifest.json") continue;
-    const JsonDocument manifest(content(each->path()));
-    place = hybridge::text::picture_place(manifest.root("manifest.json")["pictures"]["model_type"].string_or(""));
+    const Json entry = listed[name];
+    if (!ChatTemplates::is_read(name) || (listed && !entry)) continue;
+    std::string bytes = content(each->path());
+    if (entry && sha256_of(bytes) != entry["sha256"].string()) {
+      throw TextError(each->path().string() + " was altered: its SHA-256 is not the manifest's. Copy it again");
+    }
+    files[name] = std::move(bytes);
   }
   if (error) throw TextError(folder.string() + " cannot be read: " + error.message());
+  const auto place = hybridge::text::picture_place(root["pictures"]["model_type"].string_or(""));
   return std::make_shared<const ChatTemplates>(files, place);
 }
 

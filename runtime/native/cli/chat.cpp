@@ -263,7 +263,7 @@ void chat(Words words) {
   const TextModel model(folder, model_options);
   const hybridge_thinking thinking =
       thinks ? HYBRIDGE_THINKING_ON : thinks_not ? HYBRIDGE_THINKING_OFF : HYBRIDGE_THINKING_AS_USUAL;
-  const hybridge_chat_options options = {system ? system->c_str() : nullptr, thinking, bytes, nullptr, nullptr};
+  const hybridge_chat_options options = {system ? system->c_str() : nullptr, thinking, bytes, nullptr, nullptr, 0, nullptr};
   ChatHandle chat;
   check(hybridge_chat_over(model.session(), model.tokenizer(), chat_template, &options, chat.out()), "the chat cannot begin");
   Terminal terminal(model, chat, text_options, stats);

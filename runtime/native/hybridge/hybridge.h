@@ -602,7 +602,7 @@ hybridge_status hybridge_answer_close(hybridge_answer_parser answer);
 // now: the local time, such as 2026-01-31T12:00:00; null for the system's. The text and the parts stay until the next call with this
 // template, of which there is one at a time. HYBRIDGE_INVALID_ARGUMENT for what the template refuses and for what exceeds the limits of
 // steps, memory and text; hybridge_failure says why. read: those of an artifact's folder, with its special tokens, which rendering adds
-// to the variables; HYBRIDGE_INVALID_FILE for one that is damaged. Rendering takes the template named tool_use where it exists and the
+// to the variables; HYBRIDGE_INVALID_FILE for one that is damaged, or has a file that is not what its manifest says. Rendering takes the template named tool_use where it exists and the
 // variable `tools` is not null, or else the default one, and is HYBRIDGE_INVALID_ARGUMENT without any. describe gives JSON, as
 // hybridge_note gives text: the `names` of the templates, the variable that is their `thinking_switch` or "", their `sources`, and a
 // `warning` that says why the tokenizer's own response template is not followed, or "".
@@ -644,13 +644,17 @@ typedef enum hybridge_thinking {
 // 256 MB; a state that had to go is read again. variables: more of them for the chat template, as a JSON object such as
 // {"reasoning_effort": "low"}, or null. tools: those that the model may call, a list as OpenAI's API has it, such as
 // [{"type": "function", "function": {"name": "weather", "parameters": {…}}}] in JSON, or null; a chat template that knows none is
-// HYBRIDGE_INVALID_ARGUMENT then.
+// HYBRIDGE_INVALID_ARGUMENT then. cache: a cache of the session's model for these states, which may have those of other texts too, in
+// place of one of checkpoint_bytes; 0 for none. now: the local time that the chat template sees, such as 2026-01-31T12:00:00, or null
+// for the system's.
 typedef struct hybridge_chat_options {
   const char* system;
   hybridge_thinking thinking;
   size_t checkpoint_bytes;
   const char* variables;
   const char* tools;
+  hybridge_cache cache;
+  const char* now;
 } hybridge_chat_options;
 
 // A chat with a session of its own. options may be null. HYBRIDGE_INVALID_FILE where the folder has no tokenizer or no chat template
@@ -698,34 +702,6 @@ typedef struct hybridge_piece {
   const hybridge_call* calls;
   size_t call_count;
 } hybridge_piece;
-
-// The text of a conversation up to where the assistant is to speak, in UTF-8, and parts of it that people wrote, in which special
-// tokens are text: all that they wrote, or no more than those tokens.
-typedef struct hybridge_rendered {
-  const char* text;
-  size_t size;
-  const hybridge_span* words;
-  size_t word_count;
-} hybridge_rendered;
-
-// A chat template that is the caller's functions; what they write is read before the next one is called. render, answer and open
-// answer 0, or another number where they fail: the chat's call is HYBRIDGE_INVALID_ARGUMENT then, and has changed nothing. render
-// writes a conversation; answer begins the answer to a text that was rendered, and split tells the parts of its pieces apart, of the
-// last one with has_ended, which may add what was held back. shown: a text in which all special tokens are that split is to see.
-typedef struct hybridge_chat_template {
-  int (*render)(const hybridge_message* messages, size_t count, hybridge_rendered* rendered, void* user);
-  int (*answer)(const char* rendered, size_t size, void* user);
-  void (*split)(const char* piece, size_t size, int has_ended, hybridge_piece* parts, void* user);
-  const char* shown;
-  void* user;
-} hybridge_chat_template;
-
-// A chat like that of hybridge_chat_over by such a template, behind messages of the system, and with checkpoints in a cache of the
-// caller's, which may have those of other texts too. A grammar begins at once here, whatever reasoning an answer begins with.
-hybridge_status hybridge_chat_with(
-    hybridge_session session, hybridge_tokenizer tokenizer, const hybridge_chat_template* chat_template, const hybridge_message* opening,
-    size_t count, hybridge_cache cache, hybridge_chat* chat
-);
 
 // Closes a chat, and a session of its own. HYBRIDGE_BUSY while an answer is generated, from its callbacks too.
 hybridge_status hybridge_chat_close(hybridge_chat chat);

@@ -1,6 +1,6 @@
 // What a conversation needs of its model's chat template: a text for its messages, and an answer's parts.
 //
-// The model's own is one (chat_templates.h); a caller's functions are another (c_api/chat.cpp).
+// The model's own is chat_templates.h.
 #ifndef HYBRIDGE_NATIVE_TEXT_CHAT_TEMPLATE_H
 #define HYBRIDGE_NATIVE_TEXT_CHAT_TEMPLATE_H
 

@@ -191,7 +191,13 @@ jinja::Text ChatTemplates::render(std::string_view variables, bool has_tools, ji
   if (!options.now) options.now = local_time();
   options.own = special_;
   const std::lock_guard lock(reading_);
-  return read(has_tools).render(variables, options);
+  const jinja::Template& chosen = read(has_tools);
+  try {
+    return chosen.render(variables, options);
+  } catch (const TextError& error) {
+    const std::string_view why = error.what();
+    throw TextError("the model's chat template refuses this conversation: " + std::string(why.empty() ? "it says no reason" : why));
+  }
 }
 
 void ChatTemplates::check() const {
@@ -201,7 +207,11 @@ void ChatTemplates::check() const {
 
 const jinja::Template& ChatTemplates::read(bool has_tools) const {
   const Named& named = chosen(has_tools);
-  if (!named.read) named.read.emplace(named.source);
+  try {
+    if (!named.read) named.read.emplace(named.source);
+  } catch (const TextError& error) {
+    throw TextError(std::string("the model's chat template is no Jinja template: ") + error.what());
+  }
   return *named.read;
 }
 
@@ -243,10 +253,11 @@ AnswerForm ChatTemplates::answer_form(const Tokenizer& tokenizer) const {
 
 ModelTemplate::ModelTemplate(
     std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer, Thinking thinking, std::string_view variables,
-    std::string_view tools
+    std::string_view tools, std::optional<std::tm> now
 )
     : templates_(std::move(templates)),
       form_(templates_->answer_form(tokenizer)),
+      now_(now),
       variables_(member("documents", "null") + member("tools", tools.empty() ? "null" : tools)) {
   const bool has_tools = !tools.empty();
   if (has_tools) {
@@ -277,14 +288,10 @@ Rendered ModelTemplate::render(std::span<const Message> messages) const {
   std::string all;
   for (const Message& each : messages) all += (all.empty() ? "" : ", ") + written(each);
   const std::string variables = "{" + variables_ + member("messages", "[" + all + "]") + to_json("add_generation_prompt") + ": true}";
-  try {
-    jinja::Text text = templates_->render(variables, tools_ != nullptr, {});
-    Rendered rendered{std::move(text.bytes), {}};
-    for (const auto& [begin, end] : text.input) rendered.words.push_back({begin, end});
-    return rendered;
-  } catch (const TextError& error) {
-    throw TextError(std::string("the model's chat template refuses this conversation: ") + error.what());
-  }
+  jinja::Text text = templates_->render(variables, tools_ != nullptr, {.now = now_});
+  Rendered rendered{std::move(text.bytes), {}};
+  for (const auto& [begin, end] : text.input) rendered.words.push_back({begin, end});
+  return rendered;
 }
 
 std::unique_ptr<Splitter> ModelTemplate::answer(std::string_view rendered) const {

@@ -2,6 +2,7 @@
 #ifndef HYBRIDGE_NATIVE_TEXT_CHAT_TEMPLATES_H
 #define HYBRIDGE_NATIVE_TEXT_CHAT_TEMPLATES_H
 
+#include <ctime>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -83,10 +84,10 @@ class ChatTemplates {
 class ModelTemplate final : public ChatTemplate {
  public:
   // variables: more of them for the template, as a JSON object; empty for none. tools: that the model may call, a list as OpenAI's API
-  // has it in JSON; empty for none. Throws TextError.
+  // has it in JSON; empty for none. now: the local time that the template sees; the system's without. Throws TextError.
   ModelTemplate(
       std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer, Thinking thinking = Thinking::AS_USUAL,
-      std::string_view variables = {}, std::string_view tools = {});
+      std::string_view variables = {}, std::string_view tools = {}, std::optional<std::tm> now = {});
 
   Rendered render(std::span<const Message> messages) const override;
   std::unique_ptr<Splitter> answer(std::string_view rendered) const override;
@@ -96,6 +97,7 @@ class ModelTemplate final : public ChatTemplate {
   std::shared_ptr<const ChatTemplates> templates_;
   AnswerForm form_;
   std::shared_ptr<const ToolSchemas> tools_;  // null without any
+  std::optional<std::tm> now_;
   std::string variables_;  // the members of an object in JSON, each with a comma after it
 };
 

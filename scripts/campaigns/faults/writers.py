@@ -22,9 +22,11 @@ from hybridge.export.write.folder import output_folder
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.manifest import MANIFEST, PROGRAM
 from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.kernels import compiling
+from hybridge.runtime.text.chat_template import ChatTemplate
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
 
@@ -128,8 +130,9 @@ class SaveChat(SaveOver):
     def __init__(self, artifact: Path) -> None:
         super().__init__(artifact)
         tokenizer = Tokenizer.from_file(CHECKPOINT / "tokenizer.json")
+        template = ChatTemplate(JinjaTemplate("{% for each in messages %}{{ each.content }}\n{% endfor %}"))
         self.talks = {
-            name: Conversation(session, tokenizer, "\n".join, GenerationSettings(), [{"role": "system", "content": name}])  # type: ignore[arg-type]
+            name: Conversation(session, tokenizer, template, GenerationSettings(), name)
             for name, session in (("old", self.old), ("new", self.new), ("reader", self.reader))
         }
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from campaigns.fuzz.pictures import CHAT, GOOD, MESSAGES, PICTURE, REQUEST, ROWS, noise, request, user
 from hybridge.cache.errors import HybridgeError, UsageError
-from hybridge.runtime.cli.serve import renderer
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.pictures import Picture
 from hybridge.runtime.core.session import Session
@@ -171,7 +170,7 @@ def _serving(models: Sequence[TextModel]) -> int:
     slots = [SessionSlot(model.session, model.drafter) for model in models]
     artifact = models[0].artifact
     server = Server(
-        slots, models[0].tokenizer, renderer(artifact, {}), PrefixCache(models[0].session.model),
+        slots, models[0].tokenizer, load_template(artifact).render, PrefixCache(models[0].session.model),
         ServerSettings(name="babble"), None, models[0].pictures if artifact.manifest.pictures is not None else None,
     )  # fmt: skip
     opened = bound("127.0.0.1", 0)

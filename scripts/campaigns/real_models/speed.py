@@ -18,8 +18,8 @@ from campaigns.bench.worker import PREFILL, VERIFY
 from campaigns.real_models.quality import peer
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.cli.run import as_message
-from hybridge.runtime.cli.serve import renderer
 from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.text.chat_template import load_template
 
 CONTEXT, LIMIT = 128, 600.0
 NEW_TOKENS = 200
@@ -92,13 +92,13 @@ def drafts_rows(artifact: Path, prompts: dict[str, str], rounds: int, gguf: Path
         "| | plain, tokens/s | by default, tokens/s | ratio | accepted | same text | llama.cpp: plain | prompt lookup | ratio |"
         " same text |\n|---|---|---|---|---|---|---|---|---|---|"
     )
-    tokenizer, render = Tokenizer.of(opened := open_artifact(artifact)), renderer(opened, {})
+    tokenizer, template = Tokenizer.of(opened := open_artifact(artifact)), load_template(opened)
     for name, prompt in prompts.items():
         turns = [[run(artifact, prompt, *words) for words in (["--no-speculation"], [])] for _ in range(rounds)]
         speeds = [[each["tokens_per_second"] for each in turn] for turn in turns]
         accepted = f"{turns[-1][1]['accepted']} of {turns[-1][1]['proposed']}"
         ours = f"{compared(speeds)} | {accepted} | {yes(len({each['text'] for turn in turns for each in turn}) == 1)}"
-        asked = as_message(tokenizer, prompt, (), lambda messages: render(messages, {}))
+        asked = as_message(tokenizer, prompt, "", template)
         theirs = llama_lookup(python, gguf, asked.ids, rounds)
         yield f"| {name} | {ours} | {compared(theirs['speeds'])} | {yes(theirs['same'])} |"
 

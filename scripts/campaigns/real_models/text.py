@@ -10,7 +10,7 @@ from pathlib import Path
 from campaigns.real_models.quality import llama_logits, peer
 from campaigns.serve_bench.server import Running, serving
 from hybridge.runtime.cli.run import as_message
-from hybridge.runtime.cli.serve import renderer
+from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.generate import open_text_model
 
 QUESTIONS = ("What is the capital of France?", "Write two sentences about the sea.", "Name three cities in Italy.")
@@ -35,12 +35,9 @@ WEATHER = {
 def greedy_lines(artifact: Path, gguf: Path, python: Path, *, chats: bool) -> Iterator[str]:
     """Yield how each question is answered, or each beginning goes on, and how many of the first 40 tokens are llama.cpp's."""
     model = open_text_model(artifact, plain=True, threads=1)
-    render = renderer(model.artifact, {})
+    template = load_template(model.artifact)
     for question in QUESTIONS if chats else BEGINNINGS:
-        if chats:
-            prompt = as_message(model.tokenizer, question, (), lambda messages: render(messages, {})).ids
-        else:
-            prompt = model.tokenizer.encode(question).ids
+        prompt = as_message(model.tokenizer, question, "", template).ids if chats else model.tokenizer.encode(question).ids
         model.session.reset()
         ours = list(model.session.generate(prompt, max_new_tokens=GREEDY))
         theirs = llama_greedy(python, gguf, prompt)

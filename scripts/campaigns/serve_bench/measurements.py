@@ -18,10 +18,9 @@ import numpy as np
 
 from campaigns.serve_bench.server import VOCABULARY, Row, Running, conversation, made_up_tokenizer, serving, words
 from hybridge.export.check.validate import tolerance
-from hybridge.runtime.cli.serve import renderer
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.chat_template import reasoning_parser
+from hybridge.runtime.text.chat_template import load_template, reasoning_parser
 from hybridge.runtime.text.generate import TextModel, generate_text, open_text_model, open_text_models
 from hybridge.runtime.text.grammars import Grammar, Grammars
 
@@ -77,7 +76,7 @@ def crowd(artifact: Path, clients: int, requests: int) -> Iterator[Row]:
     alone = []
     for talk in TALKS:
         model.session.reset()
-        prompt = model.tokenizer.encode(renderer(model.artifact, {})(talk, {}), around=False).ids
+        prompt = model.tokenizer.encode(load_template(model.artifact).render(talk).text, around=False).ids
         alone.append(model.tokenizer.decode(list(model.session.generate(prompt, max_new_tokens=TOKENS))))
     total = clients * requests
     with serving(artifact, "--cache-bytes", CACHE) as one:
@@ -218,7 +217,7 @@ def overhead(artifact: Path, rounds: int, most: int) -> Iterator[Row]:
         for i in range(rounds + 1):
             talk = [{"role": "user", "content": words(60, i)}]
             one.ask(talk)
-            prompt = model.tokenizer.encode(renderer(model.artifact, {})(talk, {}), around=False).ids
+            prompt = model.tokenizer.encode(load_template(model.artifact).render(talk).text, around=False).ids
             times = alone(model, prompt, most)
             less, more = one.ask(talk, short), one.ask(talk, most)
             if more[3]["completion_tokens"] == len(times) > 2 * short:

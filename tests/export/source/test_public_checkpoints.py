@@ -81,8 +81,8 @@ def test_its_tokenizer_was_made_of_vocabulary_and_merges(qwen_checkpoint: Path, 
 
 def test_its_template_takes_variables(qwen_artifact: Path) -> None:
     artifact, told = open_artifact(qwen_artifact), [{"role": "user", "content": "hi"}]
-    assert load_template(artifact)(told).endswith("<think>\n")
-    assert load_template(artifact, {"enable_thinking": False})(told).endswith("<think>\n\n</think>\n\n")
+    assert load_template(artifact).render(told).text.endswith("<think>\n")
+    assert load_template(artifact, {"enable_thinking": False}).render(told).text.endswith("<think>\n\n</think>\n\n")
 
 
 @pytest.mark.slow

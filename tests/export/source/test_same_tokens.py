@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from babbling import template_of
 from gguf_files import random_model, save_gguf
 from llama_cpp_tokens import CUTS, reference
 from tiny import save_tokenizer
@@ -309,6 +310,6 @@ def test_validation_compares_the_tokens_of_texts(tmp_path: Path) -> None:
 def test_a_chat_has_the_bos_of_its_template_and_no_other(tmp_path: Path, written: str) -> None:
     byte_level_json(tmp_path, around=[SPECIAL[0], "$A"])
     tokenizer = CoreTokenizer.from_file(tmp_path / "tokenizer.json")
-    message = as_message(tokenizer, "the tokens", (), lambda messages: written + str(messages[-1]["content"]))
+    message = as_message(tokenizer, "the tokens", "", template_of(f"{written}{{{{ messages[-1].content }}}}"))
     assert message.ids.count(0) == bool(written)
     assert as_text(tokenizer, "the tokens").ids.count(0) == 1

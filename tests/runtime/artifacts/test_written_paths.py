@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from babbling import template_of
 from odd_paths import NO_FILES, identity, make, mounted
 from typer.testing import CliRunner
 
@@ -55,7 +56,7 @@ def write(request: pytest.FixtureRequest) -> Write:
         case "state":
             return request.getfixturevalue("session").save  # type: ignore[no-any-return]
     tokenizer = Tokenizer.from_file(EMBEDDED / "tokenizer.json")
-    talk = Conversation(request.getfixturevalue("session"), tokenizer, "\n".join, GenerationSettings())  # type: ignore[arg-type]
+    talk = Conversation(request.getfixturevalue("session"), tokenizer, template_of("a"), GenerationSettings())
     return talk.save
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import torch
-from babbling import END, TEMPLATE, babble, fresh_session, options, tokens_of, told, turns_of
+from babbling import END, TEMPLATE, babble, fresh_session, options, rendered, template_of, tokens_of, told, turns_of
 from hypothesis import HealthCheck, given, settings
 from public_folders import CHAT_TEMPLATES
 from template_oracle import reference
@@ -33,7 +33,6 @@ from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.programs import TextProgram
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.chat_template import Message, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
 
@@ -85,7 +84,7 @@ class Plain:
 
     def say(self, words: str) -> str:
         asked = [*self.messages, {"role": "user", "content": words}]
-        text, known = render(TEMPLATE, asked, {}), self.turns[-1][2] if self.turns else ""
+        text, known = rendered(TEMPLATE, asked).text, self.turns[-1][2] if self.turns else ""
         tokens = self.tokens if self.turns and text.startswith(known) else []
         start, rest = len(tokens), text[len(known) :] if tokens else text
         tokens = [*tokens, *self.tokenizer.encode(rest, around=False).ids]
@@ -99,7 +98,7 @@ class Plain:
         start, answer, _ = self._last()
         self.messages.pop()
         self.tokens = self.tokens[:answer]
-        text = render(TEMPLATE, self.messages, {})
+        text = rendered(TEMPLATE, self.messages).text
         self.turns[-1] = start, answer, text
         return self._answer(text)
 
@@ -131,7 +130,7 @@ class Plain:
 
 
 class Talks:
-    """The same conversation by the core's template, by a caller's, and in the plainest way."""
+    """The same conversation by a chat, by Python's ``Conversation``, and in the plainest way."""
 
     def __init__(
         self, session: Callable[[], Session], cache_bytes: int, seed: int | None = None, tokenizer: Path = EMBEDDED
@@ -140,29 +139,27 @@ class Talks:
         self.sampling = Sampling() if seed is None else Sampling(temperature=0.8, seed=seed)
         self.struct = SamplingStruct(temperature=0.8, seed=seed or 0, has_seed=1) if seed is not None else None
         settings = GenerationSettings(max_new_tokens=25, sampling=self.sampling)
-        self.sessions = {"own": session(), "callers": session()}
-        cache = PrefixCache(self.sessions["callers"].model, cache_bytes)
+        self.sessions = {"own": session(), "python": session()}
+        cache = PrefixCache(self.sessions["python"].model, cache_bytes)
         self.plain = Plain(session(), own, self.sampling)
         self.own = Chat.over(self.sessions["own"], own, PLAIN, checkpoint_bytes=max(cache_bytes, 1))
-        self.callers = Conversation(
-            self.sessions["callers"], own, lambda said: render(TEMPLATE, said, {}), settings, checkpoints=cache
-        )
+        self.conversation = Conversation(self.sessions["python"], own, template_of(TEMPLATE), settings, checkpoints=cache)
 
     def step(self, name: str, words: str) -> None:
         """Do the same to all; all answer, or all refuse."""
         wanted = outcome(lambda: getattr(self.plain, name)(words))
         assert outcome(lambda: self._by_own(name, words)) == wanted, name
-        assert outcome(lambda: self._by_callers(name, words)) == wanted, name
+        assert outcome(lambda: self._by_conversation(name, words)) == wanted, name
         self.check(name in ("say", "retry") and isinstance(wanted, str))
 
     def check(self, answered: bool = False) -> None:
-        for name, chat in (("own", self.own), ("callers", self.callers)):
+        for name, chat in (("own", self.own), ("python", self.conversation)):
             read = self.sessions[name].tokens
             assert chat.messages == self.plain.messages
             assert tokens_of(chat) == self.plain.tokens
             assert [(each.start, each.answer) for each in turns_of(chat)] == [each[:2] for each in self.plain.turns]
             assert read == (self.plain.read if answered else self.plain.tokens[: len(read)])
-        assert self.sessions["own"].tokens == self.sessions["callers"].tokens
+        assert self.sessions["own"].tokens == self.sessions["python"].tokens
 
     def _by_own(self, name: str, words: str) -> str:
         pieces: list[str] = []
@@ -178,8 +175,8 @@ class Talks:
                 getattr(self.own, name)()
         return "".join(pieces)
 
-    def _by_callers(self, name: str, words: str) -> str:
-        return (self.callers.say(words) if name == "say" else getattr(self.callers, name)()) or ""
+    def _by_conversation(self, name: str, words: str) -> str:
+        return (self.conversation.say(words) if name == "say" else getattr(self.conversation, name)()) or ""
 
 
 def outcome(ask: Callable[[], str]) -> str | type:
@@ -213,12 +210,12 @@ def test_whatever_is_done_a_chat_says_what_a_session_says_that_reads_everything_
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=saved_steps)
-def test_saved_chats_go_on_by_a_callers_template_and_the_other_way_round(
+def test_saved_chats_go_on_as_conversations_and_the_other_way_round(
     kernels_artifact: Path, tmp_path: Path, steps: list[tuple[str, str]]
 ) -> None:
     """Each loads what the other has saved."""
     talks = Talks(lambda: Session.load(kernels_artifact), 10**6, tokenizer=kernels_artifact)
-    chats = {"own": talks.own, "callers": talks.callers}
+    chats = {"own": talks.own, "python": talks.conversation}
     for name, said in [("save", ""), *steps, ("load", ""), ("say", "b")]:
         if name == "save":
             saved = copy.deepcopy((talks.plain.messages, talks.plain.turns, talks.plain.tokens))
@@ -226,7 +223,7 @@ def test_saved_chats_go_on_by_a_callers_template_and_the_other_way_round(
                 chat.save(tmp_path / f"{kind}.state")
         elif name == "load":
             talks.plain.messages, talks.plain.turns, talks.plain.tokens = copy.deepcopy(saved)
-            for kind, other in (("own", "callers"), ("callers", "own")):
+            for kind, other in (("own", "python"), ("python", "own")):
                 chats[kind].load(tmp_path / f"{other}.state")
             talks.check()
         else:
@@ -236,10 +233,9 @@ def test_saved_chats_go_on_by_a_callers_template_and_the_other_way_round(
 def test_a_saved_chat_whose_template_rewrites_the_past_can_be_undone(kernels_artifact: Path, tmp_path: Path) -> None:
     own = Tokenizer.from_file(kernels_artifact / "tokenizer.json")
 
-    def begun() -> Conversation:
-        def numbered(said: list[Message]) -> str:
-            return "." * (20 - len(said)) + render(TEMPLATE, said, {})  # so that earlier turns have more tokens
+    numbered = template_of("{{ '.' * (20 - messages | length) }}" + TEMPLATE)  # so that earlier turns have more tokens
 
+    def begun() -> Conversation:
         return Conversation(Session.load(kernels_artifact), own, numbered, GenerationSettings(max_new_tokens=5))
 
     first, second = begun(), begun()

@@ -37,8 +37,6 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "piece": interface.PieceStruct,
     "answer": interface.AnswerStruct,
     "message": interface.MessageStruct,
-    "rendered": interface.RenderedStruct,
-    "chat_template": interface.ChatTemplateStruct,
 }
 DRAFTERS = {
     "NONE": "NO_DRAFTER",

@@ -15,7 +15,7 @@ from hybridge.runtime.core.chat import Chat
 from hybridge.runtime.core.interface import GenerationStruct
 from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.pictures import Picture
-from hybridge.runtime.text.chat_template import load_template, reasoning_parser
+from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model
 
@@ -56,9 +56,8 @@ def test_the_tokens_are_those_of_the_template(request: pytest.FixtureRequest, ar
     for text, shown in turns:
         said(chat, text, *shown)
     note = json.loads(chat.note)
-    splitter = reasoning_parser(model.artifact, model.tokenizer)
-    settings, opening = GenerationSettings(max_new_tokens=5, splitter=splitter), [{"role": "system", "content": "Be brief."}]
-    jinja = Conversation(model.session, model.tokenizer, load_template(model.artifact), settings, opening)
+    settings = GenerationSettings(max_new_tokens=5)
+    jinja = Conversation(model.session, model.tokenizer, load_template(model.artifact), settings, "Be brief.")
     for text, shown in turns:
         jinja.say(text, pictures=shown)
     assert note["tokens"] == json.loads(jinja.note)["tokens"]

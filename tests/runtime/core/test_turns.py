@@ -18,7 +18,7 @@ from store import demo_folder
 
 from hybridge.cache.errors import DraftError, UsageError
 from hybridge.runtime import AutoDrafter, BlockDrafter, Model, PrefixCache, PromptLookup, Session, open_artifact
-from hybridge.runtime.core.chat import Chat, Messages
+from hybridge.runtime.core.chat import Chat, chat_options
 from hybridge.runtime.core.interface import FUNCTIONS, CText, CTextArgument
 from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.library import load
@@ -94,7 +94,7 @@ TEXTS: dict[str, Callable[[Session, Path], object]] = {
     "the path   ": lambda session, folder: Chat.open(folder).load(Path(f"{folder}/victim\0.state")),
     "a stop string": lambda session, folder: Chat.open(folder).send("a", lambda *_: None, stop=["b\0c"]),
     "the time": lambda session, folder: JinjaTemplate("{{ strftime_now('%Y') }}").render({}, "2026-01-31T12:00:00\0"),
-    "a role": lambda session, folder: Messages([{"role": "user\0", "content": "a"}]),
+    "the time  ": lambda session, folder: chat_options(now="2026-01-31T12:00:00\0"),
 }
 
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from picture_files import file_of, noise, url_of
 from served import Served, ask, chat, client, running, user
 
-from hybridge.runtime.cli.serve import renderer
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.server.app import Server, ServerSettings
 from hybridge.runtime.server.worker import SessionSlot
 from hybridge.runtime.text import pictures
+from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.generate import open_text_models
 
 SMALL, LARGE = url_of(file_of(noise(20, 20))), url_of(file_of(noise(100, 50, seed=1), "JPEG"), "jpeg")
@@ -30,7 +30,7 @@ def seeing_server(request: pytest.FixtureRequest) -> Iterator[Served]:
     models = open_text_models(request.getfixturevalue(request.param), 2)
     places = [SessionSlot(model.session, model.drafter) for model in models]
     server = Server(
-        places, models[0].tokenizer, renderer(models[0].artifact, {}), PrefixCache(models[0].session.model),
+        places, models[0].tokenizer, load_template(models[0].artifact).render, PrefixCache(models[0].session.model),
         ServerSettings(name="babble"), None, models[0].pictures,
     )  # fmt: skip
     with running(server, places) as one:

@@ -19,11 +19,11 @@ from picture_files import file_of, noise, url_of
 from served import Served, chat, running
 
 from hybridge.cache.errors import PictureError
-from hybridge.runtime.cli.serve import renderer
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.server.app import Server, ServerSettings
 from hybridge.runtime.server.remote_pictures import RemotePictures, is_public
 from hybridge.runtime.server.worker import SessionSlot
+from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.generate import open_text_models
 
 PICTURE = file_of(noise(20, 20))
@@ -226,7 +226,7 @@ def fetching_server(pictures_artifact: Path, remote: RemotePictures) -> Iterator
     models = open_text_models(pictures_artifact, 1)
     places = [SessionSlot(model.session, model.drafter) for model in models]
     server = Server(
-        places, models[0].tokenizer, renderer(models[0].artifact, {}), PrefixCache(models[0].session.model),
+        places, models[0].tokenizer, load_template(models[0].artifact).render, PrefixCache(models[0].session.model),
         ServerSettings(name="babble"), None, models[0].pictures, remote,
     )  # fmt: skip
     with running(server, places) as one:

@@ -22,6 +22,7 @@ from scripted import TEMPLATE, speaker
 from served import BYTES, Served, ask, chat, chat_tokens, served, user
 from tokenizers import Tokenizer as Reference
 
+from hybridge.runtime.core.jinja import RenderedChat
 from hybridge.runtime.core.tokenizer import Encoding, Tokenizer
 from hybridge.runtime.server import connections
 from hybridge.runtime.server.prompts import Prompts
@@ -140,7 +141,7 @@ def test_of_a_long_text_the_beginning_says_that_it_is_too_long() -> None:
     def prompts(longest: int) -> Prompts:
         made = Reference.from_str(BYTES.json.decode())
         made.add_tokens(["x" * longest])
-        return Prompts(Noted(made.to_str().encode()), lambda messages, variables: "", 60)
+        return Prompts(Noted(made.to_str().encode()), lambda messages, variables: RenderedChat(""), 60)
 
     with pytest.raises(ApiError, match="at least 13040 tokens, and a context of 60 "):
         prompts(20_000).of_text("ab " * 30_000)

@@ -22,12 +22,12 @@ from store import exported
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
-from hybridge.cache.errors import OutputError, StateFileError, UsageError
+from hybridge.cache.errors import OutputError, StateFileError
 from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.chat_template import load_template, render
+from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
 
@@ -98,11 +98,6 @@ def test_a_state_without_a_conversation_is_refused(chatting_artifact: Path, tmp_
     with pytest.raises(StateFileError, match="no conversation"):
         conversation.load(tmp_path / "state")
     assert (conversation.messages, conversation.session.tokens) == before
-
-
-def test_a_template_that_refuses_says_why() -> None:
-    with pytest.raises(UsageError, match="roles must alternate"):
-        render("{{ raise_exception('roles must alternate') }}", [{"role": "user", "content": "x"}], {})
 
 
 @pytest.fixture

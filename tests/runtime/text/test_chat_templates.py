@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import typer
+from babbling import rendered
 from command_line import exit_code
 from hypothesis import given, settings
 from public_folders import CHAT_TEMPLATES
@@ -18,17 +19,12 @@ from tokenizer_folders import added_token, write_json
 from transformers import PreTrainedTokenizerFast
 
 from hybridge.__main__ import main
-from hybridge.cache.errors import UsageError
+from hybridge.cache.errors import ArtifactError, UsageError
 from hybridge.export.source.tokenizer import read_tokenizer
 from hybridge.runtime.artifacts.artifact import Artifact, file_entry
 from hybridge.runtime.cli.options import template_variables
-from hybridge.runtime.cli.serve import renderer
-from hybridge.runtime.text.chat_template import (
-    RESERVED,
-    load_template,
-    render,
-    thinking_variables,
-)
+from hybridge.runtime.core.jinja import JinjaTemplate
+from hybridge.runtime.text.chat_template import RESERVED, ChatTemplate, load_template
 
 CONFIG: dict[str, Any] = {
     "add_bos_token": True,
@@ -80,7 +76,7 @@ def artifact_of(folder: Path, out: Path) -> Artifact:
 def ours(artifact: Artifact, messages: list[dict[str, str]], variables: dict[str, Any]) -> str:
     """The text, or what is wrong."""
     try:
-        return load_template(artifact, variables)(messages)
+        return load_template(artifact, variables).render(messages).text
     except UsageError as error:
         return str(error)
 
@@ -162,14 +158,14 @@ def test_the_template_is_the_one_that_transformers_takes(tmp_path: Path, form: s
 def test_without_a_default_the_names_are_told(tmp_path: Path, form: dict[str, Any]) -> None:
     artifact = artifact_of(write_form(tmp_path / "checkpoint", form), tmp_path / "artifact")
     with pytest.raises(UsageError, match="chat templates for rag, tool_use and no default one"):
-        load_template(artifact)
-    assert load_template(artifact, {"tools": [TOOL]})([USER]) in ("T", "t")
+        load_template(artifact).render([USER])
+    assert load_template(artifact, {"tools": [TOOL]}).render([USER]).text in ("T", "t")
 
 
 def test_a_processors_template_is_taken_where_there_is_no_other(tmp_path: Path) -> None:
     folder = tokenizer_folder(tmp_path / "checkpoint")
     write_json(folder / "chat_template.json", {"chat_template": "processor {{ image_token }}"})
-    assert load_template(artifact_of(folder, tmp_path / "artifact"))([USER]) == "processor <picture>"
+    assert ours(artifact_of(folder, tmp_path / "artifact"), [USER], {}) == "processor <picture>"
 
 
 @pytest.mark.parametrize("legacy", [{"eos_token": {"content": "<other>", "lstrip": False}, "pad_token": "<pad>"}, {}], ids=str)
@@ -206,7 +202,7 @@ def test_special_tokens_map_counts_as_it_does_for_transformers(tmp_path: Path, l
 )
 def test_what_a_template_cannot_do_is_said(template: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        render(template, [USER], {})
+        rendered(template, [USER])
 
 
 # --template-arg
@@ -262,9 +258,9 @@ def test_what_the_conversation_sets_is_not_taken(name: str) -> None:
 def test_thinking_is_the_templates_own_switch(tmp_path: Path, thinking: bool) -> None:
     folder = tokenizer_folder(tmp_path / "tokenizer", chat_template=TEMPLATES["qwen3_5"])
     artifact = artifact_of(folder, tmp_path / "out")
-    switched = load_template(artifact, {}, thinking)([USER])
-    assert switched == load_template(artifact, {"enable_thinking": thinking})([USER])
-    assert switched != load_template(artifact, {"enable_thinking": not thinking})([USER])
+    switched = load_template(artifact, {}, thinking).render([USER])
+    assert switched == load_template(artifact, {"enable_thinking": thinking}).render([USER])
+    assert switched != load_template(artifact, {"enable_thinking": not thinking}).render([USER])
 
 
 @pytest.mark.parametrize(
@@ -276,50 +272,62 @@ def test_thinking_is_the_templates_own_switch(tmp_path: Path, thinking: bool) ->
         ("{{ message.thinking }}{{ message . thinking }}{{ 'thinking' }} thinking", None),
         ("{{ messages[0].content }}", None),
         ("{{ reasoning_effort }}", None),
-        ("{% if", None),
     ],
 )
 def test_the_switch_is_a_variable_of_the_template(template: str, switch: str | None) -> None:
-    assert thinking_variables(template, None, {}) == {}
+    jinja = JinjaTemplate(template)
+    assert ChatTemplate(jinja).variables == {}
     if switch is not None:
-        assert thinking_variables(template, False, {}) == {switch: False}
+        assert ChatTemplate(jinja, {}, thinking=False).variables == {switch: False}
         with pytest.raises(UsageError, match=f"--thinking and --template-arg {switch} say the same thing"):
-            thinking_variables(template, True, {switch: True})
+            ChatTemplate(jinja, {switch: True}, thinking=True)
     else:
         with pytest.raises(UsageError, match="no switch for thinking"):
-            thinking_variables(template, False, {})
+            ChatTemplate(jinja, {}, thinking=False)
 
 
-def test_the_server_switches_thinking_unless_a_request_does(tmp_path: Path) -> None:
-    template = "{% if enable_thinking is defined and not enable_thinking %}quick{% else %}<think>{% endif %}"
-    artifact = artifact_of(tokenizer_folder(tmp_path / "checkpoint", chat_template=template), tmp_path / "out")
-    render = renderer(artifact, {}, thinking=False)
-    assert render([], {}) == "quick"
-    assert render([], {"enable_thinking": True}) == "<think>"
-    assert renderer(artifact, {})([], {}) == "<think>"
-    with pytest.raises(UsageError, match="say the same thing"):
-        renderer(artifact, {"enable_thinking": True}, thinking=False)
+def test_a_request_switches_thinking_otherwise() -> None:
+    switch = "{% if enable_thinking is defined and not enable_thinking %}quick{% else %}<think>{% endif %}"
+    template = ChatTemplate(JinjaTemplate(switch), thinking=False)
+    assert template.render([]).text == "quick"
+    assert template.render([], {"enable_thinking": True}).text == "<think>"
+    with pytest.raises(UsageError, match="messages is set by the conversation itself"):
+        template.render([], {"messages": []})
+
+
+def test_a_file_that_is_not_the_manifests_is_refused(tmp_path: Path) -> None:
+    """One that the manifest does not list is not read."""
+    folder = tokenizer_folder(tmp_path / "checkpoint", chat_template="text {{ bos_token }}")
+    artifact = artifact_of(folder, tmp_path / "out")
+    files = {name: each.model_dump() for name, each in artifact.manifest.files.items()}
+    write_json(artifact.folder / "manifest.json", {"files": files})
+    (artifact.folder / "chat_template.jinja").write_text("another")
+    assert ours(artifact, [USER], {}) == "text <begin>"
+    with (artifact.folder / "tokenizer_config.json").open("a") as file:
+        file.write(" ")
+    with pytest.raises(ArtifactError, match=r"tokenizer_config.json was altered: its SHA-256 is not the manifest's"):
+        load_template(artifact)
 
 
 def test_a_template_is_rendered_up_to_the_answer_in_a_sandbox() -> None:
     template = "{{ bos_token }}{% for m in messages %}{{ m.content }};{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
     message = [{"role": "user", "content": "hi \u00e9"}]
-    assert render(template, message, {"bos_token": "<s>"}) == "<s>hi \u00e9;A:"
+    assert rendered(template, message, {"bos_token": "<s>"}).text == "<s>hi \u00e9;A:"
     for wrong in (
         "{{ raise_exception('no') }}", "{{ messages.__class__.__mro__ }}", "{{ namespace(_a=1) }}",
         "{% set n = namespace() %}{% set n._a = 1 %}", "{{ messages.append(1) }}",
     ):  # fmt: skip
         with pytest.raises(UsageError, match="refuses this conversation"):
-            render(wrong, message, {})
+            rendered(wrong, message)
     with pytest.raises(UsageError, match="is no Jinja template"):
-        render("{{ '\\ud800' }}", message, {})
+        rendered("{{ '\\ud800' }}", message)
 
 
 def test_reasoning_goes_by_every_name_that_templates_read() -> None:
     template = "{{ messages[0].reasoning_content }}{{ messages[0].thinking }}"
     for name in ("reasoning_content", "thinking", "reasoning"):
-        assert render(template, [{"role": "assistant", "content": "", name: "hm"}], {}) == "hmhm"
-    assert render("{% generation %}a{% endgeneration %}{{ strftime_now('%Y') | int > 2000 }}", [], {}) == "aTrue"
+        assert rendered(template, [{"role": "assistant", "content": "", name: "hm"}]).text == "hmhm"
+    assert rendered("{% generation %}a{% endgeneration %}{{ strftime_now('%Y') | int > 2000 }}", []).text == "aTrue"
 
 
 HUGE = {
@@ -336,14 +344,14 @@ def test_a_template_has_a_budget() -> None:
     for template, says in HUGE.items():
         begun = monotonic()
         with pytest.raises(UsageError, match=says):
-            render(template, [], {})
+            rendered(template, [])
         assert monotonic() - begun < 5
-        assert render("{{ messages[0].content }}", [{"content": "x" * 1_000_000}], {}) == "x" * 1_000_000
+        assert rendered("{{ messages[0].content }}", [{"content": "x" * 1_000_000}]).text == "x" * 1_000_000
 
 
 def test_threads_render_by_one_template() -> None:
     """One at a time, and each gets its own text."""
     template = "{% for i in range(2000) %}{{ messages[0].content }}{% endfor %}"
     with ThreadPoolExecutor(4) as pool:
-        texts = list(pool.map(lambda i: render(template, [{"content": f"{i};"}], {}), range(100)))
+        texts = list(pool.map(lambda i: rendered(template, [{"content": f"{i};"}]).text, range(100)))
     assert texts == [f"{i};" * 2000 for i in range(100)]

@@ -10,18 +10,18 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import scripted
-from babbling import BYTES, END, TEMPLATE, babble, fresh_session, talk, tokens_of, turns_of
+from babbling import BYTES, END, TEMPLATE, babble, fresh_session, rendered, talk, template_of, tokens_of, turns_of
 from hypothesis import given, settings
 
 from hybridge.cache.errors import CapacityError, UsageError
 from hybridge.runtime import ExportOptions, GenerationStats, Session
 from hybridge.runtime.cli.chat import Terminal
+from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.drafters import Context, PromptLookup, Proposal
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
-from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter
-from hybridge.runtime.text.chat_template import Message, render
+from hybridge.runtime.text.chat_template import ChatTemplate
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
 from hybridge.runtime.text.grammars import Grammars
@@ -130,27 +130,45 @@ def test_a_message_only_adds_to_what_was_read() -> None:
 
 
 def test_a_template_that_rewrites_the_past_is_followed() -> None:
-    conversation = talk()
-    conversation.render = lambda messages: f"[{len(messages)}]" + render(TEMPLATE, messages, {})
+    counting = template_of("[{{ messages | length }}]" + TEMPLATE)
+    conversation = Conversation(fresh_session(), BYTES, counting, GenerationSettings(max_new_tokens=25))
     conversation.say("one")
     told = conversation.say("two")
     assert told == answer_of(tokens_of(conversation)[: turns_of(conversation)[-1].answer])
     assert BYTES.decode(tokens_of(conversation)).startswith("[3]")
 
 
-def test_messages_of_the_system_stand_before_the_conversation() -> None:
-    opening, seen = [{"role": "system", "content": text} for text in ("be brief", "be kind")], []
+def test_the_message_of_the_system_stands_before_the_conversation() -> None:
+    template = template_of("{% for each in messages %}{{ each.role }}: {{ each.content }};{% endfor %}")
+    conversation = Conversation(fresh_session(), BYTES, template, GenerationSettings(max_new_tokens=5), "be brief")
+    for text in ("one", "two"):
+        conversation.say(text)
+        assert turns_of(conversation)[0].rendered == f"system: be brief;user: {text};"
+        conversation.undo()
+    assert conversation.messages == [{"role": "system", "content": "be brief"}]
 
-    def rendered(messages: list[Message]) -> str:
-        seen.append([message["role"] for message in messages])
-        return render(TEMPLATE, messages, {})
 
-    conversation = Conversation(fresh_session(), BYTES, rendered, GenerationSettings(max_new_tokens=5), opening)
+def test_a_template_sees_its_variables_and_the_time_that_it_is_given() -> None:
+    jinja = JinjaTemplate("{{ effort }} {{ strftime_now('%Y') }} {{ messages[-1].content }}")
+    template = ChatTemplate(jinja, {"effort": "low"}, now="2026-01-31T12:00:00")
+    conversation = Conversation(fresh_session(), BYTES, template, GenerationSettings(max_new_tokens=5))
     conversation.say("one")
-    conversation.undo()
-    conversation.say("two")
-    assert seen == [["system", "system", "user"]] * 2
-    assert len(opening) == 2, "what was given is not written to"
+    assert turns_of(conversation)[0].rendered == template.render(conversation.messages[:1]).text == "low 2026 one"
+
+
+def test_tools_among_the_variables_are_offered() -> None:
+    call = '<tool_call>\n{"name": "weather", "arguments": {"place": "Ulm"}}\n</tool_call>'
+    conversation = thoughtful(answer=call, variables={"tools": scripted.TOOLS})
+    assert conversation.say("hello") == ""
+    assert conversation.messages[-1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": {"place": "Ulm"}}
+
+
+def test_a_cache_of_another_model_is_refused() -> None:
+    other = Session.over(
+        TextProgram(babble), ModelDescription(vocab_size=260, options=ExportOptions(), eos_ids=[END], identity="another")
+    )
+    with pytest.raises(UsageError, match="the cache is of another model"):
+        Conversation(fresh_session(), BYTES, template_of(TEMPLATE), GenerationSettings(), checkpoints=PrefixCache(other.model))
 
 
 def test_a_stop_string_ends_an_answer_and_stays_out_of_it() -> None:
@@ -199,7 +217,7 @@ def test_a_drafter_gets_the_hidden_states_of_the_whole_prompt() -> None:
     listener, options = Listener(), ExportOptions(max_seq_len=600, verify_len=4, snapshot_slots=2, tap_layers=(0,))
     session = Session.over(Tapped(babble, snapshot_slots=2), ModelDescription(vocab_size=260, options=options, eos_ids=[]))
     settings = GenerationSettings(drafter=listener, max_new_tokens=2)
-    conversation = Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings)
+    conversation = Conversation(session, BYTES, template_of(TEMPLATE), settings)
     conversation.say("hello")
     answer = turns_of(conversation)[0].answer
     assert listener.places[:answer] == list(range(answer))
@@ -280,27 +298,30 @@ def failing(*_: object) -> Any:
     raise OwnError
 
 
-@pytest.mark.parametrize("name", ["render", "constrain", "splitter", "split", "show", "propose"])
+@pytest.mark.parametrize("name", ["constrain", "show", "propose"])
 def test_what_a_function_of_python_raises_comes_out(name: str) -> None:
     """Before the first token nothing has changed; behind it the text so far stays."""
     conversation = talk()
     conversation.say("one")
     before = conversation.messages
     drafter = SimpleNamespace(propose=failing, is_cheap=True, needs_hidden=False)
-    broken = SimpleNamespace(feed=failing, finish=failing)
-    match name:
-        case "render":
-            conversation.render = failing
-        case "splitter" | "split":
-            conversation._splitter = AnswerSplitter(BYTES, failing if name == "splitter" else lambda _: broken)  # type: ignore
-        case "constrain" | "propose":
-            given = {"constrain": failing} if name == "constrain" else {"drafter": drafter}
-            conversation.settings = replace(conversation.settings, **given)  # type: ignore[arg-type]
+    if name != "show":
+        given = {"constrain": failing} if name == "constrain" else {"drafter": drafter}
+        conversation.settings = replace(conversation.settings, **given)  # type: ignore[arg-type]
     with pytest.raises(OwnError):
         conversation.say("two", failing if name == "show" else None)
-    begun = name in ("split", "show", "propose")
-    assert len(conversation.messages) == len(before) + (2 if begun else 0)
+    assert len(conversation.messages) == len(before) + (0 if name == "constrain" else 2)
     assert conversation.messages[: len(before)] == before
+
+
+def test_what_a_template_refuses_changes_nothing() -> None:
+    template = template_of(TEMPLATE + "{% if messages | length > 2 %}{{ raise_exception('one answer is all') }}{% endif %}")
+    conversation = Conversation(fresh_session(), BYTES, template, GenerationSettings(max_new_tokens=5))
+    conversation.say("one")
+    before = conversation.note
+    with pytest.raises(UsageError, match="refuses this conversation: one answer is all"):
+        conversation.say("two")
+    assert conversation.note == before
 
 
 # Reasoning
@@ -311,29 +332,30 @@ FORGETFUL = scripted.TEMPLATE.replace("message.reasoning_content", "false")
 THOUGHTS = "<think>\nhm\n</think>\n\nyes"
 
 
-def thoughtful(template: str = scripted.TEMPLATE, answer: str = THOUGHTS, form: AnswerFormat | None = None) -> Conversation:
-    """A conversation with a model that thinks "hm" and says "yes", in a form or else in that of the template."""
+def thoughtful(
+    template: str = scripted.TEMPLATE, answer: str = THOUGHTS, variables: dict[str, Any] | None = None
+) -> Conversation:
+    """A conversation with a model that thinks "hm" and says "yes", in the form of the template."""
     model = scripted.speaking(lambda prompt: answer)
-    options = ExportOptions(max_seq_len=900, verify_len=4, snapshot_slots=2)
+    options = ExportOptions(max_seq_len=1500, verify_len=4, snapshot_slots=2)
     session = Session.over(TextProgram(model), ModelDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
-    form = form or AnswerFormat.find(JinjaTemplate(template), BYTES)
-    assert form is not None
-    splitter = AnswerSplitter(BYTES, lambda prompt: form.answer(prompt, ()))
-    return Conversation(session, BYTES, lambda messages: render(template, messages, {}), GenerationSettings(splitter=splitter))
+    chat_template = ChatTemplate(JinjaTemplate(template), variables)
+    return Conversation(session, BYTES, chat_template, GenerationSettings())
 
 
 @pytest.mark.parametrize(
-    ("name", "answer"),
+    ("marks", "answer"),
     [
-        ("hermes", THOUGHTS),
-        ("gemma4", "<|channel>thought\nhm\n<channel|>yes"),
-        ("mistral", "[THINK]hm[/THINK]yes"),
-        ("solar", "<|think|>hm<|end|><|begin|>assistant<|content|>yes<|end|>"),
-        ("harmony", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>"),
+        ("<tool_call>", THOUGHTS),
+        ("<|channel>", "<|channel>thought\nhm\n<channel|>yes"),
+        ("[TOOL_CALLS]", "[THINK]hm[/THINK]yes"),
+        ("<|tool_call:begin|>", "<|think|>hm<|end|><|begin|>assistant<|content|>yes<|end|>"),
+        ("<|channel|>", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>"),
     ],
+    ids=["hermes", "gemma4", "mistral", "solar", "harmony"],
 )
-def test_reasoning_is_no_part_of_an_answer(name: str, answer: str) -> None:
-    conversation, thoughts = thoughtful(answer=answer, form=AnswerFormat.named(name)), list[str]()
+def test_reasoning_is_no_part_of_an_answer(marks: str, answer: str) -> None:
+    conversation, thoughts = thoughtful(f"{{# {marks} #}}{scripted.TEMPLATE}", answer), list[str]()
     assert conversation.say("hello", lambda _, reasoning: thoughts.append(reasoning)) == "yes"
     assert "".join(thoughts) == "hm"
     assert conversation.messages[-1] == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
@@ -364,7 +386,7 @@ def test_what_a_template_wrote_in_another_way_can_be_undone(steps: list[str]) ->
         tokens, session = tokens_of(conversation), conversation.session
         assert tokens[: session.length] == session.tokens
         if turns := turns_of(conversation):
-            written = render(FORGETFUL, conversation.messages[:-1], {})
+            written = rendered(FORGETFUL, conversation.messages[:-1]).text
             assert turns[-1].rendered == written
             assert BYTES.decode(tokens, skip_special_tokens=False) == f"{written}<think>\nhm\n</think>\n\nyes"
             assert tokens[: turns[-1].answer] == BYTES.encode(written, around=False).ids

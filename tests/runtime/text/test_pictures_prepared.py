@@ -410,7 +410,7 @@ def test_a_message_of_gemma3_has_the_tokens_of_transformers_processor(
     assert artifact is not None
     tokenizer, messages = Tokenizer.of(artifact), [{"role": "user", "content": message_content(words, 2)}]
     opened = [PictureProcessor(session.model, tokenizer).prepare(file_of(noise(100, 50, seed=seed))) for seed in range(2)]
-    ids = with_pictures(tokenizer.encode(load_template(artifact)(messages), around=False).ids, opened)
+    ids = with_pictures(tokenizer.encode(load_template(artifact).render(messages).text, around=False).ids, opened)
     theirs = Gemma3Processor(
         image_processor=Gemma3ImageProcessorPil(**{name: each for name, each in said.items() if each is not None}),
         tokenizer=PreTrainedTokenizerFast.from_pretrained(square_checkpoint),

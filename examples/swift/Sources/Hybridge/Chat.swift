@@ -44,7 +44,8 @@ public final class Artifact: Sendable {
     var chat: hybridge_chat = 0
     try terminated("the system prompt", system).withCString { system in
       var options = hybridge_chat_options(
-        system: system, thinking: thinking.code, checkpoint_bytes: checkpointBytes, variables: nil, tools: nil)
+        system: system, thinking: thinking.code, checkpoint_bytes: checkpointBytes, variables: nil, tools: nil, cache: 0,
+        now: nil)
       try expectOK(hybridge_chat_open(handle, &options, &chat))
     }
     return Chat(chat)

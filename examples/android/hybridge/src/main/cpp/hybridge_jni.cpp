@@ -557,7 +557,7 @@ NATIVE(jint, chatOpen)
     if (checkpointBytes < 0) return HYBRIDGE_INVALID_ARGUMENT;
     const std::string told = system == nullptr ? std::string() : text(env, system);
     const hybridge_chat_options options = {
-        told.c_str(), static_cast<hybridge_thinking>(thinking), static_cast<size_t>(checkpointBytes), nullptr, nullptr};
+        told.c_str(), static_cast<hybridge_thinking>(thinking), static_cast<size_t>(checkpointBytes), nullptr, nullptr, 0, nullptr};
     hybridge_chat opened = 0;
     const hybridge_status status = hybridge_chat_open(handle(artifact), &options, &opened);
     if (status == HYBRIDGE_OK) put(env, chat, {static_cast<int64_t>(opened)});
