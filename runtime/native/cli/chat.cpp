@@ -257,8 +257,7 @@ void chat(Words words) {
   if (thinks && thinks_not) throw Misuse("--thinking and --no-thinking exclude each other; give one of them.");
 
   const ArtifactFolder folder(artifact);
-  TemplateHandle chat_template;
-  check(hybridge_template_read(folder.path().c_str(), chat_template.out()), "the chat template cannot be read");
+  const TemplateHandle chat_template = open_templates_of_chat(folder);
   Interrupts::begin();
   const TextModel model(folder, model_options);
   const hybridge_thinking thinking =

@@ -80,13 +80,7 @@ std::string state(const Json& layers) {
 
 // How chats are written, as hybridge inspect says it.
 std::string chats(const ArtifactFolder& folder) {
-  TemplateHandle templates;
-  check(hybridge_template_read(folder.path().c_str(), templates.out()), "the chat template cannot be read");
-  size_t size = 0;
-  check(hybridge_template_describe(templates, nullptr, 0, &size), "the chat template cannot be read");
-  std::string described(size, '\0');
-  check(hybridge_template_describe(templates, described.data(), size, &size), "the chat template cannot be read");
-  const text::JsonDocument document(described);
+  const text::JsonDocument document(description(open_templates(folder)));
   const Json root = document.root("the chat template");
   std::string names;
   root["names"].each([&](const Json& each) { names += (names.empty() ? "" : ", ") + std::string(each.string()); });

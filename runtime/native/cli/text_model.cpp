@@ -1,6 +1,7 @@
 #include "text_model.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <new>
 
 #include <hybridge/open_file.h>
@@ -119,6 +120,28 @@ void TextOptions::declare(Arguments& arguments) {
 
 hybridge_sampling TextOptions::sampling() const {
   return {temperature, top_p, min_p, repetition_penalty, top_k, seed.value_or(0), seed.has_value()};
+}
+
+TemplateHandle open_templates(const ArtifactFolder& folder) {
+  TemplateHandle templates;
+  check(hybridge_template_read(folder.path().c_str(), templates.out()), "the chat template cannot be read");
+  return templates;
+}
+
+std::string description(const TemplateHandle& templates) {
+  size_t size = 0;
+  check(hybridge_template_describe(templates, nullptr, 0, &size), "the chat template cannot be read");
+  std::string described(size, '\0');
+  check(hybridge_template_describe(templates, described.data(), size, &size), "the chat template cannot be read");
+  return described;
+}
+
+TemplateHandle open_templates_of_chat(const ArtifactFolder& folder) {
+  TemplateHandle templates = open_templates(folder);
+  const text::JsonDocument described(description(templates));
+  const std::string warning(described.root("the chat template")["warning"].string());
+  if (!warning.empty()) std::fprintf(stderr, "Warning: %s\n", warning.c_str());
+  return templates;
 }
 
 ModelHandle open_model(const ArtifactFolder& folder) {
@@ -343,8 +366,7 @@ GeneratedText TextModel::answer(
   const std::vector<hybridge_picture> handles(opened.begin(), opened.end());
   std::vector<const char*> stops;
   for (const std::string& each : options.stop) stops.push_back(each.c_str());
-  TemplateHandle chat_template;
-  check(hybridge_template_read(folder.path().c_str(), chat_template.out()), "the chat template cannot be read");
+  const TemplateHandle chat_template = open_templates_of_chat(folder);
   ChatHandle chat;
   check(hybridge_chat_over(session_, tokenizer_, chat_template, nullptr, chat.out()), "the chat cannot begin");
   check(hybridge_chat_show(chat, handles.data(), handles.size()), "the pictures cannot be shown");

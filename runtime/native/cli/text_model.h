@@ -50,6 +50,13 @@ using ChatHandle = Handle<hybridge_chat_close>;
 // Opens model.pte of a folder. Throws Failure.
 ModelHandle open_model(const ArtifactFolder& folder);
 
+// The chat templates of a folder, and what hybridge_template_describe says of them. Throw Failure.
+TemplateHandle open_templates(const ArtifactFolder& folder);
+std::string description(const TemplateHandle& templates);
+
+// The same for a chat: says on stderr why the tokenizer's own response template is not followed, if it is not.
+TemplateHandle open_templates_of_chat(const ArtifactFolder& folder);
+
 // The options of an opened model: its drafter and its threads.
 struct ModelOptions {
   std::optional<std::string> draft;

@@ -233,6 +233,21 @@ def test_a_chat_is_saved_and_gone_on_with(tmp_path: Path) -> None:
     assert "Error: /save needs the name of a file" in said
 
 
+def test_a_response_template_that_is_not_followed_is_named(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(demo_folder() / "hybridge-demo", tmp_path / "artifact"))
+    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    for own, warning in (
+        ({"start_anchor": "a", "fields": {"content": {}}}, ""),
+        ({"fields": 5}, "it has no fields; answers are read"),
+    ):
+        (folder / "tokenizer_config.json").write_text(json.dumps({**config, "response_template": own}), encoding="utf-8")
+        for words in (("chat", folder), ("run", folder, "--chat", "-p", "a")):
+            done = start(*words, "--max-new-tokens", 5, given=b"a\n")
+            assert done.returncode == 0, done.stderr.decode(errors="replace")
+            assert (b"Warning: the tokenizer's response_template cannot be followed" in done.stderr) == bool(warning)
+            assert warning in done.stderr.decode()
+
+
 def test_ctrl_c_stops_an_answer_and_then_the_chat() -> None:
     words = [native_program("hybridge_cli_sanitized"), "chat", demo_folder() / "hybridge-demo", "--max-new-tokens", "1500"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as chat:

@@ -46,7 +46,7 @@ def test_a_format_is_known_by_its_template_or_its_tokens(tmp_path: Path, caplog:
     assert name("<tool_call>", own={"start_anchor": "a", "fields": {"content": {}}}) == "own"
     assert not caplog.records
     assert name("<tool_call>", own={"fields": {"content": {"nonsense": 1}}}) == "hermes"
-    assert "its field 'content' has an unknown key, 'nonsense'; answers are read by the form" in caplog.text
+    assert 'its field "content" has an unknown key, "nonsense"; answers are read by the form' in caplog.text
 
 
 # Through the server

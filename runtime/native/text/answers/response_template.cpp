@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../error.h"
+#include "value.h"
 
 namespace hybridge::text {
 namespace {
@@ -33,6 +34,13 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> al
 }
 
 bool has(const Marks& marks, const std::string& mark) { return std::find(marks.begin(), marks.end(), mark) != marks.end(); }
+
+// A name of the checkpoint's in a message.
+std::string quoted(std::string_view name) {
+  size_t size = std::min<size_t>(name.size(), 40);
+  while (size < name.size() && (static_cast<unsigned char>(name[size]) & 0xC0) == 0x80) size--;
+  return to_json(name.substr(0, size));
+}
 
 void add_new(Marks& marks, const Marks& more) {
   for (const std::string& each : more) {
@@ -236,6 +244,7 @@ Marks marks_of(const std::vector<Way>& ways, Marks& others) {
       if (each.kind == Kind::NAME) throw TextError("has a pattern with a name that is not expected");
       if (each.kind == Kind::TEXT) add_new(&each == &way.back() ? marks : others, {mark_of(each)});
     }
+    if (others.size() > MOST_MARKS * MOST_FIELDS) throw TextError("has too many texts");
   }
   return marks;
 }
@@ -265,7 +274,8 @@ class CallDescription {
   explicit CallDescription(const Json& field) : field_(field), texts_(texts_in(field)) {
     const std::string_view content = field["content"].string_or("text");
     is_json_ = content == "json";
-    if (!is_json_ && content != "xml-inline") throw TextError("has calls that are written as " + std::string(content));
+    if (!is_json_ && content != "xml-inline") throw TextError("has calls that are written as " + quoted(content));
+    for (const char* key : {"unquoted_keys", "string_delims"}) has_dialect_ = has_dialect_ || field["content_args"][key];
     for (const Piece& each : name_pieces()) is_named_ = is_named_ || each.kind == Kind::NAME;
     check_transform();
   }
@@ -283,8 +293,8 @@ class CallDescription {
     const bool has_messages = form.has_channels && calls.syntax == CallSyntax::JSON;
     if (!has_messages && !closes.empty() && std::none_of(closes.begin(), closes.end(), is_here)) return false;
     switch (calls.syntax) {
-      case CallSyntax::JSON: return is_json_ && is_named_ == form.has_channels;
-      case CallSyntax::NAMED:
+      case CallSyntax::JSON: return is_json_ && is_named_ == form.has_channels && !has_dialect_;
+      case CallSyntax::NAMED: return is_json_ && is_named_ && !has_dialect_;
       case CallSyntax::GEMMA: return is_json_ && is_named_;
       case CallSyntax::PYTHON: return !is_json_ && is_named_;
       default: return !is_json_ && is_named_ && is_here(calls.key_open.substr(0, calls.key_open.find(' '))) && is_here(calls.value_end);
@@ -293,9 +303,7 @@ class CallDescription {
 
   // Throws TextError if no form can say it.
   CallForm form(Marks& others) const {
-    for (const char* key : {"unquoted_keys", "string_delims"}) {
-      if (field_["content_args"][key]) throw TextError(std::string("has '") + key + "'");
-    }
+    if (has_dialect_) throw TextError("has calls in JSON with its own delimiters");
     if (is_json_ && !is_named_) {
       CallForm form{.open = marks_of(ways_of(field_, "open"), others), .close = marks_of(ways_of(field_, "close"), others)};
       if (form.open.empty()) throw TextError("has nothing that opens it");
@@ -379,7 +387,7 @@ class CallDescription {
 
   const Json field_;
   std::string texts_;
-  bool is_json_ = false, is_named_ = false;
+  bool is_json_ = false, is_named_ = false, has_dialect_ = false;
 };
 
 // The fields of a response template, which are named in what is thrown.
@@ -399,21 +407,25 @@ class TemplateReader {
   AnswerForm read() {
     const bool is_known = read_calls();
     if (form_.has_channels && is_known) return form_;
-    read_anchor(is_known);
     const std::string_view reasoning = reasoning_name();
     if (reasoning.empty()) form_.reasoning_open = form_.reasoning_close = {};
     fields_.each_entry([&](std::string_view name, const Json& field) {
       if (name == "tool_calls") return;
       in_field(name, [&] { name == reasoning ? read_reasoning(field, is_known) : read_content(field, name == "content"); });
     });
-    if (!is_known) add_new(form_.dropped, others_);
+    const Marks anchors = anchors_of_turns();
+    if (!anchors.empty()) form_.turn_open = anchors;
+    if (!is_known) {
+      add_new(form_.dropped, others_);
+      add_new(form_.dropped, anchors);
+    }
     return form_;
   }
 
  private:
   static void check_keys(const Json& object, const char* subject, std::initializer_list<std::string_view> known) {
     object.each_entry([&](std::string_view key, const Json&) {
-      if (!is_one_of(key, known)) throw TextError(std::string(subject) + "has an unknown key, '" + std::string(key.substr(0, 40)) + "'");
+      if (!is_one_of(key, known)) throw TextError(std::string(subject) + "has an unknown key, " + quoted(key));
     });
   }
 
@@ -422,7 +434,7 @@ class TemplateReader {
     try {
       call();
     } catch (const TextError& error) {
-      throw TextError("its field '" + std::string(name.substr(0, 40)) + "' " + error.what());
+      throw TextError("its field " + quoted(name) + " " + error.what());
     }
   }
 
@@ -459,15 +471,23 @@ class TemplateReader {
     return is_known;
   }
 
-  // What begins an answer in a prompt; an expression may say more than a text can.
-  void read_anchor(bool is_known) {
+  // What begins an answer in a prompt: of an expression that is no text, its first text.
+  Marks anchors_of_turns() const {
+    Marks anchors, before;
     try {
-      Marks before;
-      const Marks anchors = marks_of(ways_of(spec_, "start_anchor"), before);
-      if (!anchors.empty()) form_.turn_open = anchors;
-      if (!is_known) add_new(form_.dropped, anchors);
-    } catch (const TextError&) {
+      anchors = marks_of(ways_of(spec_, "start_anchor"), before);
+    } catch (const TextError& error) {
+      const Json pattern = spec_["start_anchor_pattern"];
+      if (!pattern.is_string()) throw TextError(std::string("its 'start_anchor' ") + error.what());
+      for (const Piece& each : PatternReader(pattern.string()).read()) {
+        if (each.kind == Kind::TEXT && anchors.empty()) anchors = {mark_of(each)};
+      }
     }
+    for (std::string& anchor : anchors) {  // which may end in the reasoning
+      for (const std::string& mark : form_.reasoning_open) anchor.resize(std::min(anchor.find(mark), anchor.size()));
+    }
+    std::erase(anchors, "");
+    return anchors;
   }
 
   void read_reasoning(const Json& field, bool is_known) {
