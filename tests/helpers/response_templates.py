@@ -167,6 +167,14 @@ TEMPLATES: dict[str, tuple[str, str, Template]] = {
                             "repeats": True, "transform": NAMED},
         content={"close": "<end>"},
     )),
+    "lines": ("own", "Bot:", template(
+        "Bot:", tool_calls=tags(r"<call:(?P<name>\w+)>", r"<p=(?P<key>\w+)>\s*(?P<value>.*?)\s*</p>", close="</call>"),
+        content={},
+    )),
+    "pairs": ("own", "Bot:", template(
+        "Bot:", tool_calls=tags(r"<fn>(?P<name>\w+)</fn>", r"<k>(?P<key>[^<]+)</k>\s*<v>(?P<value>.*?)</v>", close="<end>"),
+        content={},
+    )),
     "plain": ("own", "Bot:", template("Bot:", content={"close_pattern": r"<\|TURN_END\|>\s*", **TEXT})),
 }  # fmt: skip
 """The form that is found, the end of a prompt, and the template, by names."""
@@ -205,6 +213,10 @@ def written(name: str, arguments: str = '{"place": "Å", "days": 2}', tool: str 
             return f'<atem:function_calls><atem:invoke name="{tool}">{inner}</atem:invoke></atem:function_calls>'
         case "trl-llama3", _:
             return f'{{"name": "{tool}", "parameters": {body}}}<|eot_id|>'
+        case "lines", _:
+            return f"<call:{tool}>\n" + "".join(f"<p={key}>\n{value}\n</p>\n" for key, value in pairs) + "</call>"
+        case "pairs", _:
+            return f"<fn>{tool}</fn>" + "".join(f"<k>{key}</k>\n<v>{value}</v>\n" for key, value in pairs) + "<end>"
         case "say", _:
             inner = "".join(f'<arg name="{key}">{value}</arg>' for key, value in pairs)
             return f"<|tool|>{tool}<|args|>{inner}<|done|>"

@@ -18,10 +18,12 @@ from typing import Any
 import cross_cli
 import pytest
 from command_line import SCRIPT, Run
+from forgery import forge
 from native_programs import app_links, native_program
 from store import demo_folder
 
 import hybridge
+from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import VocabularyDescription
 from hybridge.runtime.core.library import SOURCES
@@ -233,19 +235,22 @@ def test_a_chat_is_saved_and_gone_on_with(tmp_path: Path) -> None:
     assert "Error: /save needs the name of a file" in said
 
 
-def test_a_response_template_that_is_not_followed_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("own", "warning"), [({"fields": {"content": {}}}, ""), ({"fields": 5}, "it has no fields; ans")])
+def test_a_response_template_that_is_not_followed_is_named(tmp_path: Path, own: Any, warning: str) -> None:
     folder = Path(shutil.copytree(demo_folder() / "hybridge-demo", tmp_path / "artifact"))
-    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    for own, warning in (
-        ({"start_anchor": "a", "fields": {"content": {}}}, ""),
-        ({"fields": 5}, "it has no fields; answers are read"),
-    ):
-        (folder / "tokenizer_config.json").write_text(json.dumps({**config, "response_template": own}), encoding="utf-8")
-        for words in (("chat", folder), ("run", folder, "--chat", "-p", "a")):
-            done = start(*words, "--max-new-tokens", 5, given=b"a\n")
-            assert done.returncode == 0, done.stderr.decode(errors="replace")
-            assert (b"Warning: the tokenizer's response_template cannot be followed" in done.stderr) == bool(warning)
-            assert warning in done.stderr.decode()
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "response_template": own}), encoding="utf-8")
+
+    def change(content: dict[str, Any]) -> None:
+        entry = file_entry(file)
+        content["files"][file.name] = {"sha256": entry.sha256, "size": entry.size}
+
+    forge(folder, change)
+    for words in (("chat", folder), ("run", folder, "--chat", "-p", "a")):
+        done = start(*words, "--max-new-tokens", 5, given=b"a\n")
+        assert done.returncode == 0, done.stderr.decode(errors="replace")
+        assert (b"Warning: the tokenizer's response_template cannot be followed: " in done.stderr) == bool(warning)
+        assert warning in done.stderr.decode()
 
 
 def test_ctrl_c_stops_an_answer_and_then_the_chat() -> None:

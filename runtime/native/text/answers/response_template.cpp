@@ -365,23 +365,24 @@ class CallDescription {
     const Json parser = field_["content_args"]["value_parser"]["name"];
     if (parser && !is_one_of(parser.string(), {"json", "text"})) throw TextError("has arguments that are written in another way");
     const std::vector<Way> ways = split(PatternReader(field_["content_args"]["tag_pattern"].string()).read());
-    Marks marks;             // before the key, between it and the value, and after the value
-    std::vector<size_t> at;  // the marks before the key, and before the value
-    bool is_pair = false;
+    Marks marks;              // before the key, between it and the value, and after the value
+    std::string order;        // k: the key, v: the value, t: a text
+    bool is_divided = false;  // white space may be between two texts before the value
     for (const Piece& each : ways.front()) {
-      if (each.kind == Kind::NAME) at.push_back(marks.size());
-      if (each.kind == Kind::BLANK) (at.size() == 1 && marks.size() == 2 ? is_pair : form.has_own_lines) = true;
-      if (each.kind == Kind::TEXT) marks.push_back(mark_of(each));
+      if (each.kind == Kind::NAME) order += each.text == "key" ? 'k' : each.text == "value" ? 'v' : '?';
+      if (each.kind == Kind::BLANK) (order == "tkt" ? is_divided : form.has_own_lines) = true;
+      if (each.kind != Kind::TEXT) continue;
+      order += 't';
+      marks.push_back(mark_of(each));
     }
-    const bool is_short = marks.size() == 3, is_long = marks.size() == 4 && at.size() == 2 && at[1] == 3;
-    if (ways.size() != 1 || at.size() != 2 || at[0] != 1 || (!is_long && !(is_short && at[1] == 2))) {
-      throw TextError("has a 'tag_pattern' that is not two names between texts");
-    }
-    form.syntax = is_long && is_pair ? CallSyntax::PAIRS : CallSyntax::TAGS;
+    const bool is_long = order == "tkttvt", is_pair = is_long && is_divided;
+    if (ways.size() != 1 || (!is_long && order != "tktvt")) throw TextError("has a 'tag_pattern' that is not a key and a value between texts");
+    form.syntax = is_pair ? CallSyntax::PAIRS : CallSyntax::TAGS;
     form.key_open = marks[0];
     form.key_end = marks[1];
     (is_pair ? form.value_open : form.tag_end) = marks[is_long ? 2 : 1];
     form.value_end = marks.back();
+    form.has_own_lines = form.has_own_lines || (is_divided && !is_pair);
     if (is_pair) form.name_end.insert(form.name_end.end(), {"\n", form.key_open});
   }
 
