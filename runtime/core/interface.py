@@ -258,6 +258,7 @@ class GenerationStruct(Structure):
         ("reads_hidden", c_int),
         ("is_cheap", c_int),
         ("grammar", Handle),
+        ("tool_choice", c_char_p),
     ]
 
 

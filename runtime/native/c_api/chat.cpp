@@ -1,7 +1,9 @@
 // The functions of hybridge.h about chats, over hybridge/conversation.h.
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +17,7 @@
 #include "../text/json.h"
 #include "../text/unicode.h"
 #include "calls.h"
+#include "constraint.h"
 #include "generation.h"
 #include "handles.h"
 #include "open_session.h"
@@ -26,7 +29,6 @@ using namespace hybridge::c;
 using hybridge::ChatAnswer;
 using hybridge::Conversation;
 using hybridge::Error;
-using hybridge::text::ChatTemplate;
 using hybridge::text::ChatTemplates;
 using hybridge::text::Message;
 using hybridge::text::ModelTemplate;
@@ -57,11 +59,16 @@ struct OpenChat {
   bool owns_session = false;
   std::shared_ptr<OpenModel> of;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::unique_ptr<const ChatTemplate> how;
+  std::unique_ptr<ModelTemplate> how;
   std::unique_ptr<Conversation> conversation;
   std::vector<std::vector<hybridge_call>> calls;  // of the messages that were asked for last
+  std::mutex reading;
+  std::map<std::string, hybridge_grammar> grammars;  // of calls, by the choice of tools
 
-  ~OpenChat() { close(); }
+  ~OpenChat() {
+    for (const auto& [_, each] : grammars) handles<OpenGrammar>().remove(each);
+    close();
+  }
 
   // Leaves the conversation, which has checkpoints, to the model's turn.
   void close() {
@@ -138,6 +145,33 @@ bool are_texts(const char* const* texts, size_t count) {
   return std::all_of(texts, texts + count, [](const char* each) { return each != nullptr && *each != '\0'; });
 }
 
+// Lets a generation follow the grammar of the calls that it may or must have.
+hybridge_status choose_tools(OpenChat& chat, const std::string& choice, hybridge_generation& chosen) {
+  const bool has_tools = chat.how->has_tools(), is_optional = choice == "auto";
+  const bool has_own = chosen.grammar != 0 || chosen.mask != nullptr || chosen.forced != nullptr || chosen.fitting != nullptr;
+  if (choice == "none" || (is_optional && (has_own || !has_tools))) return HYBRIDGE_OK;
+  if (!has_tools) return refused(HYBRIDGE_INVALID_ARGUMENT, "the chat has no tools that could be chosen");
+  if (has_own) return refused(HYBRIDGE_INVALID_ARGUMENT, "an answer that must call tools follows their schemas, and can have no other grammar");
+  const std::lock_guard lock(chat.reading);
+  auto found = chat.grammars.find(choice);
+  if (found == chat.grammars.end()) {
+    try {
+      (void)chat.tokenizer->token_bytes();
+    } catch (const TextError& error) {
+      if (is_optional) return HYBRIDGE_OK;
+      return refused(HYBRIDGE_INVALID_ARGUMENT, std::string("calls cannot be required with this tokenizer: ") + error.what());
+    }
+    try {
+      auto grammar = chat.how->call_grammar(hybridge::text::ToolChoice::of(choice), chat.tokenizer);
+      found = chat.grammars.emplace(choice, handles<OpenGrammar>().add(open_grammar(std::move(grammar)))).first;
+    } catch (const TextError& error) {
+      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+    }
+  }
+  chosen.grammar = found->second;
+  return HYBRIDGE_OK;
+}
+
 // Answers by `ask`, which is called with a conversation, a generator, on_piece and stop strings.
 template <typename Ask>
 hybridge_status answer_by(
@@ -147,11 +181,16 @@ hybridge_status answer_by(
   if (!are_texts(stops, stop_count)) return HYBRIDGE_INVALID_ARGUMENT;
   hybridge_generation chosen = chosen_or_usual(options);
   if (options == nullptr) chosen.max_new_tokens = USUAL_TOKENS;
+  const std::string choice = chosen.tool_choice == nullptr ? "auto" : chosen.tool_choice;
+  chosen.tool_choice = nullptr;
+  const hybridge_status ready = with<OpenChat>(handle, [&](OpenChat& chat) { return choose_tools(chat, choice, chosen); });
+  if (ready != HYBRIDGE_OK) return ready;
   const auto begin = [&](hybridge_session session, auto&& then) {
     return begin_generation(session, chosen, user, then);
   };
   return with_chat(handle, begin, [&](OpenChat& open, OpenSession& it, std::unique_ptr<hybridge::Generator> generator) {
     bool has_begun = false;
+    open.how->allow_calls(choice != "none");
     const auto show = [&](const hybridge::text::Parts& parts) {
       has_begun = true;
       const auto calls = viewed(parts.calls);

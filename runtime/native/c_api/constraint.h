@@ -3,9 +3,14 @@
 #define HYBRIDGE_NATIVE_C_API_CONSTRAINT_H
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include <hybridge/speculative.h>
+
+namespace hybridge::text {
+class Grammar;
+}
 
 namespace hybridge::c {
 
@@ -22,6 +27,8 @@ class OpenGrammar {
   // Lets a generation of a model with these eos_ids follow the grammar.
   virtual Failure follow(Generation& options, Tokens eos_ids) const = 0;
 };
+
+std::shared_ptr<OpenGrammar> open_grammar(std::shared_ptr<text::Grammar> grammar);
 
 }  // namespace hybridge::c
 

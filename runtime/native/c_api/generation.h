@@ -137,6 +137,10 @@ inline Result<std::vector<Drafter*>> drafters_of(const hybridge_generation& chos
 // A generation that is ready to begin. Hidden states are kept no longer than it lasts: those that nobody reads would pile up.
 inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation& chosen, OpenSession& it, void* user) {
   it.constraint_failure = nullptr;
+  if (chosen.tool_choice != nullptr) {
+    logged() = "tool_choice is for answers of a chat";
+    return Error::InvalidArgument;
+  }
   Generation asked = wishes(chosen, it, user);
   if (chosen.grammar != 0) {
     const auto grammar = handles<OpenGrammar>().find(chosen.grammar);

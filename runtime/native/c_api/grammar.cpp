@@ -98,6 +98,10 @@ hybridge_status read(hybridge_tokenizer tokenizer, const char* text, size_t size
 
 }  // namespace
 
+std::shared_ptr<OpenGrammar> hybridge::c::open_grammar(std::shared_ptr<Grammar> grammar) {
+  return std::make_shared<FollowedGrammar>(std::move(grammar));
+}
+
 extern "C" {
 
 hybridge_status hybridge_grammar_json_schema(hybridge_tokenizer tokenizer, const char* schema, size_t size, hybridge_grammar* grammar) {

@@ -142,8 +142,10 @@ typedef void (*hybridge_watch)(int64_t token, const float* logits, size_t vocab_
 // is_cheap: proposing takes next to no time, so that it is asked in each round; drafter_id: a number that the caller gives this
 // drafter, by which the session remembers what it measured with it, or 0. grammar: what the text must fit (below), or 0; it takes the
 // place of mask, forced and fitting, which are null then. In a chat it begins behind the reasoning. Where it leaves no token, which
-// is HYBRIDGE_INVALID_ARGUMENT as well, hybridge_failure says why. What else is null is left out. All are called with the generation's
-// `user`.
+// is HYBRIDGE_INVALID_ARGUMENT as well, hybridge_failure says why. tool_choice: in a chat with tools null or "auto" if the
+// model may call them, "none" if what looks like a call is content, and "required" or the name of a tool if the answer is calls; null
+// elsewhere. Calls fit the tools' schemas, but for "auto" with a grammar or a mask, or a tokenizer that has no tokens for bytes. What
+// else is null is left out. All are called with the generation's `user`.
 //
 // For tests that repeat themselves, null in an app: clock, by which block lengths are chosen, and noise, the seed of a sampling
 // that has none.
@@ -163,6 +165,7 @@ typedef struct hybridge_generation {
   uint64_t drafter_id;
   int reads_hidden, is_cheap;
   hybridge_grammar grammar;
+  const char* tool_choice;
 } hybridge_generation;
 
 // proposed and accepted count draft tokens, of which `forced` were accepted as those that `forced` had given; verifies and decodes the calls of the model, rollbacks the blocks that were not

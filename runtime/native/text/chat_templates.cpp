@@ -261,6 +261,7 @@ ModelTemplate::ModelTemplate(
       variables_(member("documents", "null") + member("tools", tools.empty() ? "null" : tools)) {
   const bool has_tools = !tools.empty();
   if (has_tools) {
+    offered_ = tools;
     tools_ = std::make_shared<const ToolSchemas>(tools);
     if (tools_->empty()) throw TextError("the tools are an empty list: leave them out");
     if (!templates_->reads("tools", true) || form_.calls.open.empty()) {
@@ -296,7 +297,7 @@ Rendered ModelTemplate::render(std::span<const Message> messages) const {
 
 std::unique_ptr<Splitter> ModelTemplate::answer(std::string_view rendered) const {
   if (form_.name.empty()) return std::make_unique<WholeAnswer>();
-  return std::make_unique<ParsedAnswer>(form_, rendered, tools_);
+  return std::make_unique<ParsedAnswer>(form_, rendered, allows_calls_ ? tools_ : nullptr);
 }
 
 }  // namespace hybridge::text

@@ -16,6 +16,7 @@
 #include "answers/response_template.h"
 #include "answers/tool_schema.h"
 #include "chat_template.h"
+#include "grammar/grammar.h"
 #include "jinja/template.h"
 
 namespace hybridge::text {
@@ -93,11 +94,23 @@ class ModelTemplate final : public ChatTemplate {
   std::unique_ptr<Splitter> answer(std::string_view rendered) const override;
   std::string shown() const override { return looked_for(form_); }
 
+  bool has_tools() const { return tools_ != nullptr; }
+
+  // Tells whether the next answers may have calls; otherwise text that looks like one is content.
+  void allow_calls(bool are_allowed) { allows_calls_ = are_allowed; }
+
+  // Returns the grammar of an answer that may or must call the tools, of which there are some. Throws TextError.
+  std::shared_ptr<Grammar> call_grammar(const ToolChoice& choice, std::shared_ptr<const Tokenizer> tokenizer) const {
+    return Grammar::calls(form_, offered_, choice, std::move(tokenizer));
+  }
+
  private:
   std::shared_ptr<const ChatTemplates> templates_;
   AnswerForm form_;
+  std::string offered_;                       // the tools in JSON
   std::shared_ptr<const ToolSchemas> tools_;  // null without any
   std::optional<std::tm> now_;
+  bool allows_calls_ = true;
   std::string variables_;  // the members of an object in JSON, each with a comma after it
 };
 

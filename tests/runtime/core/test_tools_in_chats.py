@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_int64
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from torch import Tensor
 from hybridge.cache.errors import StateFileError, UsageError
 from hybridge.runtime import Session
 from hybridge.runtime.core.chat import Chat
+from hybridge.runtime.core.interface import OnToken
 from hybridge.runtime.core.jinja import JinjaTemplate
+from hybridge.runtime.core.library import run
 from hybridge.runtime.core.programs import TextProgram
-from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.grammars import Grammars
 
 WEATHER = {
@@ -48,9 +50,9 @@ def in_order(*answers: str) -> Callable[[tuple[int, ...]], Tensor]:
     return say
 
 
-def calling(*answers: str, template: str = CALLING) -> Chat:
+def calling(*answers: str, template: str = CALLING, tools: Sequence[Any] = (WEATHER,)) -> Chat:
     program = TextProgram(in_order(*(each.replace(".", "!") for each in answers)))
-    return Chat.over(fresh_session(max_seq_len=2000, program=program), BYTES, JinjaTemplate(template), tools=[WEATHER])
+    return Chat.over(fresh_session(max_seq_len=2000, program=program), BYTES, JinjaTemplate(template), tools=tools)
 
 
 def test_tools_are_called_and_answered() -> None:
@@ -146,16 +148,67 @@ def test_what_does_not_fit_the_calls_is_refused_and_changes_nothing() -> None:
         chat.give_results(["wet"], lambda *_: None, options())
 
 
-def test_a_call_fits_the_tools_schema_by_a_grammar_of_calls() -> None:
-    schema = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "additionalProperties": False}
-    tool = {"type": "function", "function": {"name": "weather", "parameters": {**schema, "required": ["city"]}}}
-    grammar = Grammars(BYTES, 260, [END]).calls([tool], AnswerFormat.named("hermes"))
-    chat = calling('Well: <tool_call>{"name": "whether", "arguments": {"city": 5}}</tool_call>')
-    chat.send("Where?", lambda *_: None, options(200, grammar=grammar.handle))
+STRICT = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}  # fmt: skip
+CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"additionalProperties": False}}}
+WRONG = 'Well: <tool_call>{"name": "whether", "arguments": {"city": 5}}</tool_call>'
+
+
+def called(chat: Chat) -> list[tuple[str, Any]]:
+    return [(each["function"]["name"], each["function"]["arguments"]) for each in chat.messages[-1].get("tool_calls", ())]
+
+
+def test_a_call_fits_the_tools_schema_by_itself() -> None:
+    chat = calling(WRONG, tools=[STRICT, CLOCK])
+    chat.send("Where?", lambda *_: None, options(200))
     assert chat.messages[-1]["content"].startswith("Well:")
-    (call,) = chat.messages[-1]["tool_calls"]
-    assert call["function"]["name"] == "weather"
-    assert call["function"]["arguments"]["city"] in ("Oslo", "Rome")
+    ((name, arguments),) = called(chat)
+    assert (name, arguments["city"] in ("Oslo", "Rome")) == ("weather", True)
+
+
+def test_the_tools_that_are_called_are_the_callers_choice() -> None:
+    """For each answer: any, none, at least one, or one of them."""
+    chat = calling(ONE, "Rain!", ONE, ONE, tools=[STRICT, CLOCK])
+    chat.send("Where?", lambda *_: None, options(200, tool_choice=b"none"))
+    assert (chat.messages[-1]["content"], called(chat)) == (ONE, [])
+    chat.send("Where?", lambda *_: None, options(300, tool_choice=b"required"))
+    assert chat.messages[-1]["content"] == ""
+    assert {name for name, _ in called(chat)} <= {"weather", "clock"}
+    assert called(chat)
+    chat.undo()
+    chat.send("When?", lambda *_: None, options(300, tool_choice=b"clock"))
+    assert {name for name, _ in called(chat)} == {"clock"}
+    chat.retry(lambda *_: None, options(200, tool_choice=b"auto"))
+    assert called(chat) == []
+
+
+def test_a_choice_that_cannot_be_made_is_refused_and_changes_nothing() -> None:
+    chat, without = calling(ONE, tools=[STRICT]), Chat.over(fresh_session(), BYTES, JinjaTemplate(TEMPLATE))
+    grammar = Grammars(BYTES, 260, [END]).regex("a+")
+    for one, given, why in (
+        (chat, options(20, tool_choice=b"clock"), "no tool clock"),
+        (chat, options(20, tool_choice=b"required", grammar=grammar.handle), "no other grammar"),
+        (without, options(20, tool_choice=b"required"), "has no tools"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            one.send("Where?", lambda *_: None, given)
+        assert one.messages == []
+    odd = {"type": "function", "function": {"name": "odd", "parameters": {"properties": {"a": {"uniqueItems": True}}}}}
+    with pytest.raises(UsageError, match=r"in the parameters of odd, .*uniqueItems"):
+        calling(ONE, tools=[odd]).send("Where?", lambda *_: None, options(20))
+    odd["function"]["strict"] = False  # type: ignore[index]
+    calling("Hello", tools=[odd]).send("Where?", lambda *_: None, options(20))
+    plain = fresh_session()
+    with pytest.raises(UsageError, match="of a chat"):
+        run("generate", plain.handle, (c_int64 * 1)(1), 1, byref(options(5, tool_choice=b"none")), OnToken(), None, None)
 
 
 def test_a_call_that_is_cut_off_is_none() -> None:

@@ -307,7 +307,7 @@ class CallDescription {
     if (is_json_ && !is_named_) {
       CallForm form{.open = marks_of(ways_of(field_, "open"), others), .close = marks_of(ways_of(field_, "close"), others)};
       if (form.open.empty()) throw TextError("has nothing that opens it");
-      (field_["transform_each"].boolean_or(false) ? form.listed : form.written) = {JSON_CALL};
+      (field_["transform_each"].boolean_or(false) ? form.listed : form.written) = {call_};
       return form;
     }
     return named_form(others);
@@ -320,7 +320,7 @@ class CallDescription {
   }
 
   // A value of the transform says where the name and the arguments of a call are; they must be where all calls have them.
-  void check_transform() const {
+  void check_transform() {
     const Json transform = field_["transform"];
     if (!transform) return;
     const Json function = transform["function"].is_missing() ? transform : transform["function"];
@@ -335,6 +335,7 @@ class CallDescription {
     bool is_right = is_named_ ? arguments == "content" : is_one_of(name, {"name", "tool_name"});
     if (!is_named_) is_right = is_right && is_one_of(arguments, {"arguments", "parameters", "args"});
     if (!is_right) throw TextError("has a 'transform' with other keys than those of calls");
+    if (!is_named_) call_ = "{\"" + std::string(name) + "\": \"$name\", \"" + std::string(arguments) + "\": $arguments}";
   }
 
   CallForm named_form(Marks& others) const {
@@ -387,7 +388,7 @@ class CallDescription {
   }
 
   const Json field_;
-  std::string texts_;
+  std::string texts_, call_ = JSON_CALL;  // how a call in JSON is written
   bool is_json_ = false, is_named_ = false, has_dialect_ = false;
 };
 
