@@ -14,7 +14,7 @@ FOR_PYTHON = {
     *("hybridge_program_open", "hybridge_note", "hybridge_buffers", "hybridge_hidden"),
     *("hybridge_checkpoint_parts", "hybridge_checkpoint_part", "hybridge_checkpoint_read"),
     *(f"hybridge_tokenizer_{name}" for name in ("read", "id", "token", "added", "info", "bytes")),
-    *(f"hybridge_grammar_{name}" for name in ("mask", "forced", "fitting", "with")),
+    *(f"hybridge_grammar_{name}" for name in ("calls", "mask", "forced", "fitting", "with")),
     *(f"hybridge_answer_form_{name}" for name in ("find", "named", "general", "describe", "close")),
     *(f"hybridge_answer_{name}" for name in ("open", "reasoning_end", "push", "finish", "close")),
     *(f"hybridge_template_{name}" for name in ("open", "read", "render", "describe", "close")),
@@ -25,8 +25,6 @@ FOR_PYTHON = {
 }
 """What apps do without: a generator's rounds, programs and drafters in another language, states and checkpoints in parts, and
 pictures that are already resized, and what their encoder makes of them."""
-FOR_TOOLS = {"hybridge_grammar_calls", "hybridge_chat_give_results"}
-"""Tools in chats, which C and C++ have, and Kotlin and Swift do not yet."""
 
 
 def functions(header: str) -> list[str]:
@@ -36,4 +34,4 @@ def functions(header: str) -> list[str]:
 
 def functions_for_apps(header: str) -> list[str]:
     """Return those that Kotlin and Swift call."""
-    return [name for name in functions(header) if name not in FOR_PYTHON | FOR_TOOLS]
+    return [name for name in functions(header) if name not in FOR_PYTHON]

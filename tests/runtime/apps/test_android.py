@@ -103,13 +103,13 @@ def test_kotlin_declares_the_jni_functions() -> None:
         for result, name, arguments in re.findall(r"\nNATIVE\((\w+), (\w+)\)\s*\(([^)]*)\)", text(JNI))
     }
     assert declared == defined
-    assert len(declared) == 58
+    assert len(declared) == 59
 
 
 def test_each_c_function_has_its_jni_function() -> None:
     functions = functions_for_apps(text(HEADER))
     assert [name for name in functions if f"{name}(" not in text(JNI)] == []
-    assert len(functions) == 58
+    assert len(functions) == 59
 
 
 def test_the_statuses_are_the_headers() -> None:
@@ -126,9 +126,9 @@ def test_what_the_library_finds_by_name_is_kept() -> None:
     assert "dev.hybridge.Native { native <methods>; }" in rules
     assert "dev.hybridge.OnToken { boolean take(long); }" in rules
     assert "dev.hybridge.Mask { void apply(long[], float[]); }" in rules
-    assert "dev.hybridge.OnPiece { boolean take(byte[], byte[]); }" in rules
+    assert "dev.hybridge.OnPiece { boolean take(byte[], byte[], byte[][]); }" in rules
     assert "fun interface OnPiece" in text(KOTLIN / "Chat.kt")
-    assert '"take", "([B[B)Z"' in text(JNI)
+    assert '"take", "([B[B[[B)Z"' in text(JNI)
     assert "fun interface OnToken" in text(KOTLIN / "Generation.kt")
     assert "fun interface Mask" in text(KOTLIN / "Generation.kt")
     assert '"take", "(J)Z"' in text(JNI)

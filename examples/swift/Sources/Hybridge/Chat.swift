@@ -38,16 +38,23 @@ public final class Artifact: Sendable {
 
   /// Returns a chat with a state of its own. system: what the model is told before the first message. checkpointBytes: most
   /// memory for states to go back to; 0 for 256 MB. Throws `.invalidFile` where the model has no chat template, and
-  /// `.invalidArgument` for a system's message that it refuses or a switch for thinking that it does not have.
-  public func chat(system: String = "", thinking: Thinking = .asUsual, checkpointBytes: Int = 0) throws -> Chat {
+  /// `.invalidArgument` for a system's message that it refuses, or tools or a switch for thinking that it does not have.
+  /// variables: more of them for the chat template, as a JSON object such as `{"reasoning_effort": "low"}`. tools: that the model
+  /// may call, a list in JSON as OpenAI's API has it; their results go to `Chat.giveResults`.
+  public func chat(
+    system: String = "", thinking: Thinking = .asUsual, checkpointBytes: Int = 0, variables: String? = nil, tools: String? = nil
+  ) throws -> Chat {
     guard checkpointBytes >= 0 else { throw HybridgeError(status: .invalidArgument) }
+    let given = [
+      try terminated("the system prompt", system), try variables.map { try terminated("the variables", $0) },
+      try tools.map { try terminated("the tools", $0) },
+    ].map { $0.map { strdup($0) } ?? nil }
+    defer { given.forEach { free($0) } }
     var chat: hybridge_chat = 0
-    try terminated("the system prompt", system).withCString { system in
-      var options = hybridge_chat_options(
-        system: system, thinking: thinking.code, checkpoint_bytes: checkpointBytes, variables: nil, tools: nil, cache: 0,
-        now: nil)
-      try expectOK(hybridge_chat_open(handle, &options, &chat))
-    }
+    var options = hybridge_chat_options()
+    (options.system, options.variables, options.tools) = (constant(given[0]), constant(given[1]), constant(given[2]))
+    (options.thinking, options.checkpoint_bytes) = (thinking.code, checkpointBytes)
+    try expectOK(hybridge_chat_open(handle, &options, &chat))
     return Chat(chat)
   }
 }
@@ -68,14 +75,21 @@ public enum Thinking: Sendable {
 /// What ended an answer: the model, a stop string, the most tokens or a full context, or the caller.
 public enum Ending: UInt32, Sendable { case byModel, byStop, byLength, byCaller }
 
-/// A message of a chat; role: `system`, `user` or `assistant`.
-public struct Message: Equatable, Sendable {
-  public let role, content, reasoning: String
+/// A call of a tool; arguments: a JSON object.
+public struct Call: Equatable, Sendable {
+  public let id, name, arguments: String
 }
 
-/// What a token adds to an answer, in whole characters: to what is said, or to the reasoning before it.
+/// A message of a chat; role: `system`, `user`, `assistant` or `tool`. calls: of an answer, or the one whose result a tool's message is.
+public struct Message: Equatable, Sendable {
+  public let role, content, reasoning: String
+  public let calls: [Call]
+}
+
+/// What a token adds to an answer, in whole characters: to what is said, or to the reasoning before it; and calls that are complete.
 public struct Piece: Equatable, Sendable {
   public let content, reasoning: String
+  public let calls: [Call]
 }
 
 /// What an answer took: tokens that were read for it, and those that were known.
@@ -109,7 +123,7 @@ public final class Chat: @unchecked Sendable {
       return found.map {
         Message(
           role: String(cString: $0.role), content: text($0.content, $0.content_size),
-          reasoning: text($0.reasoning, $0.reasoning_size))
+          reasoning: text($0.reasoning, $0.reasoning_size), calls: calls($0.calls, $0.call_count))
       }
     }
   }
@@ -145,7 +159,21 @@ public final class Chat: @unchecked Sendable {
     }
   }
 
-  /// Answers the last message again.
+  /// Answers the results of the tools that the last answer called, one for each of its calls, in their order; see `send`.
+  @discardableResult
+  public func giveResults(
+    _ results: [String], maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
+    stops: [String] = [], grammar: Grammar? = nil, onPiece: (Piece) throws -> Bool
+  ) throws -> Answer {
+    let copies = results.map { ($0.utf8.count, strdup($0)) }
+    defer { copies.forEach { free($0.1) } }
+    let given = copies.map { hybridge_result(content: constant($0.1), size: $0.0) }
+    return try answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) {
+      hybridge_chat_give_results(handle, given, given.count, $0, $1, stops.count, takePiece, $2, $3)
+    }
+  }
+
+  /// Answers the last message, or the last results, again.
   @discardableResult
   public func retry(
     maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(), stops: [String] = [],
@@ -163,14 +191,32 @@ public final class Chat: @unchecked Sendable {
     _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
     stops: [String] = [], grammar: Grammar? = nil, pictures: [Picture] = []
   ) -> AsyncThrowingStream<Piece, Error> {
+    pieces {
+      try self.send(
+        message, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops, grammar: grammar,
+        pictures: pictures, onPiece: $0)
+    }
+  }
+
+  /// The pieces of `giveResults`, likewise.
+  public func stream(
+    results: [String], maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
+    stops: [String] = [], grammar: Grammar? = nil
+  ) -> AsyncThrowingStream<Piece, Error> {
+    pieces {
+      try self.giveResults(
+        results, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops, grammar: grammar, onPiece: $0)
+    }
+  }
+
+  private func pieces(
+    _ answer: @escaping @Sendable ((Piece) throws -> Bool) throws -> Answer
+  ) -> AsyncThrowingStream<Piece, Error> {
     AsyncThrowingStream { continuation in
       continuation.onTermination = { [weak self] _ in self?.cancel() }
       DispatchQueue.global(qos: .userInitiated).async {
         do {
-          try self.send(
-            message, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops, grammar: grammar,
-            pictures: pictures
-          ) { piece in
+          _ = try answer { piece in
             if case .terminated = continuation.yield(piece) { return false }
             return true
           }
@@ -184,7 +230,7 @@ public final class Chat: @unchecked Sendable {
     }
   }
 
-  /// Takes the last message and its answer back.
+  /// Takes the last message and its answer back, with all calls and results between them.
   public func undo() throws { try call { hybridge_chat_undo(handle) } }
 
   /// Begins anew.
@@ -262,7 +308,9 @@ private func takePiece(_ piece: UnsafePointer<hybridge_piece>?, _ user: UnsafeMu
   let given = piece!.pointee
   do {
     let wanted = try callback.body(
-      Piece(content: text(given.content, given.content_size), reasoning: text(given.reasoning, given.reasoning_size)))
+      Piece(
+        content: text(given.content, given.content_size), reasoning: text(given.reasoning, given.reasoning_size),
+        calls: calls(given.calls, given.call_count)))
     return wanted ? 1 : 0
   } catch {
     callback.thrown = error
@@ -273,3 +321,11 @@ private func takePiece(_ piece: UnsafePointer<hybridge_piece>?, _ user: UnsafeMu
 private func text(_ bytes: UnsafePointer<CChar>?, _ size: Int) -> String {
   String(decoding: UnsafeRawBufferPointer(start: bytes, count: size), as: UTF8.self)
 }
+
+private func calls(_ calls: UnsafePointer<hybridge_call>?, _ count: Int) -> [Call] {
+  UnsafeBufferPointer(start: calls, count: count).map {
+    Call(id: String(cString: $0.id), name: text($0.name, $0.name_size), arguments: text($0.arguments, $0.arguments_size))
+  }
+}
+
+private func constant(_ bytes: UnsafeMutablePointer<CChar>?) -> UnsafePointer<CChar>? { UnsafePointer(bytes) }

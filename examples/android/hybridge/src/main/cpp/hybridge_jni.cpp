@@ -12,6 +12,7 @@
 #include <limits>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <hybridge/hybridge.h>
@@ -68,6 +69,28 @@ void put(JNIEnv* env, jobjectArray array, const char* from, size_t size, jsize p
   if (made == nullptr) return;
   env->SetObjectArrayElement(array, place, made);
   env->DeleteLocalRef(made);
+}
+
+// Texts in UTF-8 out of an array of bytes.
+std::vector<std::string> texts(JNIEnv* env, jobjectArray array) {
+  std::vector<std::string> found;
+  for (jsize i = 0; i < env->GetArrayLength(array); ++i) {
+    const auto each = static_cast<jbyteArray>(env->GetObjectArrayElement(array, i));
+    found.push_back(text(env, each));
+    env->DeleteLocalRef(each);
+  }
+  return found;
+}
+
+// An array of bytes for texts; null where an exception is pending.
+jobjectArray words(JNIEnv* env, const std::vector<std::string_view>& from) {
+  const jclass its_class = env->FindClass("[B");
+  const jobjectArray made = its_class == nullptr ? nullptr : env->NewObjectArray(static_cast<jsize>(from.size()), its_class, nullptr);
+  env->DeleteLocalRef(its_class);
+  for (size_t i = 0; i < from.size() && !env->ExceptionCheck(); ++i) {
+    put(env, made, from[i].data(), from[i].size(), static_cast<jsize>(i));
+  }
+  return env->ExceptionCheck() ? nullptr : made;
 }
 
 void put(JNIEnv* env, jfloatArray array, const std::vector<float>& values) {
@@ -478,18 +501,29 @@ NATIVE(jint, grammarClose)(JNIEnv*, jclass, jlong grammar) { return hybridge_gra
 
 namespace {
 
+// Adds id, name and arguments of each call.
+void add_calls(std::vector<std::string_view>& words, const hybridge_call* calls, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    words.insert(words.end(), {calls[i].id, {calls[i].name, calls[i].name_size}, {calls[i].arguments, calls[i].arguments_size}});
+  }
+}
+
 // Gives dev.hybridge.OnPiece what a token adds; where it throws, no more Java is called.
 int on_piece(const hybridge_piece* piece, void* user) {
   const auto* callbacks = static_cast<const Callbacks*>(user);
   JNIEnv* env = callbacks->env;
   if (env->ExceptionCheck()) return 0;
   if (callbacks->take.of == nullptr) return 1;
+  std::vector<std::string_view> called;
+  add_calls(called, piece->calls, piece->call_count);
   const jbyteArray content = bytes(env, piece->content, piece->content_size);
   const jbyteArray reasoning = content == nullptr ? nullptr : bytes(env, piece->reasoning, piece->reasoning_size);
-  if (reasoning == nullptr) return 0;
-  const jboolean more = env->CallBooleanMethod(callbacks->take.of, callbacks->take.id, content, reasoning);
-  env->DeleteLocalRef(reasoning);
-  env->DeleteLocalRef(content);
+  const jobjectArray calls = reasoning == nullptr ? nullptr : words(env, called);
+  if (calls == nullptr) return 0;
+  const jboolean more = env->CallBooleanMethod(callbacks->take.of, callbacks->take.id, content, reasoning, calls);
+  for (const jobject each : {static_cast<jobject>(calls), static_cast<jobject>(reasoning), static_cast<jobject>(content)}) {
+    env->DeleteLocalRef(each);
+  }
   return more != JNI_FALSE && !env->ExceptionCheck();
 }
 
@@ -498,17 +532,12 @@ template <typename Ask>
 jint answer(
     JNIEnv* env, jlongArray options, jdoubleArray sampling, jobjectArray stops, jobject taker, jlongArray answered, Ask&& ask) {
   return guarded([&] {
-    Callbacks callbacks = {env, Method(env, taker, "take", "([B[B)Z"), Method(env, nullptr, "", "")};
+    Callbacks callbacks = {env, Method(env, taker, "take", "([B[B[[B)Z"), Method(env, nullptr, "", "")};
     const Wishes wishes(env, options, sampling);
     if (!wishes.fit) return HYBRIDGE_INVALID_ARGUMENT;
-    std::vector<std::string> texts;
+    const std::vector<std::string> ends = texts(env, stops);
     std::vector<const char*> each;
-    for (jsize i = 0; i < env->GetArrayLength(stops); ++i) {
-      const auto stop = static_cast<jbyteArray>(env->GetObjectArrayElement(stops, i));
-      texts.push_back(text(env, stop));
-      env->DeleteLocalRef(stop);
-    }
-    for (const std::string& stop : texts) each.push_back(stop.c_str());
+    for (const std::string& stop : ends) each.push_back(stop.c_str());
     hybridge_answer done{};
     const hybridge_status status = ask(&wishes.generation, each.data(), each.size(), on_piece, &callbacks, &done);
     if (status == HYBRIDGE_OK && !env->ExceptionCheck()) {
@@ -552,12 +581,18 @@ NATIVE(jint, artifactTokenizer)(JNIEnv* env, jclass, jlong artifact, jlongArray 
 }
 
 NATIVE(jint, chatOpen)
-(JNIEnv* env, jclass, jlong artifact, jbyteArray system, jint thinking, jlong checkpointBytes, jlongArray chat) {
+(JNIEnv* env, jclass, jlong artifact, jbyteArray system, jint thinking, jlong checkpointBytes, jbyteArray variables, jbyteArray tools,
+    jlongArray chat) {
   return guarded([&] {
     if (checkpointBytes < 0) return HYBRIDGE_INVALID_ARGUMENT;
-    const std::string told = system == nullptr ? std::string() : text(env, system);
-    const hybridge_chat_options options = {
-        told.c_str(), static_cast<hybridge_thinking>(thinking), static_cast<size_t>(checkpointBytes), nullptr, nullptr, 0, nullptr};
+    const auto given = [&](jbyteArray array) { return array == nullptr ? std::string() : text(env, array); };
+    const std::string told = given(system), more = given(variables), offered = given(tools);
+    hybridge_chat_options options{};
+    options.system = told.c_str();
+    options.thinking = static_cast<hybridge_thinking>(thinking);
+    options.checkpoint_bytes = static_cast<size_t>(checkpointBytes);
+    options.variables = variables == nullptr ? nullptr : more.c_str();
+    options.tools = tools == nullptr ? nullptr : offered.c_str();
     hybridge_chat opened = 0;
     const hybridge_status status = hybridge_chat_open(handle(artifact), &options, &opened);
     if (status == HYBRIDGE_OK) put(env, chat, {static_cast<int64_t>(opened)});
@@ -584,6 +619,17 @@ NATIVE(jint, chatSend)
   });
 }
 
+NATIVE(jint, chatGiveResults)
+(JNIEnv* env, jclass, jlong chat, jobjectArray results, jlongArray options, jdoubleArray sampling, jobjectArray stops, jobject taker,
+    jlongArray answered) {
+  return answer(env, options, sampling, stops, taker, answered, [&](auto... how) {
+    const std::vector<std::string> given = texts(env, results);
+    std::vector<hybridge_result> each;
+    for (const std::string& result : given) each.push_back({result.data(), result.size()});
+    return hybridge_chat_give_results(handle(chat), each.data(), each.size(), how...);
+  });
+}
+
 NATIVE(jint, chatRetry)
 (JNIEnv* env, jclass, jlong chat, jlongArray options, jdoubleArray sampling, jobjectArray stops, jobject taker, jlongArray answered) {
   return answer(
@@ -604,20 +650,23 @@ NATIVE(jint, chatLoad)(JNIEnv* env, jclass, jlong chat, jbyteArray path) {
   return guarded([&] { return hybridge_chat_load(handle(chat), text(env, path).c_str()); });
 }
 
-// words: role, content and reasoning of each message, one after the other, as many as there is room for; or null. counts: of the
-// messages, and of the tokens that still fit.
-NATIVE(jint, chatMessages)(JNIEnv* env, jclass, jlong chat, jobjectArray words, jlongArray counts) {
+// messages: gets an array of bytes for each, as many as there is room for: role, content and reasoning, then id, name and arguments of
+// its calls; or null. counts: of the messages, and of the tokens that still fit.
+NATIVE(jint, chatMessages)(JNIEnv* env, jclass, jlong chat, jobjectArray messages, jlongArray counts) {
   return guarded([&] {
-    std::vector<hybridge_message> found(words == nullptr ? 0 : static_cast<size_t>(env->GetArrayLength(words)) / 3);
+    std::vector<hybridge_message> found(messages == nullptr ? 0 : static_cast<size_t>(env->GetArrayLength(messages)));
     size_t count = 0;
     int64_t room = 0;
     const hybridge_status status = hybridge_chat_messages(handle(chat), found.data(), found.size(), &count, &room);
     if (status != HYBRIDGE_OK) return status;
-    for (size_t i = 0; i < std::min(count, found.size()); ++i) {
-      const auto place = static_cast<jsize>(3 * i);
-      put(env, words, found[i].role, std::char_traits<char>::length(found[i].role), place);
-      put(env, words, found[i].content, found[i].content_size, place + 1);
-      put(env, words, found[i].reasoning, found[i].reasoning_size, place + 2);
+    for (size_t i = 0; i < std::min(count, found.size()) && !env->ExceptionCheck(); ++i) {
+      const hybridge_message& each = found[i];
+      std::vector<std::string_view> said = {each.role, {each.content, each.content_size}, {each.reasoning, each.reasoning_size}};
+      add_calls(said, each.calls, each.call_count);
+      const jobjectArray message = words(env, said);
+      if (message == nullptr) return status;
+      env->SetObjectArrayElement(messages, static_cast<jsize>(i), message);
+      env->DeleteLocalRef(message);
     }
     put(env, counts, {static_cast<int64_t>(count), room});
     return status;

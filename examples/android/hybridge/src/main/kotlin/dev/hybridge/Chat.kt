@@ -17,12 +17,23 @@ public class Artifact(folder: File) : AutoCloseable {
      *
      * @param system what the model is told before the first message.
      * @param checkpointBytes most memory for states to go back to; 0 for 256 MB.
-     * @throws HybridgeException with [Status.INVALID_FILE] where the model has no chat template, and
-     * [Status.INVALID_ARGUMENT] for a system's message or a switch for thinking that it does not have; the message says why.
+     * @param variables more of them for the chat template, as a JSON object such as `{"reasoning_effort": "low"}`.
+     * @param tools that the model may call, a list in JSON as OpenAI's API has it; their results go to [Chat.giveResults].
+     * @throws HybridgeException with [Status.INVALID_FILE] where the model has no chat template, and [Status.INVALID_ARGUMENT] for a
+     * system's message, tools or a switch for thinking that it does not have; the message says why.
      */
-    public fun chat(system: String? = null, thinking: Thinking = Thinking.AS_USUAL, checkpointBytes: Long = 0): Chat {
+    public fun chat(
+        system: String? = null,
+        thinking: Thinking = Thinking.AS_USUAL,
+        checkpointBytes: Long = 0,
+        variables: String? = null,
+        tools: String? = null,
+    ): Chat {
         val chat = LongArray(1)
-        expectOk { Native.chatOpen(handle, system?.let { terminated("the system prompt", it) }, thinking.ordinal, checkpointBytes, chat) }
+        val told = system?.let { terminated("the system prompt", it) }
+        val more = variables?.let { terminated("the variables", it) }
+        val offered = tools?.let { terminated("the tools", it) }
+        expectOk { Native.chatOpen(handle, told, thinking.ordinal, checkpointBytes, more, offered, chat) }
         return Chat(chat[0])
     }
 
@@ -63,19 +74,26 @@ public enum class Thinking { AS_USUAL, ON, OFF }
 /** What ended an answer: the model, a stop string, the most tokens or a full context, or the caller. */
 public enum class Ending { BY_MODEL, BY_STOP, BY_LENGTH, BY_CALLER }
 
-/** A message of a chat; role: `system`, `user` or `assistant`. */
-public data class Message(val role: String, val content: String, val reasoning: String = "")
+/** A call of a tool; arguments: a JSON object. */
+public data class Call(val name: String, val arguments: String, val id: String = "")
 
-/** What a token adds to an answer, in whole characters: to what is said, or to the reasoning before it. */
-public data class Piece(val content: String, val reasoning: String)
+/** A message of a chat; role: `system`, `user`, `assistant` or `tool`. calls: of an answer, or the one whose result a tool's message is. */
+public data class Message(val role: String, val content: String, val reasoning: String = "", val calls: List<Call> = emptyList())
+
+/** What a token adds to an answer, in whole characters: to what is said, or to the reasoning before it; and calls that are complete. */
+public data class Piece(val content: String, val reasoning: String, val calls: List<Call> = emptyList())
 
 /** What an answer took: tokens that were read for it, and those that were known. */
 public data class Answer(val ending: Ending, val promptTokens: Int, val cachedTokens: Int, val generated: Generated)
 
 /** Takes what a token adds to an answer, in UTF-8; answers false to end it. For [Native]; [Chat] gives texts. */
 public fun interface OnPiece {
-    public fun take(content: ByteArray, reasoning: ByteArray): Boolean
+    /** calls: id, name and arguments of each. */
+    public fun take(content: ByteArray, reasoning: ByteArray, calls: Array<ByteArray>): Boolean
 }
+
+/** Returns calls of their ids, names and arguments. */
+private fun calls(words: List<String>): List<Call> = words.chunked(3).map { (id, name, arguments) -> Call(name, arguments, id) }
 
 /**
  * A conversation: words in, words out. Its state stays between turns; [undo] and [retry] read nothing again.
@@ -92,9 +110,12 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         get() = synchronized(turn) {
             val counts = LongArray(2)
             expectOk { Native.chatMessages(handle, null, counts) }
-            val words = arrayOfNulls<ByteArray>(3 * counts[0].toInt())
-            expectOk { Native.chatMessages(handle, words, counts) }
-            words.map { it!!.decodeToString() }.chunked(3).map { (role, content, reasoning) -> Message(role, content, reasoning) }
+            val found = arrayOfNulls<Array<ByteArray>>(counts[0].toInt())
+            expectOk { Native.chatMessages(handle, found, counts) }
+            found.map { message ->
+                val words = message!!.map { it.decodeToString() }
+                Message(words[0], words[1], words[2], calls(words.drop(3)))
+            }
         }
 
     /** Tokens that still fit. */
@@ -120,7 +141,21 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         Native.chatSend(handle, message.encodeToByteArray(), options, draws, ends, take, answered)
     }
 
-    /** Answers the last message again. */
+    /** Answers the results of the tools that the last answer called, one for each of its calls, in their order; see [send]. */
+    public fun giveResults(
+        results: List<String>,
+        maxNewTokens: Int = 512,
+        drafter: Drafter = Drafter.Auto,
+        sampling: Sampling = Sampling(),
+        stops: List<String> = emptyList(),
+        grammar: Grammar? = null,
+        onPiece: (Piece) -> Boolean,
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) { options, draws, ends, take, answered ->
+        val given = results.map { it.encodeToByteArray() }.toTypedArray()
+        Native.chatGiveResults(handle, given, options, draws, ends, take, answered)
+    }
+
+    /** Answers the last message, or the last results, again. */
     public fun retry(
         maxNewTokens: Int = 512,
         drafter: Drafter = Drafter.Auto,
@@ -132,7 +167,7 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         Native.chatRetry(handle, options, draws, ends, take, answered)
     }
 
-    /** Takes the last message and its answer back. */
+    /** Takes the last message and its answer back, with all calls and results between them. */
     public fun undo(): Unit = call { Native.chatUndo(handle) }
 
     /** Begins anew. */
@@ -170,7 +205,9 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         val (options, draws) = wishes(maxNewTokens, 0, drafter, sampling, grammar)
         val ends = stops.map { terminated("a stop string", it) }.toTypedArray()
         val answered = LongArray(8)
-        val take = OnPiece { content, reasoning -> onPiece(Piece(content.decodeToString(), reasoning.decodeToString())) }
+        val take = OnPiece { content, reasoning, words ->
+            onPiece(Piece(content.decodeToString(), reasoning.decodeToString(), calls(words.map { it.decodeToString() })))
+        }
         call { ask(options, draws, ends, take, answered) }
         return Answer(Ending.entries[answered[0].toInt()], answered[1].toInt(), answered[2].toInt(), generated(answered, 3))
     }

@@ -39,14 +39,26 @@ public fun Chat.flow(
     stops: List<String> = emptyList(),
     grammar: Grammar? = null,
     pictures: List<Picture> = emptyList(),
-): Flow<Piece> = callbackFlow {
+): Flow<Piece> = pieces { send(message, maxNewTokens, drafter, sampling, stops, grammar, pictures, it) }
+
+/** The pieces of [Chat.giveResults], likewise. */
+public fun Chat.resultsFlow(
+    results: List<String>,
+    maxNewTokens: Int = 512,
+    drafter: Drafter = Drafter.Auto,
+    sampling: Sampling = Sampling(),
+    stops: List<String> = emptyList(),
+    grammar: Grammar? = null,
+): Flow<Piece> = pieces { giveResults(results, maxNewTokens, drafter, sampling, stops, grammar, it) }
+
+private fun Chat.pieces(answer: Chat.((Piece) -> Boolean) -> Answer): Flow<Piece> = callbackFlow {
     launch(Dispatchers.IO) {
         try {
-            send(message, maxNewTokens, drafter, sampling, stops, grammar, pictures) { trySendBlocking(it).isSuccess }
+            answer { trySendBlocking(it).isSuccess }
             close()
         } catch (failure: HybridgeException) {
             close(if (failure.status == Status.CANCELLED) CancellationException(failure.message, failure) else failure)
         }
     }
-    awaitClose { this@flow.cancel() }
+    awaitClose { this@pieces.cancel() }
 }

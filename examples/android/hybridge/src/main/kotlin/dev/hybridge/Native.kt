@@ -108,7 +108,15 @@ internal object Native {
 
     @JvmStatic external fun artifactTokenizer(artifact: Long, tokenizer: LongArray): Int
 
-    @JvmStatic external fun chatOpen(artifact: Long, system: ByteArray?, thinking: Int, checkpointBytes: Long, chat: LongArray): Int
+    @JvmStatic external fun chatOpen(
+        artifact: Long,
+        system: ByteArray?,
+        thinking: Int,
+        checkpointBytes: Long,
+        variables: ByteArray?,
+        tools: ByteArray?,
+        chat: LongArray,
+    ): Int
 
     @JvmStatic external fun chatClose(chat: Long): Int
 
@@ -117,6 +125,16 @@ internal object Native {
     @JvmStatic external fun chatSend(
         chat: Long,
         message: ByteArray,
+        options: LongArray,
+        sampling: DoubleArray,
+        stops: Array<ByteArray>,
+        onPiece: OnPiece?,
+        answered: LongArray,
+    ): Int
+
+    @JvmStatic external fun chatGiveResults(
+        chat: Long,
+        results: Array<ByteArray>,
         options: LongArray,
         sampling: DoubleArray,
         stops: Array<ByteArray>,
@@ -143,7 +161,7 @@ internal object Native {
 
     @JvmStatic external fun chatLoad(chat: Long, path: ByteArray): Int
 
-    @JvmStatic external fun chatMessages(chat: Long, words: Array<ByteArray?>?, counts: LongArray): Int
+    @JvmStatic external fun chatMessages(chat: Long, messages: Array<Array<ByteArray>?>?, counts: LongArray): Int
 }
 
 /** Calls [body] and throws where it does not answer with [Status.OK]. */
