@@ -44,6 +44,10 @@ std::optional<Number> read_number(const std::string& text) {
 
 }  // namespace
 
+void Arguments::option(std::string name, std::string value, std::string help, Take take) {
+  options_.push_back({std::move(name), std::move(value), std::move(help), std::move(take)});
+}
+
 void Arguments::word(std::string name, std::string help, std::string& target) {
   words_.push_back({std::move(name), "", std::move(help), [&target](const std::string& text) { target = text; }});
 }

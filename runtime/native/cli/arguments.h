@@ -20,6 +20,9 @@ class Arguments {
 
   Arguments(std::string command, std::string summary) : command_(std::move(command)), summary_(std::move(summary)) {}
 
+  // An option with a value, which `take` gets each time that it is given.
+  void option(std::string name, std::string value, std::string help, Take take);
+
   // An argument without a name, which must be given.
   void word(std::string name, std::string help, std::string& target);
 

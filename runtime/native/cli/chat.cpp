@@ -1,5 +1,6 @@
 // hybridge-cli chat: talks with a model, one line a message, with commands that begin with a slash.
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "arguments.h"
+#include "chat_options.h"
 #include "commands.h"
 #include "failure.h"
 #include "output.h"
@@ -29,6 +31,7 @@ constexpr int INTERRUPTED = 130;
 constexpr char HELP[] =
     "/undo         take the last message and its answer back\n"
     "/retry        another answer to the last message\n"
+    "/result TEXT  what a tool that the answer calls has found; one for each call\n"
     "/image FILE   a picture before the next message\n"
     "/save FILE    keep the conversation and the model's state\n"
     "/load FILE    go on with a saved one\n"
@@ -140,6 +143,8 @@ class Terminal {
         std::fputs("with --temperature 0 the answer stays the same; 0.7 would make others\n", stderr);
       }
       answer([&](auto... rest) { return hybridge_chat_retry(chat_, rest...); });
+    } else if (name == "/result") {
+      give_result(argument);
     } else if (name == "/image") {
       add_picture(file_name(argument, name));
     } else if (name == "/save") {
@@ -162,6 +167,20 @@ class Terminal {
     }
   }
 
+  // The answer comes with the last result that the calls wait for.
+  void give_result(const std::string& text) {
+    const size_t wanted = open_calls();
+    if (wanted == 0) throw Misuse("the last answer calls no tool, so there is nothing to answer with /result.");
+    results_.push_back(text);
+    if (results_.size() < wanted) {
+      std::fprintf(stderr, "%zu more results\n", wanted - results_.size());
+      return;
+    }
+    std::vector<hybridge_result> given;
+    for (const std::string& each : results_) given.push_back({each.data(), each.size()});
+    answer([&](auto... rest) { return hybridge_chat_give_results(chat_, given.data(), given.size(), rest...); });
+  }
+
   void add_picture(const std::string& path) {
     pictures_.push_back(model_.picture(path));
     size_t tokens = 0;
@@ -181,6 +200,7 @@ class Terminal {
   // Writes an answer as it comes; returns whether it has begun. Ctrl-C stops it; its text so far stays.
   template <typename Ask>
   bool answer(Ask&& ask) {
+    results_.clear();
     ShownAnswer shown;
     hybridge_answer done = {};
     hybridge_status status;
@@ -197,6 +217,7 @@ class Terminal {
     last_ = done;
     if (done.ending == HYBRIDGE_ENDED_BY_CALLER) std::fputs("(stopped)\n", stderr);
     if (prints_stats_) print_stats(done.prompt_tokens, done.generated);
+    if (const size_t calls = open_calls(); calls > 0) std::fprintf(stderr, "/result TEXT answers a call; %zu wait\n", calls);
     if (room() == 0) {
       std::fputs("The context is full: /undo, /reset, or export with a larger --max-seq-len.\n", stderr);
     }
@@ -211,19 +232,30 @@ class Terminal {
     return room;
   }
 
-  size_t exchanges() {
+  std::vector<hybridge_message> messages() {
     size_t count = 0;
     check(hybridge_chat_messages(chat_, nullptr, 0, &count, nullptr), "the conversation cannot be read");
     std::vector<hybridge_message> messages(count);
     check(hybridge_chat_messages(chat_, messages.data(), count, &count, nullptr), "the conversation cannot be read");
-    size_t users = 0;
-    for (const hybridge_message& each : messages) users += std::string_view(each.role) == "user";
-    return users;
+    return messages;
+  }
+
+  size_t exchanges() {
+    const auto is_users = [](const hybridge_message& each) { return std::string_view(each.role) == "user"; };
+    const auto all = messages();
+    return static_cast<size_t>(std::ranges::count_if(all, is_users));
+  }
+
+  // Returns the number of calls of the last answer, which wait for results.
+  size_t open_calls() {
+    const auto all = messages();
+    return all.empty() || std::string_view(all.back().role) != "assistant" ? 0 : all.back().call_count;
   }
 
   const TextModel& model_;
   hybridge_chat chat_;
   std::vector<PictureHandle> pictures_;  // before the next message
+  std::vector<std::string> results_;     // of some of the calls that wait
   TextOptions options_;
   hybridge_sampling sampling_;
   hybridge_generation generation_ = {};
@@ -237,34 +269,28 @@ class Terminal {
 
 void chat(Words words) {
   std::string artifact;
-  std::optional<std::string> system, saved;
+  std::optional<std::string> saved;
+  ChatOptions chat_options;
   TextOptions text_options;
   text_options.max_new_tokens = 512;
   ModelOptions model_options;
-  bool thinks = false, thinks_not = false, stats = false;
+  bool stats = false;
   size_t bytes = 0;
   Arguments arguments("chat", "Talk with a model: one line is one message; /help lists the commands. Answers go to stdout.");
   arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
-  arguments.text("--system", "TEXT", "What the model is told before the conversation.", system);
-  arguments.flag("--thinking", "Switch thinking on, where the chat template can; else as it does by itself.", thinks);
-  arguments.flag("--no-thinking", "Switch it off.", thinks_not);
+  chat_options.declare(arguments);
   arguments.text("--load", "FILE", "Go on with a saved conversation.", saved);
   text_options.declare(arguments);
   model_options.declare(arguments);
   arguments.whole("--cache-bytes", "Memory for states to go back to; 256 MB if left out.", bytes, 1, MOST_BYTES);
   arguments.flag("--stats", "Say on stderr what each answer took.", stats);
   if (!arguments.read(words)) return;
-  if (thinks && thinks_not) throw Misuse("--thinking and --no-thinking exclude each other; give one of them.");
+  chat_options.check();
 
   const ArtifactFolder folder(artifact);
-  const TemplateHandle chat_template = open_templates_of_chat(folder);
   Interrupts::begin();
   const TextModel model(folder, model_options);
-  const hybridge_thinking thinking =
-      thinks ? HYBRIDGE_THINKING_ON : thinks_not ? HYBRIDGE_THINKING_OFF : HYBRIDGE_THINKING_AS_USUAL;
-  const hybridge_chat_options options = {system ? system->c_str() : nullptr, thinking, bytes, nullptr, nullptr, 0, nullptr};
-  ChatHandle chat;
-  check(hybridge_chat_over(model.session(), model.tokenizer(), chat_template, &options, chat.out()), "the chat cannot begin");
+  const ChatHandle chat = chat_options.open(folder, model, bytes);
   Terminal terminal(model, chat, text_options, stats);
   if (saved) terminal.load(*saved);
   terminal.loop();

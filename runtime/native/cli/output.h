@@ -40,6 +40,21 @@ inline void print_rows(std::FILE* to, const std::vector<Row>& rows) {
   for (const auto& [name, value] : rows) std::fprintf(to, "%-22s %s\n", printable(name).c_str(), printable(value).c_str());
 }
 
+// Returns a text as JSON.
+inline std::string quoted(std::string_view text) {
+  std::string made = "\"";
+  for (const char each : text) {
+    if (each == '"' || each == '\\') {
+      made += {'\\', each};
+    } else if (static_cast<unsigned char>(each) < 0x20) {
+      made += formatted("\\u%04x", each);
+    } else {
+      made += each;
+    }
+  }
+  return made + "\"";
+}
+
 // A JSON object, written as it grows.
 class JsonObject {
  public:
@@ -49,27 +64,14 @@ class JsonObject {
   void add(std::string_view name, double number) { put(name, formatted("%.9g", number)); }
   void add(std::string_view name, bool truth) { put(name, truth ? "true" : "false"); }
 
-  std::string text() const { return "{" + entries_ + "\n}\n"; }
-
- private:
-  static std::string quoted(std::string_view text) {
-    std::string made = "\"";
-    for (const char each : text) {
-      if (each == '"' || each == '\\') {
-        made += {'\\', each};
-      } else if (static_cast<unsigned char>(each) < 0x20) {
-        made += formatted("\\u%04x", each);
-      } else {
-        made += each;
-      }
-    }
-    return made + "\"";
-  }
-
+  // value: JSON.
   void put(std::string_view name, const std::string& value) {
     entries_ += (entries_.empty() ? "\n  " : ",\n  ") + quoted(name) + ": " + value;
   }
 
+  std::string text() const { return "{" + entries_ + "\n}\n"; }
+
+ private:
   std::string entries_;
 };
 

@@ -1,14 +1,16 @@
-// hybridge-cli run: continues a text, and shows it as it comes.
+// hybridge-cli run: continues a text, or answers a message, and shows it as it comes.
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "../text/unicode.h"
+#include "chat_options.h"
 #include "commands.h"
 #include "failure.h"
 #include "output.h"
@@ -55,14 +57,22 @@ std::string read_prompt(const std::optional<std::string>& prompt, const std::opt
   return read_text(opened.get(), *file);
 }
 
-// An answer for --json, which is shown once it is whole.
+std::string openai_call(const hybridge_call& call) {
+  return "{\"id\": " + quoted(call.id) + ", \"type\": \"function\", \"function\": {\"name\": " +
+         quoted({call.name, call.name_size}) + ", \"arguments\": " + quoted({call.arguments, call.arguments_size}) + "}}";
+}
+
+// An answer for --json, which is shown once it is whole. calls: as OpenAI's API has them, with commas between.
 struct WholeAnswer {
-  std::string content = {}, reasoning = {};
+  std::string content = {}, reasoning = {}, calls = {};
 
   static int add(const hybridge_piece* piece, void* answer) {
     WholeAnswer& whole = *static_cast<WholeAnswer*>(answer);
     whole.content.append(piece->content, piece->content_size);
     whole.reasoning.append(piece->reasoning, piece->reasoning_size);
+    for (const hybridge_call& each : std::span(piece->calls, piece->call_count)) {
+      whole.calls += (whole.calls.empty() ? "" : ", ") + openai_call(each);
+    }
     return 1;
   }
 };
@@ -73,6 +83,7 @@ void print_json(const std::string& prompt, const WholeAnswer& answer, const Gene
   shown.add("prompt", prompt);
   shown.add("text", answer.content);
   if (!answer.reasoning.empty()) shown.add("reasoning_content", answer.reasoning);
+  if (!answer.calls.empty()) shown.put("tool_calls", "[" + answer.calls + "]");
   shown.add("finish_reason", done.ended ? "stop" : "length");
   shown.add("prompt_tokens", done.prompt_tokens);
   shown.add("new_tokens", counts.tokens);
@@ -97,30 +108,36 @@ void run(Words words) {
   std::string artifact;
   std::optional<std::string> prompt, prompt_file;
   std::vector<std::string> images;
+  ChatOptions chat_options;
   TextOptions text_options;
   ModelOptions model_options;
-  bool stats = false, json = false;
+  bool chat = false, stats = false, json = false;
   Arguments arguments(
       "run", "Continue a text by speculative decoding; greedy output is the same with every drafter and without."
   );
   arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
   arguments.text("--prompt", "TEXT", "Text to continue; - reads it from stdin.", prompt);
   arguments.text("--prompt-file", "FILE", "A file with the text; - is stdin.", prompt_file);
+  arguments.flag(
+      "--chat", "The text is a message: the chat template goes around it. So it does with the next five options.", chat
+  );
   arguments.texts(
       "--image", "FILE", "A picture before the message, for a model that takes some; may be given several times.", images
   );
+  chat_options.declare(arguments);
   text_options.declare(arguments);
   model_options.declare(arguments);
   arguments.flag("--stats", "Say on stderr what was accepted and how fast it was.", stats);
   arguments.flag("--json", "Print the result as JSON on stdout.", json);
   if (!arguments.read(words)) return;
+  chat_options.check();
 
   const std::string text = read_prompt(prompt, prompt_file);
   const ArtifactFolder folder(artifact);
   TextModel model(folder, model_options);
   GeneratedText done;
   WholeAnswer whole;
-  if (images.empty()) {
+  if (!chat && images.empty() && !chat_options.are_given()) {
     bool started = false;
     const auto show = [&](std::string_view piece) {
       if (json) {
@@ -133,12 +150,12 @@ void run(Words words) {
     };
     done = model.generate(model.encode(text), text_options, show);
     if (!json) write_out("\n");
-  } else if (json) {
-    done = model.answer(folder, text, images, text_options, &WholeAnswer::add, &whole);
   } else {
+    const ChatHandle opened = chat_options.open(folder, model);
     ShownAnswer shown;
-    done = model.answer(folder, text, images, text_options, &ShownAnswer::show, &shown);
-    shown.end();
+    if (json) done = model.answer(opened, text, images, text_options, &WholeAnswer::add, &whole);
+    else done = model.answer(opened, text, images, text_options, &ShownAnswer::show, &shown);
+    if (!json) shown.end();
   }
   if (json) print_json(text, whole, done);
   else if (stats) print_stats(done.prompt_tokens, done.counts);

@@ -3,6 +3,8 @@
 #define HYBRIDGE_NATIVE_CLI_SHOWN_ANSWER_H
 
 #include <cstdio>
+#include <span>
+#include <string>
 
 #include <unistd.h>
 
@@ -12,7 +14,7 @@
 
 namespace hybridge::cli {
 
-// Shows an answer's pieces: reasoning dim and on stderr, so that only answers go to stdout.
+// Shows an answer's pieces: reasoning and calls of tools dim and on stderr, so that only answers go to stdout.
 class ShownAnswer {
  public:
   static int show(const hybridge_piece* piece, void* shown) {
@@ -36,16 +38,21 @@ class ShownAnswer {
       end_reasoning();
       write_out({piece.content, piece.content_size});
     }
+    for (const hybridge_call& each : std::span(piece.calls, piece.call_count)) {
+      const std::string name(each.name, each.name_size), arguments(each.arguments, each.arguments_size);
+      std::fprintf(stderr, "%s[%s %s]\n%s", dim(), printable(name).c_str(), printable(arguments).c_str(), bright());
+    }
   }
 
   void end_reasoning() {
     if (!reasons_) return;
-    std::fprintf(stderr, "%s\n\n", is_terminal() ? "\x1b[22m" : "");
+    std::fprintf(stderr, "%s\n\n", bright());
     reasons_ = false;
   }
 
   static bool is_terminal() { return ::isatty(2) == 1; }
   static const char* dim() { return is_terminal() ? "\x1b[2m" : ""; }
+  static const char* bright() { return is_terminal() ? "\x1b[22m" : ""; }
 
   bool reasons_ = false;
 };

@@ -354,9 +354,9 @@ GeneratedText TextModel::generate(
 }
 
 GeneratedText TextModel::answer(
-    const ArtifactFolder& folder, const std::string& message, const std::vector<std::string>& pictures,
-    const TextOptions& options, hybridge_on_piece show, void* shown
-) {
+    hybridge_chat chat, const std::string& message, const std::vector<std::string>& pictures, const TextOptions& options,
+    hybridge_on_piece show, void* shown
+) const {
   const hybridge_sampling sampling = options.sampling();
   const GrammarHandle grammar = this->grammar(options);
   hybridge_generation generation = this->generation(options, sampling);
@@ -366,9 +366,6 @@ GeneratedText TextModel::answer(
   const std::vector<hybridge_picture> handles(opened.begin(), opened.end());
   std::vector<const char*> stops;
   for (const std::string& each : options.stop) stops.push_back(each.c_str());
-  const TemplateHandle chat_template = open_templates_of_chat(folder);
-  ChatHandle chat;
-  check(hybridge_chat_over(session_, tokenizer_, chat_template, nullptr, chat.out()), "the chat cannot begin");
   check(hybridge_chat_show(chat, handles.data(), handles.size()), "the pictures cannot be shown");
   hybridge_answer answer = {};
   const auto status =

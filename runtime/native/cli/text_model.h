@@ -114,12 +114,12 @@ class TextModel {
       const std::vector<int64_t>& prompt, const TextOptions& options, const std::function<void(std::string_view piece)>& show
   );
 
-  // Answers a message behind pictures, by the artifact's chat format, and calls `show` as hybridge_chat_send does. The session's
-  // text is the conversation afterwards. Throws Failure.
+  // Answers the first message of a chat over the session, with pictures before it, and calls `show` as hybridge_chat_send does.
+  // Throws Failure.
   GeneratedText answer(
-      const ArtifactFolder& folder, const std::string& message, const std::vector<std::string>& pictures,
-      const TextOptions& options, hybridge_on_piece show, void* shown
-  );
+      hybridge_chat chat, const std::string& message, const std::vector<std::string>& pictures, const TextOptions& options,
+      hybridge_on_piece show, void* shown
+  ) const;
 
  private:
   void choose_drafter(const ArtifactFolder& folder, const ModelOptions& options);

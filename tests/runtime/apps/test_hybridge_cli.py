@@ -222,6 +222,61 @@ def test_a_chat_gives_the_answers_of_hybridge_chat() -> None:
     assert b"Error: there is no command /walk; /help lists them." in mine.stderr
 
 
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+TOOLS = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function|tojson }}"
+    "</tool_call>{% endfor %}{% endfor %}{{ '' if not tools else tools[0].function.name }}{{ tone }}<assistant>"
+)
+CALL = r'<tool_call>\{"name": "weather", "arguments": \{"city": "Oslo"\}\}</tool_call>'
+"""The pattern of a call."""
+
+
+@pytest.fixture(scope="module")
+def tools_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo with a template that knows tools, and a variable of its own."""
+    folder = tmp_path_factory.mktemp("tools") / "demo"
+    shutil.copytree(demo_folder() / "hybridge-demo", folder)
+    (folder / "chat_template.jinja").write_text(TOOLS, encoding="utf-8")
+    entry = file_entry(folder / "chat_template.jinja")
+    forge(folder, lambda content: content["files"]["chat_template.jinja"].update(sha256=entry.sha256, size=entry.size))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--chat",),
+        ("--system", "Be brief: <|endoftext|>"),
+        ("--template-arg", "tone=loud", "--stop", "e"),
+        ("--template-arg", f"tools={json.dumps([WEATHER])}", "--regex", CALL + "[a-z]{5}", "--json"),
+    ],
+    ids=str,
+)
+def test_it_answers_messages_as_hybridge_run_does(cli: Run, tools_artifact: Path, options: tuple[str, ...]) -> None:
+    words = ["run", tools_artifact, "--prompt", "how to read a file", "--max-new-tokens", 90, *options]
+    mine, theirs = output(*words), cli(*words).raw
+    if "--json" not in options:
+        assert mine == theirs
+        return
+    said, wanted = json.loads(mine), json.loads(theirs)
+    assert said["text"] == wanted["text"]
+    calls = [[call["function"] for call in each["tool_calls"]] for each in (said, wanted)]
+    assert calls[0] == calls[1] == [{"name": "weather", "arguments": '{"city": "Oslo"}'}]
+
+
+def test_a_chat_takes_the_results_of_tools(tools_artifact: Path) -> None:
+    """A grammar makes the model call a tool twice in each answer."""
+    options = ("--template-arg", f"tools={json.dumps([WEATHER])}", "--regex", f"(ab)?{2 * CALL}")
+    lines = b"/result no\nHow is it?\n/result rain\n/result sun\n/undo\n/result x\n"
+    done = start("chat", tools_artifact, *options, given=lines)
+    said = done.stderr.decode()
+    assert said.count('[weather {"city": "Oslo"}]') == 4
+    assert said.count("/result TEXT answers a call; 2 wait") == 2
+    assert "1 more results" in said
+    assert said.count("calls no tool") == 2
+    assert "0 exchanges left" in said
+
+
 def test_a_chat_is_saved_and_gone_on_with(tmp_path: Path) -> None:
     words = ("chat", demo_folder() / "hybridge-demo", "--max-new-tokens", 40, "--temperature", 0.7, "--seed", 5)
     kept, first = tmp_path / "talk", b"how to read a file\n"
@@ -274,7 +329,7 @@ def test_an_artifact_without_a_chat_template_says_why(kernels_artifact: Path) ->
     assert "there is no chat template, so the model was not made to chat" in said
     assert "exclude each other" in error(2, "chat", kernels_artifact, "--thinking", "--no-thinking")
     demo = demo_folder() / "hybridge-demo"
-    assert "the chat cannot begin" in error(1, "chat", demo, "--no-thinking")
+    assert "the chat cannot begin" in error(2, "chat", demo, "--no-thinking")
     assert "a stop string is empty" in error(2, "chat", demo, "--stop=")
 
 
@@ -296,6 +351,10 @@ REFUSED: tuple[tuple[int, str, str], ...] = (
     (2, "run OUT --prompt x --stop=", "a stop string is empty"),
     (2, "run OUT --prompt x --drafter --no-speculation", "exclude each other"),
     (2, "run OUT --prompt=", "the prompt is empty"),
+    (2, "run OUT --prompt x --thinking --no-thinking", "exclude each other"),
+    (2, "chat OUT --template-arg tools", "takes a name, an equals sign and a value"),
+    (2, "chat OUT --template-arg 1a=2", "takes a name, an equals sign and a value"),
+    (2, "chat OUT --template-arg a=1 --template-arg a=2", "a is given twice"),
     (2, "run OUT --prompt-file /nowhere", "/nowhere cannot be read"),
     (1, "run OUT --prompt x --drafter", "has no drafter of its own"),
     (1, "run OUT --prompt x --draft /nowhere", "/nowhere is not a folder"),
