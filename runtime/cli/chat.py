@@ -16,7 +16,7 @@ import typer
 from rich.markup import escape
 
 from hybridge.cache.errors import HybridgeError, PictureError, UsageError
-from hybridge.runtime.cli.console import ShownReasoning, err, print_json, stats_table
+from hybridge.runtime.cli.console import ShownReasoning, err, print_json, show_calls, stats_table
 from hybridge.runtime.cli.options import (
     ArtifactArgument,
     CacheOptions,
@@ -48,6 +48,7 @@ PROMPT = "> "
 MOST_LINES = 1000
 HELP = """/undo         take the last message and its answer back
 /retry        another answer to the last message
+/result TEXT  what a tool that the answer calls has found; one for each call
 /image FILE   a picture before the next message
 /save FILE    keep the conversation and the model's state
 /load FILE    go on with a saved one
@@ -101,12 +102,14 @@ class Terminal:
     """Reads messages and commands, and shows answers.
 
     picture: reads a picture's file, for a model that takes some; pictures: those before the next message.
+    results: of some of the calls that wait.
     """
 
     conversation: Conversation
     json: bool
     picture: Callable[[Path], Picture] | None = None
     pictures: list[Picture] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
     stats: GenerationStats | None = None
     ended: bool = False
     reasoning: ShownReasoning = field(default_factory=ShownReasoning)
@@ -132,7 +135,7 @@ class Terminal:
         name, _, argument = line.partition(" ")
         commands: dict[str, Callable[[str], None]] = {
             "/undo": self._undo, "/retry": self._retry, "/save": self._save, "/load": self._load, "/reset": self._reset,
-            "/image": self._image, "/stats": self._stats, "/help": self._help, "/exit": self._exit,
+            "/image": self._image, "/result": self._result, "/stats": self._stats, "/help": self._help, "/exit": self._exit,
         }  # fmt: skip
         if name not in commands:
             raise UsageError(f"there is no command {name}; /help lists them. A message cannot begin with a slash.")
@@ -147,7 +150,7 @@ class Terminal:
         """Write an answer as it comes. Ctrl-C stops it; return whether it has begun, so that its text so far stays."""
         from hybridge.runtime.core.statistics import GenerationStats
 
-        self.stats = GenerationStats()
+        self.stats, self.results = GenerationStats(), []
         try:
             ask(self._show, self.stats)
         except KeyboardInterrupt:
@@ -171,8 +174,9 @@ class Terminal:
             print_json({**answer, "stats": self.stats.to_dict()})
         else:
             self._write("\n")
-            for call in answer.get("tool_calls", ()):
-                err.print(f"[dim]calls {escape(str(call['function']))}[/]", soft_wrap=True)
+            show_calls(answer.get("tool_calls", ()))
+        if calls := self.conversation.open_calls:
+            err.print(f"[dim]/result TEXT answers a call; {len(calls)} wait[/]")
         if self.conversation.read_again:
             err.print(f"[dim]{self.conversation.read_again} tokens were read again: no checkpoint was left to go back to[/]")
         if self.conversation.session.room == 0:
@@ -192,6 +196,18 @@ class Terminal:
         if self.conversation.settings.sampling.temperature == 0:
             err.print("[dim]with --temperature 0 the answer stays the same; 0.7 would make others[/]")
         self._answer(self.conversation.retry)
+
+    def _result(self, argument: str) -> None:
+        """Keep a result; the answer comes with the last one that the calls wait for."""
+        wanted = len(self.conversation.open_calls)
+        if not wanted:
+            raise UsageError("the last answer calls no tool, so there is nothing to answer with /result.")
+        self.results.append(argument)
+        if len(self.results) < wanted:
+            err.print(f"[dim]{wanted - len(self.results)} more results[/]")
+            return
+        results = self.results
+        self._answer(lambda show, stats: self.conversation.give_results(results, show, stats))
 
     def _image(self, argument: str) -> None:
         if self.picture is None:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -96,6 +96,14 @@ class ShownReasoning:
         if self._open:
             err.print("\n")
         self._open = False
+
+
+def show_calls(calls: Iterable[Mapping[str, Any]]) -> None:
+    """Show calls of tools, as messages have them, dim and on stderr."""
+    for call in calls:
+        arguments = call["function"]["arguments"]
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        err.print(escape(f"[{call['function']['name']} {written}]"), style="dim", highlight=False, soft_wrap=True)
 
 
 # Statistics of a generation

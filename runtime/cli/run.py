@@ -20,6 +20,7 @@ from hybridge.runtime.cli.console import (
     check_writable_file,
     err,
     print_json,
+    show_calls,
     speed_up,
     stats_rows,
     stats_table,
@@ -101,11 +102,11 @@ def run(
     model = open_text_model(artifact, threads=threads, **vars(drafter))
     constrain = generation.constrain(model)
     if chat or system or image or variables or template.thinking is not None:
-        from hybridge.runtime.text.chat_template import load_template, reasoning_parser
+        from hybridge.runtime.text.chat_template import answer_splitter, load_template
 
         pictures = [model.pictures.read(path) for path in image or ()]
         chat_template = load_template(model.artifact, variables, template.thinking)
-        splitter = reasoning_parser(model.artifact, model.tokenizer)
+        splitter = answer_splitter(model.artifact, model.tokenizer, variables.get("tools") or ())
         asked = as_message(model.tokenizer, text, system_prompt(system), chat_template, pictures, splitter)
     else:
         asked = as_text(model.tokenizer, text)
@@ -167,6 +168,7 @@ def _generate(
     finally:
         if new and not silent:
             _write("\n")
+            show_calls(answer.message().get("tool_calls", ()))
     return answer, new
 
 

@@ -204,8 +204,7 @@ class Chat(OpenChat):
     ) -> AnswerStruct:
         """Answer the results of the tools that the last answer called, in the order of its calls. Raises like ``send``."""
         texts = list(map(utf8, results))
-        given = (ResultStruct * len(texts))(*(ResultStruct(address(each), len(each)) for each in texts))
-        return self._answer("chat_give_results", (given, len(given)), show, options, stop, AnswerStruct())
+        return self._answer("chat_give_results", result_words(texts), show, options, stop, AnswerStruct())
 
     def retry(self, show: OnWords, options: GenerationStruct | None = None, stop: Sequence[str] = ()) -> AnswerStruct:
         """Answer the last message again."""
@@ -217,6 +216,11 @@ def chat_over(session: Session, tokenizer: Tokenizer, chat_template: JinjaTempla
     handle = Handle()
     run("chat_over", session.handle, tokenizer.handle, chat_template.handle, byref(options), byref(handle))
     return handle
+
+
+def result_words(texts: Sequence[bytes]) -> tuple[object, int]:
+    """Return results of tools for the core, and their number; ``texts`` must live as long."""
+    return (ResultStruct * len(texts))(*(ResultStruct(address(each), len(each)) for each in texts)), len(texts)
 
 
 def message_of(given: MessageStruct) -> dict[str, Any]:

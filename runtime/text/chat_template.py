@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybridge.cache.errors import UsageError
@@ -90,12 +90,12 @@ def answer_format_of(artifact: Artifact, tokenizer: Tokenizer) -> AnswerFormat |
     return AnswerFormat.find(JinjaTemplate(artifact.folder), tokenizer)
 
 
-def reasoning_parser(artifact: Artifact, tokenizer: Tokenizer) -> AnswerSplitter:
-    """Return a splitter that separates reasoning from content; unknown formats yield content only."""
+def answer_splitter(artifact: Artifact, tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> AnswerSplitter:
+    """Return a splitter of answers, with calls of ``tools`` apart; unknown formats yield content only."""
     form = answer_format_of(artifact, tokenizer)
     if form is None:
         return unsplit(tokenizer)
-    return AnswerSplitter(decoder_of(form, tokenizer), lambda prompt: form.answer(prompt, ()), form.looked_for)
+    return AnswerSplitter(decoder_of(form, tokenizer), lambda prompt: form.answer(prompt, tools), form.looked_for)
 
 
 def _message(message: Message) -> Message:

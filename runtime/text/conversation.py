@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridge.runtime.core.chat import OnWords, OpenChat, chat_options, chat_over, message_content, utf8
+from hybridge.runtime.core.chat import OnWords, OpenChat, chat_options, chat_over, message_content, result_words, utf8
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.generation import Callbacks, Constraint, GenerationArguments, add_counts
 from hybridge.runtime.core.interface import AnswerStruct
@@ -75,6 +75,23 @@ class Conversation(OpenChat):
         data = utf8(text)
         asked = {"role": "user", "content": message_content(data.decode(errors="replace"), len(pictures))}
         return self._ask("chat_send", (data, len(data)), [asked], show, stats)
+
+    def give_results(self, results: Sequence[str], show: OnWords | None = None, stats: GenerationStats | None = None) -> str:
+        """Answer the results of the tools that the last answer called, in the order of its calls; see ``say``.
+
+        Raises UsageError if it called none, or for another number of results.
+        """
+        asked: list[Message] = [
+            {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": result}
+            for call, result in zip(self.open_calls, results, strict=False)
+        ]
+        texts = list(map(utf8, results))
+        return self._ask("chat_give_results", result_words(texts), asked, show, stats)
+
+    @property
+    def open_calls(self) -> list[Message]:
+        """Return the calls of tools that wait for results: those of the last answer."""
+        return [call for message in self.messages[-1:] for call in message.get("tool_calls", ())]
 
     def retry(self, show: OnWords | None = None, stats: GenerationStats | None = None) -> str:
         """Answer the last message again, as ``say`` does. Raises UsageError without one."""

@@ -28,7 +28,7 @@ std::string value_of(const std::string& text) {
 }  // namespace
 
 void ChatOptions::declare(Arguments& arguments) {
-  arguments.text("--system", "TEXT", "What the model is told before the conversation.", system);
+  arguments.texts("--system", "TEXT", "What the model is told before the conversation; may be given several times.", system);
   const auto take = [this](const std::string& given) {
     const size_t equals = given.find('=');
     const std::string name = given.substr(0, equals);
@@ -59,10 +59,12 @@ ChatHandle ChatOptions::open(const ArtifactFolder& folder, const TextModel& mode
     if (name != "tools") others.put(name, value);
   }
   const std::string more = others.text();
+  std::string told;  // one message: many chat templates refuse or drop a second
+  for (const std::string& each : system) told += (told.empty() ? "" : "\n\n") + each;
 
   const TemplateHandle chat_template = open_templates_of_chat(folder);
   hybridge_chat_options options = {};
-  options.system = system ? system->c_str() : nullptr;
+  options.system = told.c_str();
   options.thinking = thinks ? HYBRIDGE_THINKING_ON : thinks_not ? HYBRIDGE_THINKING_OFF : HYBRIDGE_THINKING_AS_USUAL;
   options.checkpoint_bytes = checkpoint_bytes;
   options.variables = more.c_str();

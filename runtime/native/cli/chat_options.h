@@ -3,8 +3,8 @@
 #define HYBRIDGE_NATIVE_CLI_CHAT_OPTIONS_H
 
 #include <map>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "arguments.h"
 #include "text_model.h"
@@ -12,7 +12,7 @@
 namespace hybridge::cli {
 
 struct ChatOptions {
-  std::optional<std::string> system;
+  std::vector<std::string> system;                // parts of one message
   std::map<std::string, std::string> variables;  // of the template by name, each as JSON
   bool thinks = false, thinks_not = false;
 
@@ -20,7 +20,7 @@ struct ChatOptions {
 
   // Throws Misuse for options that exclude each other.
   void check() const;
-  bool are_given() const { return system || !variables.empty() || thinks || thinks_not; }
+  bool are_given() const { return !system.empty() || !variables.empty() || thinks || thinks_not; }
 
   // Begins a chat over the model's session. checkpoint_bytes: as in hybridge_chat_options. Throws Misuse and Failure.
   ChatHandle open(const ArtifactFolder& folder, const TextModel& model, size_t checkpoint_bytes = 0) const;

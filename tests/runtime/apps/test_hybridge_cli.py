@@ -268,8 +268,11 @@ def test_a_chat_takes_the_results_of_tools(tools_artifact: Path) -> None:
     """A grammar makes the model call a tool twice in each answer."""
     options = ("--template-arg", f"tools={json.dumps([WEATHER])}", "--regex", f"(ab)?{2 * CALL}")
     lines = b"/result no\nHow is it?\n/result rain\n/result sun\n/undo\n/result x\n"
-    done = start("chat", tools_artifact, *options, given=lines)
+    words = ("chat", tools_artifact, *options)
+    done, theirs = start(*words, given=lines), start(*words, given=lines, program=SCRIPT)
+    assert done.stdout == theirs.stdout
     said = done.stderr.decode()
+    assert said.split() == theirs.stderr.decode().split()
     assert said.count('[weather {"city": "Oslo"}]') == 4
     assert said.count("/result TEXT answers a call; 2 wait") == 2
     assert "1 more results" in said
