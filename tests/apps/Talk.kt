@@ -1,8 +1,9 @@
-// examples/android as an app calls it, on a computer.   Talk MODEL.pte FOLDER ARTIFACT PICTURES TOKEN ...
+// examples/android as an app calls it, on a computer.   Talk MODEL.pte FOLDER ARTIFACT PICTURES TOOLS TOKEN ...
 
 package talk
 
 import dev.hybridge.Artifact
+import dev.hybridge.Call
 import dev.hybridge.Drafter
 import dev.hybridge.Ending
 import dev.hybridge.HybridgeException
@@ -14,6 +15,7 @@ import dev.hybridge.PrefixCache
 import dev.hybridge.Sampling
 import dev.hybridge.Status
 import dev.hybridge.flow
+import dev.hybridge.resultsFlow
 import java.io.File
 import kotlin.concurrent.thread
 import kotlinx.coroutines.flow.take
@@ -209,6 +211,33 @@ fun chats(artifact: File, folder: File): String {
     return said
 }
 
+const val TOOLS =
+    """[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties":
+    {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"], "additionalProperties": false}}}]"""
+
+/** A chat with tools, which the model calls where it must. */
+fun tools(artifact: File) {
+    val chat = Artifact(artifact).use { it.chat(variables = """{"tone": "calm"}""", tools = TOOLS) }
+    val calls = mutableListOf<Call>()
+    chat.send("Where does it rain?", maxNewTokens = 200, toolChoice = "required") { calls += it.calls; true }
+    expect(calls.isNotEmpty() && calls.all { it.name == "weather" && Regex("""\{"city": "(Oslo|Rome)"\}""").matches(it.arguments) }) { "$calls" }
+    expect(chat.messages.last().calls == calls) { "${chat.messages}" }
+    refused(Status.INVALID_ARGUMENT) { chat.giveResults(calls.map { "rain" } + "sun") { true } }
+    chat.giveResults(calls.map { "rain" }, maxNewTokens = 5, toolChoice = "none") { true }
+    val results = chat.messages.filter { it.role == "tool" }
+    expect(results.map { it.content } == calls.map { "rain" }) { "$results" }
+    expect(results.map { it.calls.single().id } == calls.map { it.id }) { "$results" }
+    refused(Status.INVALID_STATE) { chat.giveResults(listOf("rain")) { true } }
+    refused(Status.INVALID_ARGUMENT) { chat.send("x", toolChoice = "walk") { true } }
+    chat.undo()
+    expect(chat.messages.isEmpty()) { "${chat.messages}" }
+    val flowing = runBlocking { chat.flow("Where?", maxNewTokens = 200, toolChoice = "weather").toList() }.flatMap { it.calls }
+    runBlocking { chat.resultsFlow(flowing.map { "sun" }, maxNewTokens = 5, toolChoice = "none").toList() }
+    expect(flowing.isNotEmpty() && chat.messages.count { it.role == "tool" } == flowing.size) { "$flowing" }
+    chat.close()
+    refused(Status.INVALID_ARGUMENT) { Artifact(artifact).use { it.chat(tools = "{") } }
+}
+
 /** Pictures in sessions and chats of an artifact that takes some; the ids of one of 30 x 20 pixels. */
 fun pictures(artifact: File, folder: File): LongArray = Artifact(artifact).use { opened ->
     val rgb = ByteArray(3 * 30 * 20) { (it * it % 251).toByte() }
@@ -245,7 +274,7 @@ fun pictures(artifact: File, folder: File): LongArray = Artifact(artifact).use {
 
 fun main(arguments: Array<String>) {
     val folder = File(arguments[1])
-    val prompt = arguments.drop(4).map { it.toLong() }.toLongArray()
+    val prompt = arguments.drop(5).map { it.toLong() }.toLongArray()
     val model = HybridgeModel(File(arguments[0]))
     val session = model.openSession()
     refusals(model, session, folder)
@@ -275,6 +304,7 @@ fun main(arguments: Array<String>) {
     model.close()
     refused(Status.INVALID_HANDLE) { model.openSession() }
 
+    tools(File(arguments[4]))
     val said = chats(File(arguments[2]), folder)
     println("picture ${pictures(File(arguments[3]), folder).joinToString(" ")}")
     println("chat ${said.encodeToByteArray().joinToString(" ")}")

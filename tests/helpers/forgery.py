@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,22 @@ from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import MANIFEST, ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS, PROGRAM
 
 Content = dict[str, Any]
+
+
+TOOLS = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function|tojson }}"
+    "</tool_call>{% endfor %}{% endfor %}{{ '' if not tools else tools[0].function.name }}{{ tone }}<assistant>"
+)
+"""A chat template that knows tools, in Hermes' form, and a variable ``tone``."""
+
+
+def with_chat_template(artifact: Path, folder: Path, template: str) -> Path:
+    """Copy an artifact to ``folder``, with another chat template."""
+    shutil.copytree(artifact, folder)
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    entry = file_entry(folder / "chat_template.jinja")
+    forge(folder, lambda content: content["files"]["chat_template.jinja"].update(sha256=entry.sha256, size=entry.size))
+    return folder
 
 
 def forge(folder: Path, change: Callable[[Content], object] = lambda content: None) -> None:

@@ -18,12 +18,11 @@ from typing import Any
 import cross_cli
 import pytest
 from command_line import SCRIPT, Run
-from forgery import forge
+from forgery import TOOLS, with_chat_template
 from native_programs import app_links, native_program
 from store import demo_folder
 
 import hybridge
-from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import VocabularyDescription
 from hybridge.runtime.core.library import SOURCES
@@ -223,23 +222,13 @@ def test_a_chat_gives_the_answers_of_hybridge_chat() -> None:
 
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
-TOOLS = (
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function|tojson }}"
-    "</tool_call>{% endfor %}{% endfor %}{{ '' if not tools else tools[0].function.name }}{{ tone }}<assistant>"
-)
 CALL = r'<tool_call>\{"name": "weather", "arguments": \{"city": "Oslo"\}\}</tool_call>'
 """The pattern of a call."""
 
 
 @pytest.fixture(scope="module")
 def tools_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo with a template that knows tools, and a variable of its own."""
-    folder = tmp_path_factory.mktemp("tools") / "demo"
-    shutil.copytree(demo_folder() / "hybridge-demo", folder)
-    (folder / "chat_template.jinja").write_text(TOOLS, encoding="utf-8")
-    entry = file_entry(folder / "chat_template.jinja")
-    forge(folder, lambda content: content["files"]["chat_template.jinja"].update(sha256=entry.sha256, size=entry.size))
-    return folder
+    return with_chat_template(demo_folder() / "hybridge-demo", tmp_path_factory.mktemp("tools") / "demo", TOOLS)
 
 
 @pytest.mark.parametrize(

@@ -80,13 +80,14 @@ public struct Call: Equatable, Sendable {
   public let id, name, arguments: String
 }
 
-/// A message of a chat; role: `system`, `user`, `assistant` or `tool`. calls: of an answer, or the one whose result a tool's message is.
+/// A message of a chat; role: `system`, `user`, `assistant` or `tool`. calls: of an answer; of a tool's message the call
+/// that it answers.
 public struct Message: Equatable, Sendable {
   public let role, content, reasoning: String
   public let calls: [Call]
 }
 
-/// What a token adds to an answer, in whole characters: to what is said, or to the reasoning before it; and calls that are complete.
+/// What a token adds to an answer, in whole characters, to what is said or to the reasoning before it; and complete calls.
 public struct Piece: Equatable, Sendable {
   public let content, reasoning: String
   public let calls: [Call]
@@ -138,18 +139,20 @@ public final class Chat: @unchecked Sendable {
     }
   }
 
-  /// Answers a message; what `onPiece` throws ends the answer, and is thrown on. grammar: what the answer must be; it begins behind
-  /// the reasoning of a model that thinks. pictures: before the message.
+  /// Answers a message; what `onPiece` throws ends the answer, and is thrown on. grammar: what the answer must be; it begins after
+  /// the reasoning of a model that thinks. pictures: before the message. toolChoice, of a chat with tools: `auto` or nil if the model
+  /// may call them, `none`, `required`, or the name of one.
   @discardableResult
   public func send(
     _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
-    stops: [String] = [], grammar: Grammar? = nil, pictures: [Picture] = [], onPiece: (Piece) throws -> Bool
+    stops: [String] = [], grammar: Grammar? = nil, pictures: [Picture] = [], toolChoice: String? = nil,
+    onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
     var message = message
     let handles = pictures.map { $0.handle }
     return try message.withUTF8 { bytes in
       try bytes.withMemoryRebound(to: CChar.self) { words in
-        try answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) {
+        try answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
           let shown = hybridge_chat_show(handle, handles, handles.count)
           guard shown == HYBRIDGE_OK else { return shown }
           // An empty message has no bytes, and is one all the same.
@@ -163,12 +166,12 @@ public final class Chat: @unchecked Sendable {
   @discardableResult
   public func giveResults(
     _ results: [String], maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
-    stops: [String] = [], grammar: Grammar? = nil, onPiece: (Piece) throws -> Bool
+    stops: [String] = [], grammar: Grammar? = nil, toolChoice: String? = nil, onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
     let copies = results.map { ($0.utf8.count, strdup($0)) }
     defer { copies.forEach { free($0.1) } }
     let given = copies.map { hybridge_result(content: constant($0.1), size: $0.0) }
-    return try answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) {
+    return try answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
       hybridge_chat_give_results(handle, given, given.count, $0, $1, stops.count, takePiece, $2, $3)
     }
   }
@@ -177,9 +180,9 @@ public final class Chat: @unchecked Sendable {
   @discardableResult
   public func retry(
     maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(), stops: [String] = [],
-    grammar: Grammar? = nil, onPiece: (Piece) throws -> Bool
+    grammar: Grammar? = nil, toolChoice: String? = nil, onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
-    try answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) {
+    try answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
       hybridge_chat_retry(handle, $0, $1, stops.count, takePiece, $2, $3)
     }
   }
@@ -189,23 +192,24 @@ public final class Chat: @unchecked Sendable {
   ///     for try await piece in chat.stream("Hello") { show(piece.content) }
   public func stream(
     _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
-    stops: [String] = [], grammar: Grammar? = nil, pictures: [Picture] = []
+    stops: [String] = [], grammar: Grammar? = nil, pictures: [Picture] = [], toolChoice: String? = nil
   ) -> AsyncThrowingStream<Piece, Error> {
     pieces {
       try self.send(
         message, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops, grammar: grammar,
-        pictures: pictures, onPiece: $0)
+        pictures: pictures, toolChoice: toolChoice, onPiece: $0)
     }
   }
 
   /// The pieces of `giveResults`, likewise.
   public func stream(
     results: [String], maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
-    stops: [String] = [], grammar: Grammar? = nil
+    stops: [String] = [], grammar: Grammar? = nil, toolChoice: String? = nil
   ) -> AsyncThrowingStream<Piece, Error> {
     pieces {
       try self.giveResults(
-        results, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops, grammar: grammar, onPiece: $0)
+        results, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops, grammar: grammar,
+        toolChoice: toolChoice, onPiece: $0)
     }
   }
 
@@ -258,7 +262,7 @@ public final class Chat: @unchecked Sendable {
 
   private func answer(
     _ maxNewTokens: Int, _ drafter: Drafter, _ sampling: Sampling, _ stops: [String], _ grammar: Grammar?,
-    _ onPiece: (Piece) throws -> Bool, _ ask: Ask
+    _ toolChoice: String?, _ onPiece: (Piece) throws -> Bool, _ ask: Ask
   ) throws -> Answer {
     guard maxNewTokens > 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }
     var draws = sampling.code
@@ -266,6 +270,8 @@ public final class Chat: @unchecked Sendable {
     let copies = try stops.map { try terminated("a stop string", $0) }.map { strdup($0) }
     defer { copies.forEach { free($0) } }
     let ends = copies.map { UnsafePointer<CChar>($0) }
+    let choice = try toolChoice.map { strdup(try terminated("the choice of a tool", $0)) } ?? nil
+    defer { free(choice) }
     try withoutActuallyEscaping(onPiece) { onPiece in
       let callback = PieceCallback(onPiece)
       try call {
@@ -273,6 +279,7 @@ public final class Chat: @unchecked Sendable {
           var options = hybridge_generation()
           (options.max_new_tokens, options.drafter) = (maxNewTokens, drafter.code)
           (options.draft, options.sampling, options.grammar) = (drafter.draft, draws, grammar?.handle ?? 0)
+          options.tool_choice = constant(choice)
           // An array without elements has no address to give.
           return (ends + [nil]).withUnsafeBufferPointer {
             ask(&options, $0.baseAddress!, Unmanaged.passUnretained(callback).toOpaque(), &done)

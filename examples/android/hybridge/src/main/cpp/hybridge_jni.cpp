@@ -530,11 +530,14 @@ int on_piece(const hybridge_piece* piece, void* user) {
 // answered: what ended the answer, prompt and cached tokens, and the counts of its generation.
 template <typename Ask>
 jint answer(
-    JNIEnv* env, jlongArray options, jdoubleArray sampling, jobjectArray stops, jobject taker, jlongArray answered, Ask&& ask) {
+    JNIEnv* env, jlongArray options, jdoubleArray sampling, jobjectArray stops, jbyteArray toolChoice, jobject taker,
+    jlongArray answered, Ask&& ask) {
   return guarded([&] {
     Callbacks callbacks = {env, Method(env, taker, "take", "([B[B[[B)Z"), Method(env, nullptr, "", "")};
-    const Wishes wishes(env, options, sampling);
+    Wishes wishes(env, options, sampling);
     if (!wishes.fit) return HYBRIDGE_INVALID_ARGUMENT;
+    const std::string choice = toolChoice == nullptr ? std::string() : text(env, toolChoice);
+    wishes.generation.tool_choice = toolChoice == nullptr ? nullptr : choice.c_str();
     const std::vector<std::string> ends = texts(env, stops);
     std::vector<const char*> each;
     for (const std::string& stop : ends) each.push_back(stop.c_str());
@@ -611,18 +614,18 @@ NATIVE(jint, chatShow)(JNIEnv* env, jclass, jlong chat, jlongArray pictures) {
 }
 
 NATIVE(jint, chatSend)
-(JNIEnv* env, jclass, jlong chat, jbyteArray message, jlongArray options, jdoubleArray sampling, jobjectArray stops, jobject taker,
-    jlongArray answered) {
-  return answer(env, options, sampling, stops, taker, answered, [&](auto... how) {
+(JNIEnv* env, jclass, jlong chat, jbyteArray message, jlongArray options, jdoubleArray sampling, jobjectArray stops,
+    jbyteArray toolChoice, jobject taker, jlongArray answered) {
+  return answer(env, options, sampling, stops, toolChoice, taker, answered, [&](auto... how) {
     const std::string words = text(env, message);
     return hybridge_chat_send(handle(chat), words.data(), words.size(), how...);
   });
 }
 
 NATIVE(jint, chatGiveResults)
-(JNIEnv* env, jclass, jlong chat, jobjectArray results, jlongArray options, jdoubleArray sampling, jobjectArray stops, jobject taker,
-    jlongArray answered) {
-  return answer(env, options, sampling, stops, taker, answered, [&](auto... how) {
+(JNIEnv* env, jclass, jlong chat, jobjectArray results, jlongArray options, jdoubleArray sampling, jobjectArray stops,
+    jbyteArray toolChoice, jobject taker, jlongArray answered) {
+  return answer(env, options, sampling, stops, toolChoice, taker, answered, [&](auto... how) {
     const std::vector<std::string> given = texts(env, results);
     std::vector<hybridge_result> each;
     for (const std::string& result : given) each.push_back({result.data(), result.size()});
@@ -631,9 +634,10 @@ NATIVE(jint, chatGiveResults)
 }
 
 NATIVE(jint, chatRetry)
-(JNIEnv* env, jclass, jlong chat, jlongArray options, jdoubleArray sampling, jobjectArray stops, jobject taker, jlongArray answered) {
+(JNIEnv* env, jclass, jlong chat, jlongArray options, jdoubleArray sampling, jobjectArray stops, jbyteArray toolChoice, jobject taker,
+    jlongArray answered) {
   return answer(
-      env, options, sampling, stops, taker, answered, [&](auto... how) { return hybridge_chat_retry(handle(chat), how...); });
+      env, options, sampling, stops, toolChoice, taker, answered, [&](auto... how) { return hybridge_chat_retry(handle(chat), how...); });
 }
 
 NATIVE(jint, chatUndo)(JNIEnv*, jclass, jlong chat) { return hybridge_chat_undo(handle(chat)); }

@@ -77,10 +77,10 @@ public enum class Ending { BY_MODEL, BY_STOP, BY_LENGTH, BY_CALLER }
 /** A call of a tool; arguments: a JSON object. */
 public data class Call(val name: String, val arguments: String, val id: String = "")
 
-/** A message of a chat; role: `system`, `user`, `assistant` or `tool`. calls: of an answer, or the one whose result a tool's message is. */
+/** A message of a chat; role: `system`, `user`, `assistant` or `tool`. calls: of an answer; of a tool's message the call that it answers. */
 public data class Message(val role: String, val content: String, val reasoning: String = "", val calls: List<Call> = emptyList())
 
-/** What a token adds to an answer, in whole characters: to what is said, or to the reasoning before it; and calls that are complete. */
+/** What a token adds to an answer, in whole characters, to what is said or to the reasoning before it; and complete calls. */
 public data class Piece(val content: String, val reasoning: String, val calls: List<Call> = emptyList())
 
 /** What an answer took: tokens that were read for it, and those that were known. */
@@ -125,7 +125,8 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
      * Answers a message; what [onPiece] throws ends the answer, and is thrown on.
      *
      * @param pictures of [Artifact.picture], before the message; they may be closed once it is answered.
-     * @param grammar what the answer must be; it begins behind the reasoning of a model that thinks. Null for any.
+     * @param grammar what the answer must be; it begins after the reasoning of a model that thinks. Null for any.
+     * @param toolChoice of a chat with tools: `auto` or null if the model may call them, `none`, `required`, or the name of one.
      */
     public fun send(
         message: String,
@@ -135,10 +136,12 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         stops: List<String> = emptyList(),
         grammar: Grammar? = null,
         pictures: List<Picture> = emptyList(),
+        toolChoice: String? = null,
         onPiece: (Piece) -> Boolean,
-    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) { options, draws, ends, take, answered ->
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
+            options, draws, ends, choice, take, answered ->
         expectOk { Native.chatShow(handle, LongArray(pictures.size) { pictures[it].handle }) }
-        Native.chatSend(handle, message.encodeToByteArray(), options, draws, ends, take, answered)
+        Native.chatSend(handle, message.encodeToByteArray(), options, draws, ends, choice, take, answered)
     }
 
     /** Answers the results of the tools that the last answer called, one for each of its calls, in their order; see [send]. */
@@ -149,10 +152,12 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         sampling: Sampling = Sampling(),
         stops: List<String> = emptyList(),
         grammar: Grammar? = null,
+        toolChoice: String? = null,
         onPiece: (Piece) -> Boolean,
-    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) { options, draws, ends, take, answered ->
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
+            options, draws, ends, choice, take, answered ->
         val given = results.map { it.encodeToByteArray() }.toTypedArray()
-        Native.chatGiveResults(handle, given, options, draws, ends, take, answered)
+        Native.chatGiveResults(handle, given, options, draws, ends, choice, take, answered)
     }
 
     /** Answers the last message, or the last results, again. */
@@ -162,9 +167,11 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         sampling: Sampling = Sampling(),
         stops: List<String> = emptyList(),
         grammar: Grammar? = null,
+        toolChoice: String? = null,
         onPiece: (Piece) -> Boolean,
-    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, onPiece) { options, draws, ends, take, answered ->
-        Native.chatRetry(handle, options, draws, ends, take, answered)
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
+            options, draws, ends, choice, take, answered ->
+        Native.chatRetry(handle, options, draws, ends, choice, take, answered)
     }
 
     /** Takes the last message and its answer back, with all calls and results between them. */
@@ -199,8 +206,9 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         sampling: Sampling,
         stops: List<String>,
         grammar: Grammar?,
+        toolChoice: String?,
         onPiece: (Piece) -> Boolean,
-        ask: (LongArray, DoubleArray, Array<ByteArray>, OnPiece, LongArray) -> Int,
+        ask: (LongArray, DoubleArray, Array<ByteArray>, ByteArray?, OnPiece, LongArray) -> Int,
     ): Answer {
         val (options, draws) = wishes(maxNewTokens, 0, drafter, sampling, grammar)
         val ends = stops.map { terminated("a stop string", it) }.toTypedArray()
@@ -208,7 +216,7 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
         val take = OnPiece { content, reasoning, words ->
             onPiece(Piece(content.decodeToString(), reasoning.decodeToString(), calls(words.map { it.decodeToString() })))
         }
-        call { ask(options, draws, ends, take, answered) }
+        call { ask(options, draws, ends, toolChoice?.let { terminated("the choice of a tool", it) }, take, answered) }
         return Answer(Ending.entries[answered[0].toInt()], answered[1].toInt(), answered[2].toInt(), generated(answered, 3))
     }
 

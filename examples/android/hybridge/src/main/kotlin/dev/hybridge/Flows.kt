@@ -39,7 +39,8 @@ public fun Chat.flow(
     stops: List<String> = emptyList(),
     grammar: Grammar? = null,
     pictures: List<Picture> = emptyList(),
-): Flow<Piece> = pieces { send(message, maxNewTokens, drafter, sampling, stops, grammar, pictures, it) }
+    toolChoice: String? = null,
+): Flow<Piece> = pieces { send(message, maxNewTokens, drafter, sampling, stops, grammar, pictures, toolChoice, it) }
 
 /** The pieces of [Chat.giveResults], likewise. */
 public fun Chat.resultsFlow(
@@ -49,7 +50,8 @@ public fun Chat.resultsFlow(
     sampling: Sampling = Sampling(),
     stops: List<String> = emptyList(),
     grammar: Grammar? = null,
-): Flow<Piece> = pieces { giveResults(results, maxNewTokens, drafter, sampling, stops, grammar, it) }
+    toolChoice: String? = null,
+): Flow<Piece> = pieces { giveResults(results, maxNewTokens, drafter, sampling, stops, grammar, toolChoice, it) }
 
 private fun Chat.pieces(answer: Chat.((Piece) -> Boolean) -> Answer): Flow<Piece> = callbackFlow {
     launch(Dispatchers.IO) {

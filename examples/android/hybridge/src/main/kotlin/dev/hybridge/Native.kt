@@ -128,6 +128,7 @@ internal object Native {
         options: LongArray,
         sampling: DoubleArray,
         stops: Array<ByteArray>,
+        toolChoice: ByteArray?,
         onPiece: OnPiece?,
         answered: LongArray,
     ): Int
@@ -138,6 +139,7 @@ internal object Native {
         options: LongArray,
         sampling: DoubleArray,
         stops: Array<ByteArray>,
+        toolChoice: ByteArray?,
         onPiece: OnPiece?,
         answered: LongArray,
     ): Int
@@ -147,6 +149,7 @@ internal object Native {
         options: LongArray,
         sampling: DoubleArray,
         stops: Array<ByteArray>,
+        toolChoice: ByteArray?,
         onPiece: OnPiece?,
         answered: LongArray,
     ): Int
