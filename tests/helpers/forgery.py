@@ -19,15 +19,15 @@ TOOLS = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function|tojson }}"
     "</tool_call>{% endfor %}{% endfor %}{{ '' if not tools else tools[0].function.name }}{{ tone }}<assistant>"
 )
-"""A chat template that knows tools, in Hermes' form, and a variable ``tone``."""
+"""A chat template (``chat_template.jinja``) that knows tools, in Hermes' form, and a variable ``tone``."""
 
 
-def with_chat_template(artifact: Path, folder: Path, template: str) -> Path:
-    """Copy an artifact to ``folder``, with another chat template."""
+def with_file(artifact: Path, folder: Path, name: str, text: str) -> Path:
+    """Copy an artifact to ``folder``, with another text in the file ``name``, which the manifest knows."""
     shutil.copytree(artifact, folder)
-    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-    entry = file_entry(folder / "chat_template.jinja")
-    forge(folder, lambda content: content["files"]["chat_template.jinja"].update(sha256=entry.sha256, size=entry.size))
+    (folder / name).write_text(text, encoding="utf-8")
+    entry = file_entry(folder / name)
+    forge(folder, lambda content: content["files"][name].update(sha256=entry.sha256, size=entry.size))
     return folder
 
 

@@ -17,7 +17,7 @@ import pytest
 from c_functions import functions_for_apps
 from checkout import CHECKOUT
 from cross_compiled import has_zig, zig
-from forgery import TOOLS, with_chat_template
+from forgery import TOOLS, with_file
 from store import demo_folder
 
 import hybridge
@@ -162,7 +162,7 @@ def test_kotlin_does_all_that_a_session_and_a_chat_can(kernels_artifact: Path, p
     run(cmake, "--build", build, "--parallel", 2)
     classes, demo = compile_kotlin(tmp_path, home), demo_folder() / "hybridge-demo"
     java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.library.path={build}"]
-    tools = with_chat_template(demo, tmp_path / "tools", TOOLS)
+    tools = with_file(demo, tmp_path / "tools", "chat_template.jinja", TOOLS)
     words = (kernels_artifact / "model.pte", tmp_path, demo, pictures_artifact, tools, *PROMPT)
     said = run(*java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", *words)
     picture, chat, version, *texts = said.splitlines()[-5:]

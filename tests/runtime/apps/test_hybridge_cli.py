@@ -18,7 +18,7 @@ from typing import Any
 import cross_cli
 import pytest
 from command_line import SCRIPT, Run
-from forgery import TOOLS, with_chat_template
+from forgery import TOOLS, with_file
 from native_programs import app_links, native_program
 from store import demo_folder
 
@@ -228,7 +228,8 @@ CALL = r'<tool_call>\{"name": "weather", "arguments": \{"city": "Oslo"\}\}</tool
 
 @pytest.fixture(scope="module")
 def tools_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_chat_template(demo_folder() / "hybridge-demo", tmp_path_factory.mktemp("tools") / "demo", TOOLS)
+    folder = tmp_path_factory.mktemp("tools") / "demo"
+    return with_file(demo_folder() / "hybridge-demo", folder, "chat_template.jinja", TOOLS)
 
 
 @pytest.mark.parametrize(
@@ -284,19 +285,14 @@ def test_a_chat_is_saved_and_gone_on_with(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("own", "warning"), [({"fields": {"content": {}}}, ""), ({"fields": 5}, "it has no fields; ans")])
 def test_a_response_template_that_is_not_followed_is_named(tmp_path: Path, own: Any, warning: str) -> None:
-    folder = Path(shutil.copytree(demo_folder() / "hybridge-demo", tmp_path / "artifact"))
-    file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "response_template": own}), encoding="utf-8")
-
-    def change(content: dict[str, Any]) -> None:
-        entry = file_entry(file)
-        content["files"][file.name] = {"sha256": entry.sha256, "size": entry.size}
-
-    forge(folder, change)
-    done = start("chat", folder, "--max-new-tokens", 5, given=b"a\n")
-    assert done.returncode == 0, done.stderr.decode(errors="replace")
-    assert (b"Warning: the tokenizer's response_template cannot be followed: " in done.stderr) == bool(warning)
-    assert warning in done.stderr.decode()
+    demo, name = demo_folder() / "hybridge-demo", "tokenizer_config.json"
+    config = {**json.loads((demo / name).read_text(encoding="utf-8")), "response_template": own}
+    folder = with_file(demo, tmp_path / "artifact", name, json.dumps(config))
+    for words in (("chat", folder), ("run", folder, "--chat", "--prompt", "a")):
+        done = start(*words, "--max-new-tokens", 5, given=b"a\n")
+        assert done.returncode == 0, done.stderr.decode(errors="replace")
+        assert (b"Warning: the tokenizer's response_template cannot be followed: " in done.stderr) == bool(warning)
+        assert warning in done.stderr.decode()
 
 
 def test_ctrl_c_stops_an_answer_and_then_the_chat() -> None:
