@@ -450,7 +450,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "text_close": [Handle],
     "grammar_json_schema": [Handle, c_char_p, c_size_t, POINTER(Handle)],
     "grammar_regex": [Handle, c_char_p, c_size_t, POINTER(Handle)],
-    "grammar_calls": [Handle, Handle, c_char_p, c_size_t, c_char_p, c_int, POINTER(Handle)],
+    "grammar_calls": [Handle, Handle, c_char_p, c_size_t, CTextArgument, c_int, POINTER(Handle)],
     "grammar_with": [Handle, c_char_p, c_size_t, Tokens, c_size_t, POINTER(Handle)],
     "grammar_close": [Handle],
     "grammar_mask": [Handle, Tokens, c_size_t, Floats, c_size_t],

@@ -10,7 +10,7 @@ from typing import Any
 from hybridge.cache.errors import GrammarError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.core.grammar import CoreGrammar
-from hybridge.runtime.core.interface import Handle
+from hybridge.runtime.core.interface import CText, Handle
 from hybridge.runtime.core.library import load
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat
@@ -76,7 +76,9 @@ class Grammars:
         Raises:
             GrammarError: the parameters of a tool cannot be followed.
         """
-        return self._read("calls", json.dumps(list(tools)), (form.handle,), (choice.encode(), single))
+        return self._read(
+            "calls", json.dumps(list(tools)), (form.handle,), (CText("the choice of a tool", choice.encode()), single)
+        )
 
     def lark(self, rules: str) -> LarkGrammar:
         """Return the grammar of ``rules`` in llguidance's variant of Lark, which begin with ``start``.

@@ -151,10 +151,12 @@ void run(Words words) {
     done = model.generate(model.encode(text), text_options, show);
     if (!json) write_out("\n");
   } else {
+    std::vector<PictureHandle> pictures;
+    for (const std::string& each : images) pictures.push_back(model.picture(each));
     const ChatHandle opened = chat_options.open(folder, model);
     ShownAnswer shown;
-    if (json) done = model.answer(opened, text, images, text_options, &WholeAnswer::add, &whole);
-    else done = model.answer(opened, text, images, text_options, &ShownAnswer::show, &shown);
+    if (json) done = model.answer(opened, text, pictures, text_options, &WholeAnswer::add, &whole);
+    else done = model.answer(opened, text, pictures, text_options, &ShownAnswer::show, &shown);
     if (!json) shown.end();
   }
   if (json) print_json(text, whole, done);

@@ -354,16 +354,14 @@ GeneratedText TextModel::generate(
 }
 
 GeneratedText TextModel::answer(
-    hybridge_chat chat, const std::string& message, const std::vector<std::string>& pictures, const TextOptions& options,
+    hybridge_chat chat, const std::string& message, const std::vector<PictureHandle>& pictures, const TextOptions& options,
     hybridge_on_piece show, void* shown
 ) const {
   const hybridge_sampling sampling = options.sampling();
   const GrammarHandle grammar = this->grammar(options);
   hybridge_generation generation = this->generation(options, sampling);
   generation.grammar = grammar;
-  std::vector<PictureHandle> opened;
-  for (const std::string& each : pictures) opened.push_back(picture(each));
-  const std::vector<hybridge_picture> handles(opened.begin(), opened.end());
+  const std::vector<hybridge_picture> handles(pictures.begin(), pictures.end());
   std::vector<const char*> stops;
   for (const std::string& each : options.stop) stops.push_back(each.c_str());
   check(hybridge_chat_show(chat, handles.data(), handles.size()), "the pictures cannot be shown");

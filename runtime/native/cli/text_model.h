@@ -117,7 +117,7 @@ class TextModel {
   // Answers the first message of a chat over the session, with pictures before it, and calls `show` as hybridge_chat_send does.
   // Throws Failure.
   GeneratedText answer(
-      hybridge_chat chat, const std::string& message, const std::vector<std::string>& pictures, const TextOptions& options,
+      hybridge_chat chat, const std::string& message, const std::vector<PictureHandle>& pictures, const TextOptions& options,
       hybridge_on_piece show, void* shown
   ) const;
 

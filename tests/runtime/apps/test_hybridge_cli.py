@@ -261,13 +261,12 @@ def test_a_chat_takes_the_results_of_tools(tools_artifact: Path) -> None:
     words = ("chat", tools_artifact, *options)
     done, theirs = start(*words, given=lines), start(*words, given=lines, program=SCRIPT)
     assert done.stdout == theirs.stdout
-    said = done.stderr.decode()
-    assert said.split() == theirs.stderr.decode().split()
-    assert said.count('[weather {"city": "Oslo"}]') == 4
-    assert said.count("/result TEXT answers a call; 2 wait") == 2
-    assert "1 more results" in said
-    assert said.count("calls no tool") == 2
-    assert "0 exchanges left" in said
+    for said in (done.stderr.decode(), theirs.stderr.decode()):
+        assert said.count('[weather {"city": "Oslo"}]') == 4
+        assert said.count("/result TEXT answers a call; 2 wait") == 2
+        assert "1 more results" in said
+        assert said.count("calls no tool") == 2
+        assert "0 exchanges left" in said
 
 
 def test_a_chat_is_saved_and_gone_on_with(tmp_path: Path) -> None:

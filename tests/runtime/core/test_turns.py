@@ -22,6 +22,8 @@ from hybridge.runtime.core.chat import Chat, chat_options
 from hybridge.runtime.core.interface import FUNCTIONS, CText, CTextArgument
 from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.core.library import load
+from hybridge.runtime.text.answers import AnswerFormat
+from hybridge.runtime.text.grammars import Grammars
 
 PROMPT = [100, 101, 102, 103, 104, 100, 101, 102, 103, 104]
 
@@ -95,6 +97,9 @@ TEXTS: dict[str, Callable[[Session, Path], object]] = {
     "a stop string": lambda session, folder: Chat.open(folder).send("a", lambda *_: None, stop=["b\0c"]),
     "the time": lambda session, folder: JinjaTemplate("{{ strftime_now('%Y') }}").render({}, "2026-01-31T12:00:00\0"),
     "the time  ": lambda session, folder: chat_options(now="2026-01-31T12:00:00\0"),
+    "the choice of a tool": lambda session, folder: Grammars.of(open_artifact(folder)).calls(
+        [{"name": "a"}], AnswerFormat.named("hermes"), "a\0b"
+    ),
 }
 
 
