@@ -118,7 +118,11 @@ def assert_chats(artifact: Artifact, session: Session) -> None:
     tokenizer = Tokenizer.from_file(artifact.folder / "tokenizer.json")
     conversation = Conversation(session, tokenizer, load_template(artifact), GenerationSettings(max_new_tokens=4))
     stats = GenerationStats()
-    answer = conversation.say("ab", stats=stats)
+    said: list[str] = []
+    answer = conversation.say("ab", lambda content, reasoning: said.append(reasoning + content), stats)
     assert 1 <= stats.new_tokens <= 4
-    assert conversation.messages == [{"role": "user", "content": "ab"}, {"role": "assistant", "content": answer}]
+    asked, answered = conversation.messages
+    assert asked == {"role": "user", "content": "ab"}
+    assert (answered["role"], answered["content"]) == ("assistant", answer)
+    assert answered.get("reasoning_content", "") + answer == "".join(said)
     assert session.tokens == json.loads(conversation.note)["tokens"][: session.length]
