@@ -170,12 +170,13 @@ class Terminal:
     def _finish(self) -> None:
         assert self.stats is not None
         answer = self.conversation.messages[-1]
+        calls = answer.get("tool_calls", ())
         if self.json:
             print_json({**answer, "stats": self.stats.to_dict()})
         else:
             self._write("\n")
-            show_calls(answer.get("tool_calls", ()))
-        if calls := self.conversation.open_calls:
+            show_calls(calls)
+        if calls:
             err.print(f"[dim]/result TEXT answers a call; {len(calls)} wait[/]")
         if self.conversation.read_again:
             err.print(f"[dim]{self.conversation.read_again} tokens were read again: no checkpoint was left to go back to[/]")

@@ -130,9 +130,10 @@ class GenerationOptions(SamplingOptions):
         follows = self._grammar(model)
         if follows is None:
             return None
-        from hybridge.runtime.text.chat_template import answer_format_of
+        from hybridge.runtime.core.jinja import JinjaTemplate
+        from hybridge.runtime.text.answers import AnswerFormat
 
-        form = answer_format_of(model.artifact, model.tokenizer)
+        form = AnswerFormat.find(JinjaTemplate(model.artifact.folder), model.tokenizer)
 
         def constrain(prompt: str) -> Constraint:
             end = form.reasoning_end(prompt) if form is not None and prompt else ""

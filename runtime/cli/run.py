@@ -102,12 +102,11 @@ def run(
     model = open_text_model(artifact, threads=threads, **vars(drafter))
     constrain = generation.constrain(model)
     if chat or system or image or variables or template.thinking is not None:
-        from hybridge.runtime.text.chat_template import answer_splitter, load_template
+        from hybridge.runtime.text.chat_template import load_template
 
         pictures = [model.pictures.read(path) for path in image or ()]
         chat_template = load_template(model.artifact, variables, template.thinking)
-        splitter = answer_splitter(model.artifact, model.tokenizer, variables.get("tools") or ())
-        asked = as_message(model.tokenizer, text, system_prompt(system), chat_template, pictures, splitter)
+        asked = as_message(model.tokenizer, text, system_prompt(system), chat_template, pictures)
     else:
         asked = as_text(model.tokenizer, text)
     settings = GenerationSettings(
@@ -229,9 +228,8 @@ def as_text(tokenizer: Tokenizer, text: str) -> RunPrompt:
 
 
 def as_message(
-    tokenizer: Tokenizer, text: str, system: str, template: ChatTemplate, pictures: Sequence[Picture] = (),
-    splitter: AnswerSplitter | None = None,
-) -> RunPrompt:  # fmt: skip
+    tokenizer: Tokenizer, text: str, system: str, template: ChatTemplate, pictures: Sequence[Picture] = ()
+) -> RunPrompt:
     """Return the prompt of a message to answer, rendered by the chat template; only the answer is shown.
 
     pictures: before the text of the message. Raises PictureError if the template writes them otherwise.
@@ -242,7 +240,7 @@ def as_message(
     opening: list[Message] = [{"role": "system", "content": system}] if system else []
     rendered = template.render([*opening, {"role": "user", "content": message_content(text, len(pictures))}])
     ids = with_pictures(tokenizer.encode(rendered.text, around=False, plain=rendered.words).ids, pictures)
-    return RunPrompt(text, ids, "", rendered.text, pictures, splitter)
+    return RunPrompt(text, ids, "", rendered.text, pictures, template.splitter(tokenizer))
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

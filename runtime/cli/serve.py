@@ -63,7 +63,8 @@ def serve(
     from hybridge.runtime.server.connections import Limits, listen
     from hybridge.runtime.server.remote_pictures import RemotePictures
     from hybridge.runtime.server.worker import SessionSlot
-    from hybridge.runtime.text.chat_template import ChatTemplate, answer_format_of
+    from hybridge.runtime.text.answers import AnswerFormat
+    from hybridge.runtime.text.chat_template import ChatTemplate
     from hybridge.runtime.text.generate import kept_checkpoints, open_text_models
 
     settings = ServerSettings(
@@ -76,7 +77,7 @@ def serve(
     slots = [SessionSlot(model.session, model.drafter) for model in models]
     opened, tokenizer = models[0].artifact, models[0].tokenizer
     chat_template = ChatTemplate(JinjaTemplate(opened.folder), variables, template.thinking)
-    form = answer_format_of(opened, tokenizer)
+    form = AnswerFormat.find(chat_template.jinja, tokenizer)
     with kept_checkpoints(models[0].session, cache.cache_bytes, cache.cache_dir) as checkpoints:
         pictures = models[0].pictures if opened.manifest.pictures is not None else None
         remote = RemotePictures(max_body_bytes) if allow_remote_images else None

@@ -55,7 +55,7 @@ class Structures:
         return await asyncio.to_thread(grammars.json_schema, schema)
 
     async def _optional_calls(self, asked: GenerationRequest) -> Grammar | None:
-        """Return the grammar of a free text with calls; None if there is none."""
+        """Return the grammar of a free text with calls; None for a request without tools, and where calls are not checked."""
         if not asked.optional:
             return None
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from hybridge.cache.errors import UsageError
@@ -69,6 +69,14 @@ class ChatTemplate:
         given = {"tools": None, "documents": None, **self.variables, **(variables or {})}
         return self.jinja.render({**given, "messages": [*map(_message, messages)], "add_generation_prompt": True}, self.now)
 
+    def splitter(self, tokenizer: Tokenizer) -> AnswerSplitter:
+        """Return a splitter of the model's answers, with calls of the template's tools apart; unknown formats yield content."""
+        form = AnswerFormat.find(self.jinja, tokenizer)
+        if form is None:
+            return unsplit(tokenizer)
+        tools = self.variables.get("tools") or ()
+        return AnswerSplitter(decoder_of(form, tokenizer), lambda prompt: form.answer(prompt, tools), form.looked_for)
+
 
 def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None, thinking: bool | None = None) -> ChatTemplate:
     """Return the chat template of an artifact; see ``ChatTemplate``.
@@ -83,19 +91,6 @@ def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None
             f"{artifact.folder} has no chat template, so its model was not made to chat; use 'hybridge run' to continue a text."
         )
     return ChatTemplate(jinja, variables, thinking)
-
-
-def answer_format_of(artifact: Artifact, tokenizer: Tokenizer) -> AnswerFormat | None:
-    """Return the format of the model's calls and reasoning; None if it is unknown."""
-    return AnswerFormat.find(JinjaTemplate(artifact.folder), tokenizer)
-
-
-def answer_splitter(artifact: Artifact, tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> AnswerSplitter:
-    """Return a splitter of answers, with calls of ``tools`` apart; unknown formats yield content only."""
-    form = answer_format_of(artifact, tokenizer)
-    if form is None:
-        return unsplit(tokenizer)
-    return AnswerSplitter(decoder_of(form, tokenizer), lambda prompt: form.answer(prompt, tools), form.looked_for)
 
 
 def _message(message: Message) -> Message:

@@ -33,12 +33,9 @@ constexpr size_t LARGEST_FILE = size_t(8) << 20;
 
 // The SHA-256 of a text as 64 hexadecimal digits.
 std::string sha256_of(std::string_view text) {
-  constexpr std::string_view DIGITS = "0123456789abcdef";
   hybridge::Sha256 hash;
   hash.add({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-  std::string digits;
-  for (const uint8_t byte : hash.finish()) digits += {DIGITS[byte >> 4], DIGITS[byte & 15]};
-  return digits;
+  return hybridge::hexadecimal(hash.finish());
 }
 
 // The templates of a folder. Of one with a manifest, the files that it lists are read, and are what it says. Throws TextError.

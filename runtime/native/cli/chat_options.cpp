@@ -16,7 +16,7 @@ bool is_identifier(std::string_view name) {
   return !name.empty() && std::ranges::all_of(name, is_letter) && std::isdigit(static_cast<unsigned char>(name[0])) == 0;
 }
 
-// Returns a value of the command line as JSON: what is none is a text.
+// Returns a value of the command line as JSON; a value that is no JSON is a text.
 std::string value_of(const std::string& text) {
   try {
     return text::JsonDocument(text).root().written();

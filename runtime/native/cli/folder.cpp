@@ -11,7 +11,6 @@
 #include <hybridge/sha256.h>
 
 #include "failure.h"
-#include "output.h"
 
 namespace hybridge::cli {
 
@@ -46,9 +45,7 @@ std::string sha256_of(const std::string& path) {
     hash.add({chunk.data(), size});
     left -= size;
   }
-  std::string digits;
-  for (const uint8_t byte : hash.finish()) digits += formatted("%02x", byte);
-  return digits;
+  return hexadecimal(hash.finish());
 }
 
 // Throws Failure unless the file is there with the size of its entry.

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace hybridge {
 
@@ -75,6 +76,13 @@ class Sha256 {
   size_t filled_ = 0;
   uint64_t length_ = 0;
 };
+
+// Returns a digest as 64 hexadecimal digits.
+inline std::string hexadecimal(const Sha256::Digest& digest) {
+  std::string digits;
+  for (const uint8_t byte : digest) digits += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  return digits;
+}
 
 }  // namespace hybridge
 

@@ -20,7 +20,7 @@ from campaigns.serve_bench.server import VOCABULARY, Row, Running, conversation,
 from hybridge.export.check.validate import tolerance
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.tokenizer import Tokenizer
-from hybridge.runtime.text.chat_template import answer_splitter, load_template
+from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.generate import TextModel, generate_text, open_text_model, open_text_models
 from hybridge.runtime.text.grammars import Grammar, Grammars
 
@@ -230,7 +230,7 @@ def overhead(artifact: Path, rounds: int, most: int) -> Iterator[Row]:
 def alone(model: TextModel, prompt: list[int], most: int) -> list[float]:
     """Generate and write as ``hybridge run`` does, to nowhere; returns the second at which each token was written."""
     model.session.reset()
-    splitter, times = answer_splitter(model.artifact, model.tokenizer), list[float]()
+    splitter, times = load_template(model.artifact).splitter(model.tokenizer), list[float]()
     pieces = generate_text(model.session, prompt, splitter.decoder, answer=splitter.answer(""), max_new_tokens=most)
     with Path(os.devnull).open("w") as out:
         for piece in pieces:

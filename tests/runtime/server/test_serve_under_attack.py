@@ -130,7 +130,7 @@ def test_a_huge_prompt_is_refused_before_it_is_encoded(babbling_server: Served) 
 
 
 def test_of_a_long_text_the_beginning_says_that_it_is_too_long() -> None:
-    """Where a vocabulary has a very long token, the length alone does not."""
+    """The length alone does not say so if the vocabulary has a very long token."""
     encoded: list[int] = []
 
     class Noted(Tokenizer):

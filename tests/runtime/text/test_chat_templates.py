@@ -66,7 +66,7 @@ def tokenizer_folder(folder: Path, **config: Any) -> Path:
 
 
 def artifact_of(folder: Path, out: Path) -> Artifact:
-    """What an export makes of the tokenizer in ``folder``."""
+    """Write what an export makes of the tokenizer in ``folder``."""
     out.mkdir(exist_ok=True)
     read_tokenizer(folder).write(out)
     manifest: Any = SimpleNamespace(files={path.name: file_entry(path) for path in out.iterdir()}, pictures=None)

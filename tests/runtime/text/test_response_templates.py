@@ -93,7 +93,7 @@ def test_an_answer_that_is_cut_has_no_half_calls_and_no_half_marks(core: AnswerP
 
 
 def test_json_that_is_no_call_is_content(core: AnswerProgram) -> None:
-    """Of a form whose calls begin with JSON."""
+    """The template's calls begin with JSON, and with no mark."""
     _, prompt, own = TEMPLATES["trl-llama3"]
     for text in ('{"name": "Bob", "age": 5}', '{"name": "weather", "parameters": {"pl', 'Hm: {"name": "x"} and more'):
         assert read(core, own, [text], prompt) == (text, "", [])

@@ -25,8 +25,8 @@ struct AnswerEvent {
 };
 
 // Reads an answer in time linear in its length. White space between reasoning and content is dropped; that around calls stays, but
-// not at the end. A call comes when it is complete. What looks like one and is none, or is cut off, is content; a mark in which the
-// answer was cut is dropped.
+// not at the end. A call comes when it is complete. Text that looks like a call and cannot be read as one is content, and so is a call
+// that is cut off; a mark in which the answer was cut is dropped.
 class AnswerParser {
  public:
   // Begins the answer to a rendered prompt, which may have begun its reasoning. tools: those that are offered; without any, text that
