@@ -59,7 +59,7 @@ def compiled(root: Path) -> list[Path]:
     for name, folder in {"hybridge": root, "hybridge.cache": root / "cache", "hybridge.runtime": root / "runtime"}.items():
         package = sys.modules[name] = ModuleType(name)
         package.__path__ = [str(folder)]
-    from hybridge.runtime.core import library as core
+    from hybridge.runtime.binding import library as core
     from hybridge.runtime.kernels import library
     from hybridge.runtime.pinned import COPIED, library_folder
     from hybridge.runtime.platforms import HERE

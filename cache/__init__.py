@@ -6,7 +6,7 @@ the command line starts without torch.
 
 from typing import TYPE_CHECKING
 
-from hybridge.cache.imports import deferred
+from hybridge.imports import deferred
 
 if TYPE_CHECKING:
     from hybridge.cache.block import Block, CacheSizes

@@ -10,14 +10,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from hybridge.arguments import checked
 from hybridge.cache import DEFAULT_MAX_SEQ_LEN
-from hybridge.cache.arguments import checked
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.errors import SnapshotError, UsageError
 from hybridge.cache.families import Config, build_layers, config_dtype, text_config
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
 from hybridge.cache.transformers_api import TAKES_CACHE_PARAMS, TransformersCacheApi
+from hybridge.errors import SnapshotError, UsageError
 
 Layer = TypeVar("Layer", bound=CacheLayer)
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hybridge.cache.arguments import checked
+from hybridge.arguments import checked
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.errors import CapacityError, UsageError
 from hybridge.cache.layers.attention import AttentionLayer
+from hybridge.errors import CapacityError, UsageError
 
 if TYPE_CHECKING:
     from hybridge.cache.layers.layer import CacheLayer

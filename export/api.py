@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.check.validate import validate_session
 from hybridge.export.drafters.drafter import DrafterPlan, VocabularyName
 from hybridge.export.drafters.plan import plan_drafter, plan_own_drafter
@@ -23,8 +23,9 @@ from hybridge.export.quantize.quantize import check_calibration, resolve_quantiz
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, resolve_checkpoint
 from hybridge.export.write.folder import output_folder
 from hybridge.export.write.pte import PteWriter
-from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.artifacts.options import DEFAULT_PROGRAMS, ExportOptions, PictureDescription
+from hybridge.runtime.artifact.manifest import Manifest
+from hybridge.runtime.artifact.options import DEFAULT_PROGRAMS, ExportOptions
+from hybridge.runtime.artifact.pictures import PictureDescription
 
 
 def export_model(

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import UsageError
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import UsageError
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.files import read_regular
 
 LARGEST_TEXT = 1 << 30

@@ -2,18 +2,26 @@
 
 from typing import TYPE_CHECKING
 
-from hybridge.cache.imports import deferred
+from hybridge.imports import deferred
 
 if TYPE_CHECKING:
-    from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-    from hybridge.runtime.artifacts.manifest import Manifest
-    from hybridge.runtime.artifacts.options import ExportOptions
-    from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache
-    from hybridge.runtime.core.drafters import AutoDrafter, BlockDrafter, Context, Drafter, DraftModel, PromptLookup, Proposal
-    from hybridge.runtime.core.model import Model
-    from hybridge.runtime.core.sampling import Sampling
-    from hybridge.runtime.core.session import Session
-    from hybridge.runtime.core.statistics import GenerationStats
+    from hybridge.runtime.artifact.folder import Artifact, open_artifact
+    from hybridge.runtime.artifact.manifest import Manifest
+    from hybridge.runtime.artifact.options import ExportOptions
+    from hybridge.runtime.binding.checkpoint import Checkpoint, PrefixCache
+    from hybridge.runtime.binding.drafters import (
+        AutoDrafter,
+        BlockDrafter,
+        Context,
+        Drafter,
+        DraftModel,
+        PromptLookup,
+        Proposal,
+    )
+    from hybridge.runtime.binding.model import Model
+    from hybridge.runtime.binding.sampling import Sampling
+    from hybridge.runtime.binding.session import Session
+    from hybridge.runtime.binding.statistics import GenerationStats
 
 __all__ = [
     "Artifact",
@@ -39,22 +47,22 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
     __getattr__ = deferred(
         __name__,
         {
-            "Artifact": "hybridge.runtime.artifacts.artifact",
-            "AutoDrafter": "hybridge.runtime.core.drafters",
-            "BlockDrafter": "hybridge.runtime.core.drafters",
-            "Checkpoint": "hybridge.runtime.core.checkpoint",
-            "Context": "hybridge.runtime.core.drafters",
-            "DraftModel": "hybridge.runtime.core.drafters",
-            "Drafter": "hybridge.runtime.core.drafters",
-            "ExportOptions": "hybridge.runtime.artifacts.options",
-            "GenerationStats": "hybridge.runtime.core.statistics",
-            "Manifest": "hybridge.runtime.artifacts.manifest",
-            "Model": "hybridge.runtime.core.model",
-            "PrefixCache": "hybridge.runtime.core.checkpoint",
-            "PromptLookup": "hybridge.runtime.core.drafters",
-            "Proposal": "hybridge.runtime.core.drafters",
-            "Sampling": "hybridge.runtime.core.sampling",
-            "Session": "hybridge.runtime.core.session",
-            "open_artifact": "hybridge.runtime.artifacts.artifact",
+            "Artifact": "hybridge.runtime.artifact.folder",
+            "AutoDrafter": "hybridge.runtime.binding.drafters",
+            "BlockDrafter": "hybridge.runtime.binding.drafters",
+            "Checkpoint": "hybridge.runtime.binding.checkpoint",
+            "Context": "hybridge.runtime.binding.drafters",
+            "DraftModel": "hybridge.runtime.binding.drafters",
+            "Drafter": "hybridge.runtime.binding.drafters",
+            "ExportOptions": "hybridge.runtime.artifact.options",
+            "GenerationStats": "hybridge.runtime.binding.statistics",
+            "Manifest": "hybridge.runtime.artifact.manifest",
+            "Model": "hybridge.runtime.binding.model",
+            "PrefixCache": "hybridge.runtime.binding.checkpoint",
+            "PromptLookup": "hybridge.runtime.binding.drafters",
+            "Proposal": "hybridge.runtime.binding.drafters",
+            "Sampling": "hybridge.runtime.binding.sampling",
+            "Session": "hybridge.runtime.binding.session",
+            "open_artifact": "hybridge.runtime.artifact.folder",
         },
     )

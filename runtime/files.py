@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from hybridge.cache.errors import OutputError
+from hybridge.errors import OutputError
 
 
 def open_regular(path: Path, largest: int | None = None) -> BufferedReader:

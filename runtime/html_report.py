@@ -21,9 +21,9 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hybridge.cache.errors import UsageError
-from hybridge.runtime.artifacts.manifest import LayerEntry, Manifest
-from hybridge.runtime.core.statistics import GenerationStats, Trace
+from hybridge.errors import UsageError
+from hybridge.runtime.artifact.manifest import LayerEntry, Manifest
+from hybridge.runtime.binding.statistics import GenerationStats, Trace
 from hybridge.runtime.files import write_output
 from hybridge.runtime.text.answers import TokenDecoder
 

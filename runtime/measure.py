@@ -15,13 +15,14 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.drafters import Drafter, DraftModel
-from hybridge.runtime.core.model import Model
-from hybridge.runtime.core.programs import ModelDescription, TextProgram
-from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.statistics import GenerationStats
+from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.drafters import Drafter, DraftModel
+from hybridge.runtime.binding.model import Model
+from hybridge.runtime.binding.programs import TextProgram
+from hybridge.runtime.binding.sampling import Sampling
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.statistics import GenerationStats
 
 PLAIN = "plain"
 TIE = 1e-5

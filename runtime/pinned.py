@@ -95,7 +95,7 @@ class Argument(NamedTuple):
     is_written: bool = False
 
 
-OPERATOR_TABLE = Path(__file__).parent / "artifacts" / "operators.txt"
+OPERATOR_TABLE = Path(__file__).parent / "artifact" / "operators.txt"
 """The argument types of each operator's schema; tests/helpers/operator_table.py writes the file, which needs torch."""
 
 

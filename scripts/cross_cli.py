@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridge.runtime import pinned
-from hybridge.runtime.core.library import SOURCES
+from hybridge.runtime.binding.library import SOURCES
 from hybridge.runtime.files import file_target, partial_path, take_place
 
 NAME = "hybridge-cli"

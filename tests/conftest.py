@@ -44,7 +44,7 @@ from store import exported as stored
 from tiny import save_checkpoint, save_lively_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.__main__ import main
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.native_log import LOG_LINE
 
 pytest_plugins = ["selection"]

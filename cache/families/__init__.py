@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import torch
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import attention, convolution, delta_rule, state_space
 from hybridge.cache.families.family import (
     ADVICE,
@@ -27,6 +26,7 @@ from hybridge.cache.families.family import (
 )
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import CheckpointError, UnsupportedModelError
 
 __all__ = [
     "ATTENTION_ALONE",

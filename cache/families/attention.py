@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.family import Config, Family, LayerBuilder, Signatures
 from hybridge.cache.layers.attention import AttentionLayer, FullAttentionLayer, QuantizedAttentionLayer, SharedAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import CheckpointError, UnsupportedModelError
 
 
 def full_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

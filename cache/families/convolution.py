@@ -8,7 +8,6 @@ from functools import partial
 import torch
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.attention import full_attention, sliding_attention
 from hybridge.cache.families.family import Config, Family, LayerBuilder, Signatures
 from hybridge.cache.layers.attention import AttentionLayer, FullAttentionLayer
@@ -16,6 +15,7 @@ from hybridge.cache.layers.layer import CacheLayer, CompositeLayer
 from hybridge.cache.layers.short_conv import DelayLayer, ShortConvLayer
 from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import CheckpointError, UnsupportedModelError
 
 
 def short_conv(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import torch
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.attention import full_attention, head_dim, kv_heads
 from hybridge.cache.families.family import Config, Family, Signatures, check_positive
 from hybridge.cache.layers.indexed_attention import IndexedAttentionLayer, IndexedFullAttentionLayer, KeyPoolLayer
@@ -16,6 +15,7 @@ from hybridge.cache.layers.layer import CacheLayer, CompositeLayer
 from hybridge.cache.layers.recurrent import GatedDeltaNetLayer, KimiDeltaAttentionLayer
 from hybridge.cache.layers.short_conv import ShortConvLayer
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import CheckpointError, UnsupportedModelError
 
 
 def gated_delta_net(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import CheckpointError, UnsupportedModelError
 
 Config = Any  # transformers' PreTrainedConfig, by its attributes
 LayerBuilder = Callable[[Config, CacheSizes, Kernels, int], CacheLayer]

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import full_attention, head_dim, sliding_attention, unwindowed
 from hybridge.cache.families.family import ADVICE, Config, Family, Signatures, check_positive
 from hybridge.cache.layers.layer import CacheLayer, CompositeLayer, StatelessLayer
 from hybridge.cache.layers.recurrent import LightningAttentionLayer, Mamba2Layer, MambaLayer, RgLruLayer
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import CheckpointError
 
 
 def mamba(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.errors import UsageError
 from hybridge.cache.layers.attention import FullAttentionLayer
 from hybridge.cache.layers.latent_attention import LatentAttentionLayer
 from hybridge.cache.layers.short_conv import ShortConvLayer
 from hybridge.cache.operations.kernels import Kernels, Visible
+from hybridge.errors import UsageError
 
 
 class IndexedAttentionLayer(LatentAttentionLayer):
@@ -61,8 +61,7 @@ class IndexedFullAttentionLayer(FullAttentionLayer):
 
 def _needs_a_session() -> UsageError:
     return UsageError(
-        "what an indexer selects does not reach transformers' own attention: run this model with "
-        "hybridge.export.check.oracle.eager_session(model)."
+        "what an indexer selects does not reach transformers' own attention: run this model with hybridge.eager_session(model)."
     )
 
 

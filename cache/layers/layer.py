@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.errors import CheckpointError
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import CheckpointError
 
 Staged = TypeVar("Staged", bound=NamedTuple)
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.errors import CheckpointError
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.cache.recurrences.recurrence import stage
 from hybridge.cache.recurrences.short_conv import ConvWindow, ShortConvolution
+from hybridge.errors import CheckpointError
 
 
 class ShortConvLayer(CacheLayer):

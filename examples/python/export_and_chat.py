@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import hybridge
-from hybridge.cache.errors import HybridgeError
+from hybridge.errors import HybridgeError
 from hybridge.runtime import GenerationStats, PromptLookup, Session, open_artifact
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings

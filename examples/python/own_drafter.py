@@ -10,7 +10,7 @@ import sys
 
 import hybridge
 from hybridge.runtime import Context, GenerationStats, Proposal
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 PROMPT = "def save_document(document, folder):\n    document_name = document.name\n"
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import hybridge
 from hybridge.runtime import Checkpoint
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 PROMPT = "class Stack:\n    def push(self, "
 BEAMS, STEPS = 4, 24

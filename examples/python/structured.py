@@ -9,7 +9,7 @@ from typing import Any
 
 import hybridge
 from hybridge.runtime import GenerationStats, PromptLookup, open_artifact
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.grammars import Grammars
 
 SCHEMA = {

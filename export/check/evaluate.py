@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.check.oracle import load_original, uncached
 from hybridge.export.check.picture_prompts import EncoderFigures, PicturePrompts
 from hybridge.export.check.random_program import Oracle
@@ -22,10 +22,10 @@ from hybridge.export.quantize.bits import grid_of
 from hybridge.export.quantize.quantize import rounder_of
 from hybridge.export.source.checkpoint import CheckpointSource
 from hybridge.export.texts import continued, logits_of, read_text, sampled, windows
-from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.folder import Artifact, open_artifact
+from hybridge.runtime.artifact.manifest import Manifest
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

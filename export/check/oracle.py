@@ -1,13 +1,10 @@
-"""Run a checkpoint eagerly: its uncached forward as an oracle, with an artifact's roundings, or its methods as a Session."""
+"""Run a checkpoint eagerly: its uncached forward as an oracle, with an artifact's roundings."""
 
 from __future__ import annotations
 
-import copy
 import functools
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from hybridge.cache.errors import UsageError
-from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.operations.quantized_rows import quantize_rows
+from hybridge.errors import UsageError
 from hybridge.export.check.random_program import Oracle
-from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
-from hybridge.export.drafters.vocabulary import DraftRows
 from hybridge.export.layers import Rounder
 from hybridge.export.model.vision import VISION, read_processor
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
+from hybridge.export.program.build import build_cache
 from hybridge.export.quantize.quantize import is_quantized, quantize, quantize_encoder
-from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel, load_checkpoint, logits_width
-from hybridge.export.write.methods import State, build_cache, build_methods
-from hybridge.runtime.artifacts.options import Description, ExportOptions, PictureDescription
-from hybridge.runtime.core.programs import ModelDescription
-from hybridge.runtime.core.session import Session
+from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel, load_checkpoint
+from hybridge.runtime.artifact.description import Description
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.artifact.pictures import PictureDescription
 
 ROUNDED = "hybridge_rounded"
 
@@ -171,85 +165,3 @@ def _attend_rounded(chosen: str, module: Any, query: Tensor, key: Tensor, value:
     plain = sys.modules[type(module).__module__]  # the eager attention in the model's own file handles caps and sinks
     attend = attention_function(chosen, getattr(plain, "eager_attention_forward", None))
     return attend(module, query, key, value, *args, **options)
-
-
-# A Session without an artifact: the adapted model's methods run eagerly. It shows what an export will compute, and
-# replaces transformers' cached forward if that is wrong (several tokens at once in Mamba, Jamba, Zamba, RecurrentGemma
-# and MiniMax).
-
-
-class EagerProgram:
-    """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.core.programs.Program``."""
-
-    is_atomic = True
-
-    def __init__(
-        self, model: PreTrainedModel, cache: HybridCache, options: ExportOptions, drafter: ArtifactDrafter | None = None
-    ) -> None:
-        self.cache = cache
-        methods = build_methods(State(model, cache, options.tap_layers, drafter), options.shorter_verify_lens)
-        self._methods = {name: module for name, (module, _) in methods.items()}
-        self._buffers = {name: each.numpy() for name, each in cache.named_buffers()}
-        self._positional = cache.positional_names()
-        self.names = [name for name in self._buffers if name == "staged" or not name.rpartition(".")[2].startswith("staged")]
-        self.bounded = list(cache.bounded_buffers())
-
-    def buffer(self, name: str) -> NDArray[Any]:
-        """Return a buffer's memory. Raises KeyError without one."""
-        return self._buffers[name]
-
-    @torch.no_grad()
-    def call(self, name: str, *inputs: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-        """Run a method. Roll back if it fails or is interrupted, because a method is many steps here."""
-        before = {name: each.clone() for name, each in self.cache.named_buffers() if name not in self._positional}
-        try:
-            outputs = self._methods[name](*(torch.tensor(each) for each in inputs))
-            return tuple(each.clone().numpy() for each in (outputs if isinstance(outputs, tuple) else (outputs,)))
-        except BaseException:
-            self._undo(before)
-            raise
-
-    def _undo(self, before: Mapping[str, Tensor]) -> None:
-        for name, buffer in self.cache.named_buffers():
-            if name in before:
-                buffer.copy_(before[name])
-        # The call may have written rows behind the length, which belong to longer slots.
-        self.cache.forget_slots(self.cache.slot_length > self.cache.length)
-
-
-@dataclass(frozen=True)
-class LoadedDrafter:
-    """A drafter of ``plan_drafter``, the weights that its plan loaded, and the tokens that were chosen for it, if not all."""
-
-    plan: DrafterPlan
-    weights: nn.Module
-    rows: DraftRows | None = None
-
-
-def eager_session(
-    model: PreTrainedModel, options: ExportOptions | None = None, drafter: LoadedDrafter | None = None
-) -> Session:
-    """Return a Session over ``model``, which stays as it is; its weights are shared, not copied.
-
-    drafter: as ``hybridge.export.drafters.plan.plan_drafter`` planned it with the same options.
-    Raises UnsupportedModelError for a family or a layer that is not supported, UsageError for impossible sizes.
-    """
-    options = options or ExportOptions()
-    if options.mtp and drafter is None:
-        raise UsageError("options.mtp needs its drafter: eager_session(model, options, LoadedDrafter(plan, weights)).")
-    config: Any = model.config.get_text_config()
-    plan, own = (drafter.plan, drafter.weights) if drafter else (None, None)
-    cache = build_cache(config, options, plan)
-    tensors = (chain(each.parameters(), each.buffers()) for each in (model, own) if each is not None)
-    weights = {id(each): each for each in chain.from_iterable(tensors)}
-    eos = getattr(config, "eos_token_id", None)  # some text configs of multimodal models have none
-    description = ModelDescription(
-        model_type=config.model_type,
-        vocab_size=logits_width(config),
-        eos_ids=[] if eos is None else eos if isinstance(eos, list) else [eos],
-        options=options,
-        drafter=plan.description if plan else None,
-    )
-    model, own = copy.deepcopy((model, own), weights)  # at once, because they may share a config
-    built = plan.build(own, cache, model.get_output_embeddings(), drafter.rows) if plan and drafter else None
-    return Session.over(EagerProgram(model, cache, options, built), description)

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.check.oracle import picture_features, uncached_with_pictures
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.texts import logits_of, read_text
-from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.core.chat import message_content
-from hybridge.runtime.core.pictures import EncodedPart, Picture
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.folder import Artifact
+from hybridge.runtime.binding.chat import message_content
+from hybridge.runtime.binding.pictures import EncodedPart, Picture
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.pictures import PictureProcessor, with_pictures
 

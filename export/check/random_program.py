@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridge.cache.errors import UsageError, ValidationError
-from hybridge.runtime.core.model import Model
-from hybridge.runtime.core.pictures import Picture
-from hybridge.runtime.core.session import Logits, Session
+from hybridge.errors import UsageError, ValidationError
+from hybridge.runtime.binding.model import Model
+from hybridge.runtime.binding.pictures import Picture
+from hybridge.runtime.binding.session import Logits, Session
 
 Oracle = Callable[[Sequence[int]], Tensor]
 """A function from tokens to the float32 logits [T, V] that a model should compute."""

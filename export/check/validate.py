@@ -19,7 +19,7 @@ import torch
 from tokenizers import Tokenizer as Reference
 from torch import Tensor
 
-from hybridge.cache.errors import UsageError, ValidationError
+from hybridge.errors import UsageError, ValidationError
 from hybridge.export.check.evaluate import Figures, measure_drift
 from hybridge.export.check.oracle import disturbed, load_original, round_as, uncached, uncached_with_pictures
 from hybridge.export.check.random_program import Oracle, RandomPictures, RandomProgram
@@ -28,12 +28,12 @@ from hybridge.export.quantize.gptq import stored_rounder
 from hybridge.export.quantize.quantize import is_lossy
 from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
 from hybridge.export.source.tokenizer import without_nfc
-from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.drafters import BlockDrafter, Context, Proposal
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.statistics import GenerationStats
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.folder import Artifact, open_artifact
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.drafters import BlockDrafter, Context, Proposal
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.statistics import GenerationStats
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 Notify = Callable[[int, int], None]
 GenerateDrafted = Callable[[list[int], int, GenerationStats], Iterable[int]]

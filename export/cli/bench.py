@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from hybridge.cache.errors import UsageError, ValidationError
+from hybridge.errors import UsageError, ValidationError
 from hybridge.runtime.cli.console import check_writable_file, err, megabytes, out, print_json, table
 from hybridge.runtime.cli.options import HtmlOption, JsonOption, ThreadsOption
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # numpy and ExecuTorch's exporter take long to start: they ar
     from hybridge.export.cli.figures import BenchReport, Subject
     from hybridge.export.profile.device import DeviceReport
     from hybridge.export.profile.parts import Profile
-    from hybridge.runtime.core.drafters import Drafter
-    from hybridge.runtime.core.session import Session
+    from hybridge.runtime.binding.drafters import Drafter
+    from hybridge.runtime.binding.session import Session
     from hybridge.runtime.measure import Outcome
 
 EXAMPLES = (
@@ -83,7 +83,7 @@ def bench(
     if profiled and artifact is not None:
         profile_parts(artifact, threads, context, json=json)
         return
-    from hybridge.runtime.core.library import set_threads
+    from hybridge.runtime.binding.library import set_threads
 
     with exported(artifact, draft) as artifacts:
         if threads is not None:
@@ -149,7 +149,7 @@ def memory_use(target: Path) -> tuple[float, float] | None:
     """Return the bytes that a decode of a .pte moves, and the bytes that memory moves in a second; None for other formats."""
     from hybridge.export.profile.device import decode_bytes
     from hybridge.export.profile.parts import Bandwidth
-    from hybridge.runtime.artifacts.artifact import open_artifact
+    from hybridge.runtime.artifact.folder import open_artifact
 
     artifact = open_artifact(target)
     if artifact.manifest.options.format != "pte":
@@ -161,10 +161,10 @@ def load(artifacts: Artifacts) -> Subject:
     """Open the sessions of a target and of its drafters."""
     from hybridge.export.cli.embedded import code_prompts
     from hybridge.export.cli.figures import AUTO, Subject
-    from hybridge.runtime.artifacts.artifact import open_artifact
-    from hybridge.runtime.core.drafters import AutoDrafter, DraftModel, PromptLookup
-    from hybridge.runtime.core.session import Session
-    from hybridge.runtime.core.tokenizer import Tokenizer
+    from hybridge.runtime.artifact.folder import open_artifact
+    from hybridge.runtime.binding.drafters import AutoDrafter, DraftModel, PromptLookup
+    from hybridge.runtime.binding.session import Session
+    from hybridge.runtime.binding.tokenizer import Tokenizer
     from hybridge.runtime.measure import PLAIN
 
     opened, draft = open_artifact(artifacts.target), artifacts.draft
@@ -188,7 +188,7 @@ def load(artifacts: Artifacts) -> Subject:
 
 def own_drafter(session: Session) -> dict[str, Drafter]:
     """Return the drafter inside an artifact, if it has one, by its name."""
-    from hybridge.runtime.core.drafters import BlockDrafter
+    from hybridge.runtime.binding.drafters import BlockDrafter
 
     description = session.manifest.drafter
     return {} if description is None else {DRAFTER_NAMES.get(description.kind, description.kind): BlockDrafter(session)}
@@ -234,7 +234,7 @@ def _row(outcome: Outcome, plain: Outcome) -> list[str]:
 def bench_device(artifact: Path, context: int, *, json: bool) -> None:
     """Measure and show the speed of this device with an artifact."""
     from hybridge.export.profile.device import measure_device
-    from hybridge.runtime.artifacts.artifact import open_artifact
+    from hybridge.runtime.artifact.folder import open_artifact
 
     with err.status("Measuring decode, verify, commit, prefill and memory"):
         report = measure_device(open_artifact(artifact), context)
@@ -273,8 +273,8 @@ def show_device(report: DeviceReport) -> None:
 def profile_parts(artifact: Path, threads: int | None, context: int, *, json: bool) -> None:
     """Time and show the parts of a decode, a verify and a prefill."""
     from hybridge.export.profile.parts import profile
-    from hybridge.runtime.artifacts.artifact import open_artifact
-    from hybridge.runtime.core.library import set_threads
+    from hybridge.runtime.artifact.folder import open_artifact
+    from hybridge.runtime.binding.library import set_threads
 
     opened = open_artifact(artifact)
     if opened.manifest.options.format != "pte":

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hybridge.runtime.artifacts.options import DEFAULT_PROGRAMS
+from hybridge.runtime.artifact.options import DEFAULT_PROGRAMS
 from hybridge.runtime.cli.console import check_writable_file, err, out, print_json, table, write_json
 from hybridge.runtime.cli.options import AgainstOption, ArtifactArgument, HtmlOption, JsonOption, ReportOption
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from hybridge.cache.errors import ValidationError
-from hybridge.runtime.artifacts.options import DEFAULT_PROGRAMS
+from hybridge.errors import ValidationError
+from hybridge.runtime.artifact.options import DEFAULT_PROGRAMS
 from hybridge.runtime.cli.console import err, out
 
 if TYPE_CHECKING:  # PyTorch and numpy take long to start: they are imported when the command runs
     from hybridge.export.cli.figures import Subject
-    from hybridge.runtime.core.drafters import Drafter
-    from hybridge.runtime.core.session import Session
-    from hybridge.runtime.core.statistics import GenerationStats
-    from hybridge.runtime.core.tokenizer import Tokenizer
+    from hybridge.runtime.binding.drafters import Drafter
+    from hybridge.runtime.binding.session import Session
+    from hybridge.runtime.binding.statistics import GenerationStats
+    from hybridge.runtime.binding.tokenizer import Tokenizer
 
 EXAMPLES = ("hybridge demo", "hybridge demo -o somewhere/else")
 NEW_TOKENS, CODE_PROMPTS, ROUNDS = 400, 5, 6
@@ -50,7 +50,7 @@ def demo(
     from hybridge.export.cli.figures import Figure, figures, print_figures
     from hybridge.export.cli.progress import ConsoleProgress, print_report
     from hybridge.export.source.checkpoint import resolve_checkpoint
-    from hybridge.runtime.core.tokenizer import Tokenizer
+    from hybridge.runtime.binding.tokenizer import Tokenizer
 
     began = time.perf_counter()
     draft, dspark = (output.with_name(f"{output.name}-{name}") for name in ("draft", "dspark"))
@@ -83,7 +83,7 @@ def demo(
 def compare_generation(subject: Subject, tokenizer: Tokenizer) -> bool:
     """Show draft tokens in colour, and generate with every drafter. Return whether all give the same tokens."""
     from hybridge.export.cli.bench import print_outcomes
-    from hybridge.runtime.core.sampling import Sampling
+    from hybridge.runtime.binding.sampling import Sampling
     from hybridge.runtime.measure import contest
 
     prompt = tokenizer.encode(PROMPT).ids
@@ -104,7 +104,7 @@ def compare_generation(subject: Subject, tokenizer: Tokenizer) -> bool:
 
 def _generate(session: Session, prompt: list[int], drafter: Drafter | None) -> tuple[list[int], GenerationStats]:
     """Generate with the shortest blocks all the time, so that there is something to see."""
-    from hybridge.runtime.core.statistics import GenerationStats
+    from hybridge.runtime.binding.statistics import GenerationStats
 
     stats = GenerationStats()
     session.reset()

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from hybridge.export.cli.progress import ConsoleProgress
-from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.manifest import Manifest
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.cli.console import err
-from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.kernels import library
 
 EMBEDDED = Path(__file__).parents[1] / "embedded"

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from rich.markup import escape
 
-from hybridge.cache.errors import UsageError
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.errors import UsageError
+from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.cli.console import err, megabytes, numbers, print_json, run_and_exit
 from hybridge.runtime.cli.options import JsonOption, with_options
 
 if TYPE_CHECKING:  # pydantic takes long to start
-    from hybridge.runtime.artifacts.manifest import Manifest
+    from hybridge.runtime.artifact.manifest import Manifest
 
 EXAMPLES = (
     "hybridge export Qwen3.5-0.8B -o qwen --max-seq-len 2048",

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.artifact.manifest import Manifest
+from hybridge.runtime.binding.drafters import Drafter, PromptLookup
+from hybridge.runtime.binding.sampling import Sampling
+from hybridge.runtime.binding.session import Session
 from hybridge.runtime.cli.console import out, table
-from hybridge.runtime.core.drafters import Drafter, PromptLookup
-from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.core.session import Session
 from hybridge.runtime.measure import PLAIN, Outcome, contest, sampling_p_value
 
 if TYPE_CHECKING:

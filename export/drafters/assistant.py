@@ -22,13 +22,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.cache.families.attention import first_sharing, shared_source
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.layers.drafter import DrafterLengthLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels, Scoring
+from hybridge.errors import CheckpointError, UsageError
 from hybridge.export.drafters.checkpoint import MOST_LAYERS, ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.drafter import (
     Answers,
@@ -54,7 +54,8 @@ from hybridge.export.drafters.layers import (
 from hybridge.export.drafters.vocabulary import DraftRows
 from hybridge.export.layers import constant
 from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
+from hybridge.runtime.artifact.drafter import DrafterDescription
+from hybridge.runtime.artifact.options import ExportOptions
 
 TARGETS: Mapping[str, str] = {"gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4_unified_text"}
 """The model type of the target's text model, by the model type of the assistant."""

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.errors import CheckpointError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import (
     DrafterAttentionLayer,
@@ -28,6 +27,7 @@ from hybridge.cache.layers.drafter import (
 )
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import CheckpointError
 from hybridge.export.drafters.block_layers import (
     Backbone,
     BlockDrafterConfig,
@@ -51,7 +51,8 @@ from hybridge.export.drafters.drafter import (
 from hybridge.export.drafters.layers import DraftProposals, Rope, SamplingInputs, TokenSelector, decoder_fields, load_rope
 from hybridge.export.drafters.vocabulary import DraftRows, vocabulary_of
 from hybridge.export.source.checkpoint import LoadedModel, logits_width
-from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
+from hybridge.runtime.artifact.drafter import DrafterDescription
+from hybridge.runtime.artifact.options import ExportOptions
 
 ARCHITECTURES: Mapping[str, BlockKind] = {
     "DFlashDraftModel": "dflash",

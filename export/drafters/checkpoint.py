@@ -11,12 +11,12 @@ from typing import Any
 import safetensors
 from torch import Tensor, nn
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.source.files import check_files, read_object
 from hybridge.export.source.locate import find_checkpoint
 from hybridge.export.source.quantization_methods import quantization_of
 from hybridge.export.source.weight_files import stored_tensors
-from hybridge.runtime.artifacts.options import LIMITS
+from hybridge.runtime.artifact.options import LIMITS
 
 MOST = 1 << 24
 MOST_LISTED = 1024

@@ -15,16 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterLengthLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import UsageError
 from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary
 from hybridge.export.layers import constant
 from hybridge.export.model.families.family import Unregistered
 from hybridge.export.source.checkpoint import LoadedModel, logits_width
-from hybridge.runtime.artifacts.options import DrafterDescription, DrafterKind, ExportOptions
+from hybridge.runtime.artifact.drafter import DrafterDescription, DrafterKind
+from hybridge.runtime.artifact.options import ExportOptions
 
 Answers = tuple[Tensor, ...]
 """Draft tokens int64 [1, N], -1 if refused, and their probabilities float32 [1, N]; of a drafter that samples also the scores

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.errors import CheckpointError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterLengthLayer, step
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels, Scoring
+from hybridge.errors import CheckpointError
 from hybridge.export.drafters.checkpoint import ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.drafter import (
     Answers,
@@ -47,7 +47,8 @@ from hybridge.export.drafters.layers import (
 from hybridge.export.drafters.vocabulary import DraftRows
 from hybridge.export.layers import constant
 from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
+from hybridge.runtime.artifact.drafter import DrafterDescription
+from hybridge.runtime.artifact.options import ExportOptions
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3DraftModel", "Eagle3Speculator")
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hybridge.cache.errors import CheckpointError
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import CheckpointError
 from hybridge.export.drafters.checkpoint import ConfigFields
 from hybridge.export.layers import constant
 from hybridge.export.pinned.transformers import rope_frequencies

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.cache.families import FAMILIES as CACHES
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterLengthLayer, DrafterStateLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.layers.rope_delta import rope_delta_of
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.drafters.checkpoint import MOST_LAYERS, fill, read_tensors, tensor_names
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, TargetModel
 from hybridge.export.drafters.layers import DraftProposals, SamplingInputs, TokenSelector
@@ -34,7 +34,8 @@ from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary
 from hybridge.export.model.adapt import adapt_layer
 from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
 from hybridge.export.source.text_model import decoder_of
-from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
+from hybridge.runtime.artifact.drafter import DrafterDescription
+from hybridge.runtime.artifact.options import ExportOptions
 
 # The layers' weights, which transformers ignores by default
 

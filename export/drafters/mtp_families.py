@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.drafters.checkpoint import MOST_LAYERS
 
 Weights = dict[str, Tensor]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.families import text_config
+from hybridge.errors import UnsupportedModelError, UsageError
 from hybridge.export.drafters.assistant import plan_assistant
 from hybridge.export.drafters.block import plan_block
 from hybridge.export.drafters.checkpoint import open_drafter
@@ -16,7 +16,7 @@ from hybridge.export.drafters.eagle import plan_eagle
 from hybridge.export.drafters.mtp import has_mtp, plan_mtp
 from hybridge.export.drafters.vocabulary import vocabulary_of
 from hybridge.export.source.checkpoint import CheckpointSource, logits_width
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 KINDS = {"DFlash, DFlash 2, DSpark": plan_block, "EAGLE-3": plan_eagle, "Gemma 4's assistants": plan_assistant}
 """Planners of drafters with a checkpoint of their own, by the words for them in an error. Each returns None for other kinds."""

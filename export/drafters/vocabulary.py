@@ -20,13 +20,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.layers import constant
 from hybridge.export.operators.linear import LANES
 from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.runtime.artifacts.options import ExportOptions, VocabularyDescription, VocabularySource
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.drafter import VocabularyDescription, VocabularySource
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.files import read_regular
 from hybridge.runtime.kernels import library
 

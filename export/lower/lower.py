@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from hybridge.cache.errors import ExportFailedError, HybridgeError
-from hybridge.cache.imports import quiet
+from hybridge.errors import ExportFailedError, HybridgeError
 from hybridge.export.lower.fusion import EDGE_PASSES, fuse
 from hybridge.export.lower.rewrite import (
     drop_empty_operands,
@@ -33,8 +32,9 @@ from hybridge.export.lower.rewrite import (
 from hybridge.export.pinned.executorch import backend_config, constants_in_place, edge_config
 from hybridge.export.pinned.torch_export import Operator, fewer_decompositions, known_operators, late_code, without_history
 from hybridge.export.pinned.xnnpack import LinearConfig, Partitioner, configs, fewer_passes, quick_merges, weights_held_once
-from hybridge.runtime.artifacts.manifest import program_method
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.imports import quiet
+from hybridge.runtime.artifact.manifest import program_method
+from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.pinned import SCALAR_TYPES
 
 Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]

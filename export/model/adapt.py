@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.operations.kernels import Scoring
+from hybridge.errors import UnsupportedModelError, UsageError
 from hybridge.export.layers import EXPERTS
 from hybridge.export.model.families import ADAPTATIONS
 from hybridge.export.model.families.family import Adaptation, Unregistered

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hybridge.cache.errors import CheckpointError, UsageError
+from hybridge.errors import CheckpointError, UsageError
 from hybridge.export.model.encoders.encoder import VisionFamily
 from hybridge.export.model.encoders.gemma3 import GEMMA3
 from hybridge.export.model.encoders.gemma4 import GEMMA4, GEMMA4_UNIFIED
@@ -16,7 +16,8 @@ from hybridge.export.model.encoders.lfm3_vl import LFM3_VL
 from hybridge.export.model.encoders.nemotron_h_omni import NEMOTRON_H_OMNI
 from hybridge.export.model.encoders.qwen3_5 import QWEN3_5
 from hybridge.export.source.files import check_files, read_object
-from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription, check_pictures
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.artifact.pictures import PictureDescription, check_pictures
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 """Files of a checkpoint that say how pictures are prepared, the first one's options first."""

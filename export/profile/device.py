@@ -10,12 +10,12 @@ from importlib.metadata import version
 from statistics import median
 from typing import Any
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.profile.parts import Bandwidth, bytes_moved, read_instructions
 from hybridge.export.profile.program import ProgramFile
-from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.core.library import threads
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.artifact.folder import Artifact
+from hybridge.runtime.binding.library import threads
+from hybridge.runtime.binding.session import Session
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import EXECUTORCH
 from hybridge.runtime.platforms import processor_name

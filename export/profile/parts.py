@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import hybridge.export.kernel_sets.hybridge  # noqa: F401  defines the operators
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.operators.define import RECURRENCES
 from hybridge.export.pinned.executorch import (
     CONTROL_FLOW,
@@ -34,9 +34,9 @@ from hybridge.export.pinned.executorch import (
     TensorList,
 )
 from hybridge.export.profile.program import ExecuTorchProgram, ProgramFile
-from hybridge.runtime.artifacts.artifact import Artifact, CheckedFile, file_entry
-from hybridge.runtime.artifacts.manifest import PROGRAM
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.artifact.folder import Artifact, CheckedFile, file_entry
+from hybridge.runtime.artifact.manifest import PROGRAM
+from hybridge.runtime.binding.session import Session
 
 READ = 2**26
 """Numbers of 4 bytes to measure the bandwidth with, far more than the last cache holds."""

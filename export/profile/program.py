@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hybridge.cache.errors import ArtifactError
-from hybridge.cache.imports import quiet
+from hybridge.errors import ArtifactError
 from hybridge.export.pinned.executorch import (
     HEAD_BYTES,
     call_method,
@@ -23,17 +22,18 @@ from hybridge.export.pinned.executorch import (
     reset_threads,
     write_program,
 )
-from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.artifacts.manifest import PROGRAM
-from hybridge.runtime.artifacts.program_check import BOUNDED, STATE, buffer_names, installed
-from hybridge.runtime.core.library import threads
+from hybridge.imports import quiet
+from hybridge.runtime.artifact.folder import Artifact
+from hybridge.runtime.artifact.manifest import PROGRAM
+from hybridge.runtime.artifact.program_check import BOUNDED, STATE, buffer_names, installed
+from hybridge.runtime.binding.library import threads
 from hybridge.runtime.kernels import library
 from hybridge.runtime.native_log import first_line, without_native_log
 from hybridge.runtime.pinned import EXECUTORCH, operator_libraries
 
 
 class ExecuTorchProgram:
-    """Loaded methods, called by name; see ``hybridge.runtime.core.programs.Program``. All share one state."""
+    """Loaded methods, called by name; see ``hybridge.runtime.binding.programs.Program``. All share one state."""
 
     def __init__(self, artifact: Artifact) -> None:
         """Load an artifact that a session has checked. Raises ArtifactError if it does not load."""

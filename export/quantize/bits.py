@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.layers import Grid, projections
-from hybridge.runtime.artifacts.options import Bits, ExportOptions
+from hybridge.runtime.artifact.options import Bits, ExportOptions
 
 BITS: Mapping[str, int] = {"none": 32, "keep": 8, "8da4w": 4, "4w": 4, "5w": 5, "6w": 6, "8w": 8}
 """Bits by the kind of quantization; those of ``keep`` are for weights that cannot keep their own."""

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 
-from hybridge.cache.errors import ArtifactError, UsageError
+from hybridge.errors import ArtifactError, UsageError
 from hybridge.export.layers import Grid, PackedExperts, PackedLinear, RoundedWeight, Rounder, one_thread
 from hybridge.export.operators.linear import LANES, PANEL_BYTES, Factors, unpack
 from hybridge.export.pinned.executorch import HEAD_BYTES, constant_offsets, read_header, read_program
@@ -50,8 +50,8 @@ from hybridge.export.quantize.rounding import (
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.source.text_model import decoder_of
 from hybridge.export.texts import read_text, windows
-from hybridge.runtime.artifacts.manifest import CalibrationEntry, FileEntry, StoredEntry
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.manifest import CalibrationEntry, FileEntry, StoredEntry
+from hybridge.runtime.artifact.options import ExportOptions
 
 WINDOWS, LENGTH = 32, 512
 """Number of texts of a file, and tokens of each; twice as many lower the error of the embedded model by 2 %."""

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.layers import (
     EXPERTS,
     PackedEmbedding,
@@ -53,7 +53,7 @@ from hybridge.export.quantize.rounding import keep_blocks, round_by_search, roun
 from hybridge.export.quantize.stock import check_stock_quantization, quantize_for_stock, quantize_linear_for_stock
 from hybridge.export.source.checkpoint import CheckpointSource
 from hybridge.export.source.text_model import empty_model, text_decoder
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 ROUNDERS: Mapping[str, Rounder] = {"nearest": round_to_nearest, "search": round_by_search, "blocks": round_in_blocks}
 """Rounders without data, by the option ``rounding``."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.layers import RoundedWeight, Rounder, WithoutWeight, constant, has_experts
 from hybridge.export.operators.linear import Factors
 from hybridge.export.pinned.stock_operators import quantized as ops
@@ -25,7 +25,7 @@ from hybridge.export.quantize.bits import (
     untied_linears,
 )
 from hybridge.export.quantize.rounding import round_to_nearest
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 
 def check_stock_quantization(options: ExportOptions) -> None:

@@ -30,9 +30,9 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from hybridge.cache.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
 from hybridge.cache.families import FAMILIES, text_config
 from hybridge.cache.families.family import ADVICE
+from hybridge.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
 from hybridge.export.pinned.transformers import (
     Reader,
     UnfitWeightsError,

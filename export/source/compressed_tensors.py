@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import UnsupportedModelError
+from hybridge.errors import UnsupportedModelError
 from hybridge.export.source.quantization import (
     ORIGINAL,
     Block,

@@ -25,9 +25,9 @@ from transformers import (
     AutoModelForCausalLM,
 )
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import ATTENTION_ALONE, FAMILIES, SIGNATURES, family_of, plan, text_config
 from hybridge.cache.families.family import ADVICE, summarize
+from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.pinned.transformers import attention_interface
 from hybridge.export.source.files import EXPECTED, check_files, download_again, first_line, text_part
 from hybridge.export.source.quantization import Quantization

@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from hybridge.cache.errors import CheckpointError, NotACheckpointError
+from hybridge.errors import CheckpointError, NotACheckpointError
 
 EXPECTED = "Give a local checkpoint: a folder with config.json and *.safetensors, or a GGUF file."
 ADAPTER = "adapter_config.json"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import UnsupportedModelError
+from hybridge.errors import UnsupportedModelError
 from hybridge.export.source.quantization import (
     ORIGINAL,
     Block,

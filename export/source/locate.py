@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from hybridge.cache.errors import CheckpointError, NotACheckpointError, UsageError
+from hybridge.errors import CheckpointError, NotACheckpointError, UsageError
 from hybridge.export.source.files import (
     EXPECTED,
     HUB_PREFIX,

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.errors import CheckpointError, UnsupportedModelError
 
 ORIGINAL = "Take the unquantized checkpoint, in float32, float16 or bfloat16; 'hybridge export --quantize' quantizes it."
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import UnsupportedModelError
+from hybridge.errors import UnsupportedModelError
 from hybridge.export.pinned.torchao import dequantize_stored
 from hybridge.export.source.compressed_tensors import COMPRESSED_TENSORS
 from hybridge.export.source.files import mlx_error, read_object, text_part

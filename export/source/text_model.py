@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.cache.families import FAMILIES, text_config
+from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.pinned.transformers import (
     Glm5NextConfig,
     Glm5NextPreTrainedModel,

@@ -19,11 +19,11 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from hybridge.cache.errors import CheckpointError
+from hybridge.errors import CheckpointError
 from hybridge.export.source.files import first_line, read_object, text_part
-from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
-from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
-from hybridge.runtime.core.tokenizer import UnreadableTokenizerError
+from hybridge.runtime.artifact.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
+from hybridge.runtime.binding.tokenizer import Tokenizer as CoreTokenizer
+from hybridge.runtime.binding.tokenizer import UnreadableTokenizerError
 
 TOKENIZER = "tokenizer.json"
 PLAIN_CLASS = "PreTrainedTokenizerFast"

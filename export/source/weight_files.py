@@ -14,7 +14,7 @@ from pathlib import Path
 import safetensors
 from torch import nn
 
-from hybridge.cache.errors import CheckpointError
+from hybridge.errors import CheckpointError
 from hybridge.export.source.files import ADAPTER, ADAPTER_WEIGHTS, check_files, download_again, first_line, mlx_error
 from hybridge.export.source.quantization import LazyTensor, Quantization, dequantized
 

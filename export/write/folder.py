@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hybridge.cache.errors import OutputError, UsageError
-from hybridge.runtime.artifacts.manifest import MANIFEST
+from hybridge.errors import OutputError, UsageError
+from hybridge.runtime.artifact.manifest import MANIFEST
 from hybridge.runtime.files import (
     WrongKindError,
     exchange,

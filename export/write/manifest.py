@@ -15,8 +15,9 @@ import hybridge
 from hybridge.export.layers import WithoutWeight
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.runtime.artifacts.artifact import file_entry
-from hybridge.runtime.artifacts.manifest import (
+from hybridge.runtime.artifact.drafter import DrafterDescription
+from hybridge.runtime.artifact.folder import file_entry
+from hybridge.runtime.artifact.manifest import (
     FORMAT_VERSION,
     CalibrationEntry,
     LayerEntry,
@@ -26,7 +27,8 @@ from hybridge.runtime.artifacts.manifest import (
     StockTokenizerEntry,
     StoredBits,
 )
-from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions, PictureDescription
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.artifact.pictures import PictureDescription
 
 
 def write_tokenizer(loaded: LoadedModel, folder: Path, steps: ExportProgress) -> None:

@@ -17,8 +17,7 @@ from torch.export import Dim
 from transformers import PreTrainedModel
 
 from hybridge.cache.block import Block
-from hybridge.cache.errors import UsageError
-from hybridge.cache.imports import quiet
+from hybridge.errors import UsageError
 from hybridge.export.lower.lower import explained
 from hybridge.export.model.adapt import AdaptedModel
 from hybridge.export.pinned.onnx import fuse_norms
@@ -39,7 +38,8 @@ from hybridge.export.write.onnx_cache import (
     state_entries,
 )
 from hybridge.export.write.onnx_kernels import check_quantization, quantize_linears
-from hybridge.runtime.artifacts.manifest import (
+from hybridge.imports import quiet
+from hybridge.runtime.artifact.manifest import (
     MANIFEST,
     ONNX_COMMIT,
     ONNX_PROGRAM,
@@ -47,7 +47,7 @@ from hybridge.runtime.artifacts.manifest import (
     Manifest,
     OnnxEntry,
 )
-from hybridge.runtime.artifacts.options import ExportOptions, check_verify_lens
+from hybridge.runtime.artifact.options import ExportOptions, check_verify_lens
 
 CONTRIB = "com.microsoft"
 

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.families import build_layers, text_config
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
+from hybridge.errors import UnsupportedModelError
 from hybridge.export.write.onnx_kernels import OnnxKernels, padded
 from hybridge.export.write.onnx_recurrences import RECURRENCES
-from hybridge.runtime.artifacts.manifest import LayerEntry, MethodEntry, OnnxStaged, OnnxStateEntry, TensorEntry
-from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
+from hybridge.runtime.artifact.manifest import LayerEntry, MethodEntry, OnnxStaged, OnnxStateEntry, TensorEntry
+from hybridge.runtime.artifact.options import ExportOptions, shorter_verify
 
 KINDS = frozenset({"full_attention", "latent_attention", "sliding_attention", "stateless"}).union(
     *(each.layers for each in RECURRENCES)

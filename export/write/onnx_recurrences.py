@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.onnx.ops import symbolic_multi_out
 
 from hybridge.cache.block import Block
-from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.recurrences.gated_delta_rule import DeltaGates, DeltaStaged, GatedDeltaRule
 from hybridge.cache.recurrences.linear_attention import LinearAttention, LinearStaged, LinearWeights, StepSize
 from hybridge.cache.recurrences.recurrence import Recurrence
 from hybridge.cache.recurrences.short_conv import ConvWindow, ShortConvolution
+from hybridge.errors import UnsupportedModelError
 from hybridge.export.pinned.torch_export import check
 
 Attributes = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import Any
 from executorch.exir import ExecutorchProgramManager
 from torch import Tensor, nn
 
-from hybridge.cache.errors import CheckpointError, ExportFailedError
 from hybridge.cache.layers.layer import CacheLayer
+from hybridge.errors import CheckpointError, ExportFailedError
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary, choose_rows, sampled_scores, steps_of
@@ -19,17 +19,20 @@ from hybridge.export.layers import PackedLinear
 from hybridge.export.lower.lower import calls, lower, outputs
 from hybridge.export.pinned.executorch import HEAD_BYTES, SEGMENT_ALIGNMENT, constant_offsets, read_header, read_program
 from hybridge.export.pinned.transformers import Reader
+from hybridge.export.program.build import build_cache, build_encoder
+from hybridge.export.program.methods import build_methods
+from hybridge.export.program.state import State
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.quantize import is_packed, packer, quantize, quantize_drafter
 from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.write.manifest import WeightFigures, manifest_of, weight_bytes, write_tokenizer
-from hybridge.export.write.methods import State, build_cache, build_encoder, build_methods
 from hybridge.export.write.stock_runner import stock_methods
 from hybridge.export.write.stock_tokenizer import adapt_to_stock_runners
-from hybridge.runtime.artifacts.artifact import file_entry
-from hybridge.runtime.artifacts.manifest import (
+from hybridge.runtime.artifact.drafter import drafter_constants
+from hybridge.runtime.artifact.folder import file_entry
+from hybridge.runtime.artifact.manifest import (
     MANIFEST,
     PROGRAM,
     PROGRAM_VERSION,
@@ -39,9 +42,10 @@ from hybridge.runtime.artifacts.manifest import (
     TensorEntry,
     program_method,
 )
-from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription, StockSizes, drafter_constants
-from hybridge.runtime.artifacts.program_check import BOUNDED
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.artifact.pictures import PictureDescription, StockSizes
+from hybridge.runtime.artifact.program_check import BOUNDED
+from hybridge.runtime.binding.session import Session
 
 LARGEST_OWN = 0.12
 """Share of the model's bytes that a drafter may add which nobody asked for."""

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hybridge.export.write.methods import ProgramMethod, State
-from hybridge.runtime.artifacts.options import PictureDescription, StockSizes
+from hybridge.export.program.methods import ProgramMethod
+from hybridge.export.program.state import State
+from hybridge.runtime.artifact.pictures import PictureDescription, StockSizes
 
 
 class StockVisionEncoder(ProgramMethod):

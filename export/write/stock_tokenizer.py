@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from hybridge.export.pinned import stock_tokenizer
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.tokenizer import TOKENIZER, without_nfc
-from hybridge.runtime.artifacts.manifest import StockTokenizerEntry
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.manifest import StockTokenizerEntry
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 PIECES = (
     *("a", "The quick brown fox", "I'M", "they'll", "WE'VE", "don’t", "camelCaseWORDs", "x_y = f(3.5);", "ÉCOLE Müller"),

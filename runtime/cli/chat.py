@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from hybridge.cache.errors import HybridgeError, PictureError, UsageError
+from hybridge.errors import HybridgeError, PictureError, UsageError
 from hybridge.runtime.cli.console import ShownReasoning, err, print_json, show_calls, stats_table
 from hybridge.runtime.cli.options import (
     ArtifactArgument,
@@ -33,9 +33,9 @@ from hybridge.runtime.cli.options import (
 from hybridge.runtime.files import private_folder
 
 if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
-    from hybridge.runtime.core.chat import OnWords
-    from hybridge.runtime.core.pictures import Picture
-    from hybridge.runtime.core.statistics import GenerationStats
+    from hybridge.runtime.binding.chat import OnWords
+    from hybridge.runtime.binding.pictures import Picture
+    from hybridge.runtime.binding.statistics import GenerationStats
     from hybridge.runtime.text.conversation import Conversation
 
 EXAMPLES = (
@@ -148,7 +148,7 @@ class Terminal:
 
     def _answer(self, ask: Callable[[OnWords, GenerationStats], object]) -> bool:
         """Write an answer as it comes. Ctrl-C stops it; return whether it has begun, so that its text so far stays."""
-        from hybridge.runtime.core.statistics import GenerationStats
+        from hybridge.runtime.binding.statistics import GenerationStats
 
         self.stats, self.results = GenerationStats(), []
         try:
@@ -234,7 +234,7 @@ class Terminal:
         self.pictures = []
 
     def _stats(self, _: str) -> None:
-        from hybridge.runtime.core.statistics import GenerationStats
+        from hybridge.runtime.binding.statistics import GenerationStats
 
         err.print(stats_table(self.stats or GenerationStats(), None))
 

@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hybridge.cache.errors import HybridgeError, UsageError
-from hybridge.cache.imports import needs_export
+from hybridge.errors import HybridgeError, UsageError
+from hybridge.imports import needs_export
 from hybridge.runtime.files import file_target, is_anything_unfinished, undo_unfinished, write_output
 
 if TYPE_CHECKING:  # numpy takes long to start
-    from hybridge.runtime.core.statistics import GenerationStats
+    from hybridge.runtime.binding.statistics import GenerationStats
 
 # A pipe has no width; 80 columns would cut names.
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140)

@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 import hybridge
-from hybridge.cache.errors import HybridgeError, KernelsError
+from hybridge.errors import HybridgeError, KernelsError
 from hybridge.runtime.cli.console import err, out, print_json, table
 from hybridge.runtime.cli.options import JsonOption
 

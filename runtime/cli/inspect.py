@@ -12,9 +12,9 @@ from hybridge.runtime.cli.console import check_writable_file, megabytes, out, pr
 from hybridge.runtime.cli.options import ArtifactArgument, HtmlOption, JsonOption
 
 if TYPE_CHECKING:  # pydantic takes long to start: it is imported when the command runs
-    from hybridge.runtime.artifacts.artifact import Artifact
-    from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, TensorEntry
-    from hybridge.runtime.artifacts.options import DrafterDescription
+    from hybridge.runtime.artifact.drafter import DrafterDescription
+    from hybridge.runtime.artifact.folder import Artifact
+    from hybridge.runtime.artifact.manifest import Manifest, OnnxEntry, TensorEntry
 
 EXAMPLES = ("hybridge inspect OUT", "hybridge inspect OUT --html plan.html", "hybridge inspect OUT --json")
 
@@ -26,7 +26,7 @@ def inspect(artifact: ArtifactArgument, html: HtmlOption = None, json: JsonOptio
 
         check_writable_file(html)
         check_matplotlib("--html")
-    from hybridge.runtime.artifacts.artifact import open_artifact
+    from hybridge.runtime.artifact.folder import open_artifact
 
     opened = open_artifact(artifact)
     manifest = opened.manifest
@@ -52,7 +52,7 @@ def show(artifact: Artifact) -> None:
 
 
 def _print_summary(artifact: Artifact) -> None:
-    from hybridge.runtime.artifacts.program_check import other_version
+    from hybridge.runtime.artifact.program_check import other_version
 
     manifest = artifact.manifest
     grid = table(escape(str(artifact.folder)), "", "")
@@ -109,7 +109,7 @@ def _drafter(drafter: DrafterDescription) -> str:
 
 def _chats(artifact: Artifact) -> str:
     """Return how chats are written."""
-    from hybridge.runtime.core.jinja import JinjaTemplate
+    from hybridge.runtime.binding.jinja import JinjaTemplate
 
     found = JinjaTemplate(artifact.folder).description
     if not found.names:

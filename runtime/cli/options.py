@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from hybridge.cache.errors import GrammarError, UsageError
-from hybridge.runtime.artifacts.options import DEFAULT_BYTES
+from hybridge.errors import GrammarError, UsageError
+from hybridge.runtime.artifact.options import DEFAULT_BYTES
 
 if TYPE_CHECKING:  # numpy takes long to start: it is imported when a command runs
-    from hybridge.runtime.core.generation import Constraint
-    from hybridge.runtime.core.sampling import Sampling
+    from hybridge.runtime.binding.generation import Constraint
+    from hybridge.runtime.binding.sampling import Sampling
     from hybridge.runtime.text.generate import TextModel
     from hybridge.runtime.text.grammars import Grammar
 
@@ -94,7 +94,7 @@ class SamplingOptions:
 
     def sampling(self) -> Sampling:
         """Return the sampling. Raises UsageError for values that make no distribution."""
-        from hybridge.runtime.core.sampling import Sampling
+        from hybridge.runtime.binding.sampling import Sampling
 
         return Sampling(
             **{name: getattr(self, name) for name in (each.name for each in fields(Sampling)) if hasattr(self, name)}
@@ -130,7 +130,7 @@ class GenerationOptions(SamplingOptions):
         follows = self._grammar(model)
         if follows is None:
             return None
-        from hybridge.runtime.core.jinja import JinjaTemplate
+        from hybridge.runtime.binding.jinja import JinjaTemplate
         from hybridge.runtime.text.answers import AnswerFormat
 
         form = AnswerFormat.find(JinjaTemplate(model.artifact.folder), model.tokenizer)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.runtime.cli.console import (
     LEAST_SECONDS,
     LEAST_TOKENS,
@@ -40,10 +40,10 @@ from hybridge.runtime.cli.options import (
 )
 
 if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
-    from hybridge.runtime.core.pictures import Picture
-    from hybridge.runtime.core.session import Session
-    from hybridge.runtime.core.statistics import GenerationStats
-    from hybridge.runtime.core.tokenizer import Tokenizer
+    from hybridge.runtime.binding.pictures import Picture
+    from hybridge.runtime.binding.session import Session
+    from hybridge.runtime.binding.statistics import GenerationStats
+    from hybridge.runtime.binding.tokenizer import Tokenizer
     from hybridge.runtime.text.answers import Answer, AnswerSplitter
     from hybridge.runtime.text.chat_template import ChatTemplate, Message
     from hybridge.runtime.text.generate import GenerationSettings, TextModel
@@ -120,7 +120,7 @@ def continue_text(
     model: TextModel, prompt: RunPrompt, settings: GenerationSettings, *, stats: bool, html: Path | None, json: bool
 ) -> None:
     """Continue ``prompt``, and show the text and what it took. Raises like ``generate_text``."""
-    from hybridge.runtime.core.statistics import GenerationStats, Trace
+    from hybridge.runtime.binding.statistics import GenerationStats, Trace
 
     gc.freeze()
     done: GenerationStats = Trace() if html is not None else GenerationStats()
@@ -190,7 +190,7 @@ def plain_seconds(session: Session, text: list[int], stats: GenerationStats) -> 
     Returns:
         None if nothing was verified, or if the generation is too short to compare.
     """
-    from hybridge.runtime.core.statistics import GenerationStats
+    from hybridge.runtime.binding.statistics import GenerationStats
 
     if not stats.verifies or stats.new_tokens < LEAST_TOKENS or stats.new_seconds < LEAST_SECONDS:
         return None
@@ -234,7 +234,7 @@ def as_message(
 
     pictures: before the text of the message. Raises PictureError if the template writes them otherwise.
     """
-    from hybridge.runtime.core.chat import message_content
+    from hybridge.runtime.binding.chat import message_content
     from hybridge.runtime.text.pictures import with_pictures
 
     opening: list[Message] = [{"role": "system", "content": system}] if system else []

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.runtime.cli.console import err
 from hybridge.runtime.cli.options import (
     ArtifactArgument,
@@ -58,7 +58,7 @@ def serve(
     threads: ThreadsOption = None,
 ) -> None:
     """Answer requests of OpenAI's API over one model; sampling options hold where a request says nothing."""
-    from hybridge.runtime.core.jinja import JinjaTemplate
+    from hybridge.runtime.binding.jinja import JinjaTemplate
     from hybridge.runtime.server.app import Server, ServerSettings
     from hybridge.runtime.server.connections import Limits, listen
     from hybridge.runtime.server.remote_pictures import RemotePictures

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.runtime.cli.console import out, print_json
 from hybridge.runtime.cli.options import JsonOption
 
@@ -59,7 +59,7 @@ def native(
     json: JsonOption = False,
 ) -> None:
     """Say where the C and C++ library for apps is, and how an app's CMake finds it."""
-    from hybridge.runtime.core import library
+    from hybridge.runtime.binding import library
 
     facts = {"include": str(library.SOURCES), "cmake_prefix": library.cmake_prefix()}
     if json:

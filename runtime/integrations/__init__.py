@@ -1,5 +1,5 @@
 """Artifacts behind the interfaces of libraries that need PyTorch: transformers' ``generate`` and lm-evaluation-harness.
 
 ``hybridge.load`` and ``hybridge lm-eval`` import these modules at their call; nothing else may. They import runtime/text and
-runtime/core, and the only PyTorch in runtime/.
+runtime/binding, and the only PyTorch in runtime/.
 """

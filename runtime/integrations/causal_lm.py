@@ -19,15 +19,15 @@ from torch import Tensor
 from transformers import GenerationConfig, MaxTimeCriteria, PreTrainedConfig, StoppingCriteriaList, StopStringCriteria
 from transformers.modeling_outputs import CausalLMOutput
 
-from hybridge.cache.arguments import checked
-from hybridge.cache.errors import TokenError, UsageError
-from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.core.checkpoint import PrefixCache, keep_checkpoint, resume_prefix
-from hybridge.runtime.core.checkpoint_folder import CheckpointFolder
-from hybridge.runtime.core.drafters import AutoDrafter, Drafter
-from hybridge.runtime.core.sampling import Sampling, fitting, token_ids
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.statistics import GenerationStats
+from hybridge.arguments import checked
+from hybridge.errors import TokenError, UsageError
+from hybridge.runtime.artifact.folder import Artifact, open_artifact
+from hybridge.runtime.binding.checkpoint import PrefixCache, keep_checkpoint, resume_prefix
+from hybridge.runtime.binding.checkpoint_folder import CheckpointFolder
+from hybridge.runtime.binding.drafters import AutoDrafter, Drafter
+from hybridge.runtime.binding.sampling import Sampling, fitting, token_ids
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.statistics import GenerationStats
 from hybridge.runtime.integrations.pinned import ORIGIN, BaseStreamer, generation_defaults, list_for_pipelines
 from hybridge.runtime.text.generate import TextPiece, generate_text
 from hybridge.runtime.text.grammars import Grammar, Grammars

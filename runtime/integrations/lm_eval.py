@@ -15,9 +15,9 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from rich.console import Console
 from rich.progress import track
 
-from hybridge.cache.errors import CapacityError, UsageError
-from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.core.session import Logits
+from hybridge.errors import CapacityError, UsageError
+from hybridge.runtime.binding.sampling import Sampling
+from hybridge.runtime.binding.session import Logits
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.generate import generate_text, open_text_model
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybridge.cache.errors import KernelsError
+from hybridge.errors import KernelsError
 from hybridge.runtime.files import (
     distrust,
     file_target,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridge.cache.errors import KernelsError, UsageError
+from hybridge.errors import KernelsError, UsageError
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.kernels.compiling import TABLE, instruction_sets
 from hybridge.runtime.pinned import MACROS

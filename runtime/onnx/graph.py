@@ -11,9 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, OnnxStateEntry, TensorEntry
-from hybridge.runtime.core.library import threads
+from hybridge.errors import ArtifactError
+from hybridge.runtime.artifact.manifest import Manifest, OnnxEntry, OnnxStateEntry, TensorEntry
+from hybridge.runtime.binding.library import threads
 from hybridge.runtime.pinned import FATAL, ONNX_OPTIONS, onnx_dtype, onnx_message
 
 PAST, PRESENT, STAGED = "past_key_values.", "present.", "staged."

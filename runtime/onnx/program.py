@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.artifacts.manifest import ONNX_COMMIT, OnnxEntry, TensorEntry
-from hybridge.runtime.artifacts.options import shorter_verify
-from hybridge.runtime.artifacts.program_check import check_methods
+from hybridge.runtime.artifact.folder import Artifact
+from hybridge.runtime.artifact.manifest import ONNX_COMMIT, OnnxEntry, TensorEntry
+from hybridge.runtime.artifact.options import shorter_verify
+from hybridge.runtime.artifact.program_check import check_methods
 from hybridge.runtime.onnx.graph import (
     COUNT,
     FIRST_LOGIT,
@@ -41,7 +41,7 @@ Numbers = NDArray[Any]
 
 
 class OnnxProgram:
-    """See ``hybridge.runtime.core.programs.Program``; docs/artifact.md describes each method."""
+    """See ``hybridge.runtime.binding.programs.Program``; docs/artifact.md describes each method."""
 
     is_atomic = True
 

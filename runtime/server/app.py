@@ -22,11 +22,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from hybridge.cache.errors import HybridgeError
-from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.pictures import Picture
-from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import HybridgeError
+from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.pictures import Picture
+from hybridge.runtime.binding.sampling import Sampling
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.connections import Limits, check_host, check_key, read_body
 from hybridge.runtime.server.prompts import ChatRenderer, Prompt, Prompts, ignores_tools, with_tools_in_text
 from hybridge.runtime.server.remote_pictures import RemotePictures

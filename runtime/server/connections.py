@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hybridge.cache.errors import OutputError
+from hybridge.errors import OutputError
 from hybridge.runtime.server.pinned import H11Protocol, head_so_far
 from hybridge.runtime.server.requests import ApiError
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from hybridge.cache.errors import HybridgeError, UsageError
-from hybridge.runtime.core.jinja import RenderedChat, Spans
-from hybridge.runtime.core.pictures import Picture
-from hybridge.runtime.core.tokenizer import Encoding, Tokenizer
+from hybridge.errors import HybridgeError, UsageError
+from hybridge.runtime.binding.jinja import RenderedChat, Spans
+from hybridge.runtime.binding.pictures import Picture
+from hybridge.runtime.binding.tokenizer import Encoding, Tokenizer
 from hybridge.runtime.server.requests import ApiError, ChatMessage, invalid
 from hybridge.runtime.text.answers import Answer
 from hybridge.runtime.text.chat_template import Message

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from time import monotonic
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from hybridge.cache.errors import PictureError
+from hybridge.errors import PictureError
 
 SCHEMES = {"http": 80, "https": 443}
 """Schemes of addresses, with their usual ports."""

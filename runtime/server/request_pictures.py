@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from hybridge.runtime.core.pictures import Picture
+from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.server.remote_pictures import RemotePictures
 from hybridge.runtime.server.requests import MOST_PICTURES, ChatMessage, invalid
 from hybridge.runtime.text.pictures import PictureProcessor, data_of_url

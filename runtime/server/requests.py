@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
-from hybridge.cache.errors import CapacityError, HybridgeError
+from hybridge.errors import CapacityError, HybridgeError
 
 MOST_PICTURES = 64
 """Most pictures of a request."""

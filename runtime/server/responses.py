@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from starlette.responses import JSONResponse, Response
 
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import ApiError
 from hybridge.runtime.server.worker import Finished, Job
 from hybridge.runtime.text.answers import Answer, Delta

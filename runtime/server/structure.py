@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from hybridge.cache.errors import GrammarError, UsageError
-from hybridge.runtime.artifacts.options import Description
-from hybridge.runtime.core.generation import Constraint
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import GrammarError, UsageError
+from hybridge.runtime.artifact.description import Description
+from hybridge.runtime.binding.generation import Constraint
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import Function, GenerationRequest, invalid
 from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.grammars import Grammar, Grammars

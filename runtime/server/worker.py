@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from hybridge.cache.errors import HybridgeError
-from hybridge.runtime.core.checkpoint import PrefixCache, PromptPrefill, keep_checkpoint
-from hybridge.runtime.core.drafters import Drafter
-from hybridge.runtime.core.generation import Constraint
-from hybridge.runtime.core.pictures import Picture
-from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.statistics import GenerationStats
+from hybridge.errors import HybridgeError
+from hybridge.runtime.binding.checkpoint import PrefixCache, PromptPrefill, keep_checkpoint
+from hybridge.runtime.binding.drafters import Drafter
+from hybridge.runtime.binding.generation import Constraint
+from hybridge.runtime.binding.pictures import Picture
+from hybridge.runtime.binding.sampling import Sampling
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.statistics import GenerationStats
 from hybridge.runtime.server.requests import ApiError, of_hybridge
 from hybridge.runtime.text.answers import TokenDecoder
 from hybridge.runtime.text.generate import FinishReason, TextPiece, generate_text

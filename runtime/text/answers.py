@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
-from hybridge.runtime.core.chat import utf8
-from hybridge.runtime.core.interface import Handle
-from hybridge.runtime.core.jinja import JinjaTemplate
-from hybridge.runtime.core.library import copied_text, load, run
-from hybridge.runtime.core.statistics import Origin
-from hybridge.runtime.core.tokenizer import TextStream, Tokenizer
+from hybridge.runtime.binding.chat import utf8
+from hybridge.runtime.binding.interface import Handle
+from hybridge.runtime.binding.jinja import JinjaTemplate
+from hybridge.runtime.binding.library import copied_text, load, run
+from hybridge.runtime.binding.statistics import Origin
+from hybridge.runtime.binding.tokenizer import TextStream, Tokenizer
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hybridge.cache.errors import UsageError
-from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.core.jinja import JinjaTemplate, RenderedChat
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import UsageError
+from hybridge.runtime.artifact.folder import Artifact
+from hybridge.runtime.binding.jinja import JinjaTemplate, RenderedChat
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, decoder_of, unsplit
 
 Message = dict[str, Any]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridge.runtime.core.chat import OnWords, OpenChat, chat_options, chat_over, message_content, result_words, utf8
-from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.generation import Callbacks, Constraint, GenerationArguments, add_counts
-from hybridge.runtime.core.interface import AnswerStruct
-from hybridge.runtime.core.pictures import Picture
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.statistics import GenerationStats
-from hybridge.runtime.core.tokenizer import Tokenizer, check_stop_strings
+from hybridge.runtime.binding.chat import OnWords, OpenChat, chat_options, chat_over, message_content, result_words, utf8
+from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.generation import Callbacks, Constraint, GenerationArguments, add_counts
+from hybridge.runtime.binding.interface import AnswerStruct
+from hybridge.runtime.binding.pictures import Picture
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.statistics import GenerationStats
+from hybridge.runtime.binding.tokenizer import Tokenizer, check_stop_strings
 from hybridge.runtime.text.chat_template import ChatTemplate, Message
 from hybridge.runtime.text.generate import GenerationSettings
 

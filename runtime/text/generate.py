@@ -16,18 +16,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.cache.errors import UsageError
-from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.checkpoint_folder import CheckpointFolder
-from hybridge.runtime.core.drafters import AutoDrafter, BlockDrafter, Drafter, DraftModel, PromptLookup
-from hybridge.runtime.core.generation import Constraint
-from hybridge.runtime.core.library import set_threads
-from hybridge.runtime.core.model import Model
-from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.statistics import GenerationStats, Origin
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import UsageError
+from hybridge.runtime.artifact.folder import Artifact, open_artifact
+from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.checkpoint_folder import CheckpointFolder
+from hybridge.runtime.binding.drafters import AutoDrafter, BlockDrafter, Drafter, DraftModel, PromptLookup
+from hybridge.runtime.binding.generation import Constraint
+from hybridge.runtime.binding.library import set_threads
+from hybridge.runtime.binding.model import Model
+from hybridge.runtime.binding.sampling import Sampling
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.statistics import GenerationStats, Origin
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import Answer, TokenDecoder, split_text
 from hybridge.runtime.text.pictures import PictureProcessor
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from ctypes import byref
 from typing import Any
 
-from hybridge.cache.errors import GrammarError, UsageError
-from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.core.grammar import CoreGrammar
-from hybridge.runtime.core.interface import CText, Handle
-from hybridge.runtime.core.library import load
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import GrammarError, UsageError
+from hybridge.runtime.artifact.folder import Artifact
+from hybridge.runtime.binding.grammar import CoreGrammar
+from hybridge.runtime.binding.interface import CText, Handle
+from hybridge.runtime.binding.library import load
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.lark import LarkGrammar
 

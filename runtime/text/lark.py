@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.cache.errors import GrammarError, UsageError
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import GrammarError, UsageError
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 LARGEST_GRAMMAR = 1 << 20
 """Most characters of a grammar."""

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.cache.errors import PictureError
-from hybridge.runtime.core.model import Model
-from hybridge.runtime.core.pictures import Picture, describe_pictures
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import PictureError
+from hybridge.runtime.binding.model import Model
+from hybridge.runtime.binding.pictures import Picture, describe_pictures
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.files import read_regular
 
 if TYPE_CHECKING:

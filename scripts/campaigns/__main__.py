@@ -58,7 +58,7 @@ class Campaign:
 
 
 MUTANTS = "--share 0.8 hybridge.cache.block tests/cache/test_block.py"
-INTERRUPTS = "tests/runtime/core/test_interrupts.py tests/runtime/kernels/test_thread_pool.py"
+INTERRUPTS = "tests/runtime/binding/test_interrupts.py tests/runtime/kernels/test_thread_pool.py"
 CAMPAIGNS: Mapping[str, Campaign] = {
     "soak": Campaign(
         "random operations on real artifacts, compared with the eager model", "attacks",

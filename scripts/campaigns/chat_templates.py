@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from campaigns import ROOT, campaign
-from hybridge.cache.errors import HybridgeError
-from hybridge.runtime.core.jinja import JinjaTemplate, TemplateError
+from hybridge.errors import HybridgeError
+from hybridge.runtime.binding.jinja import JinjaTemplate, TemplateError
 
 OURS = ROOT / "tests" / "helpers" / "chat_templates"
 

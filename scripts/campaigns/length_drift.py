@@ -19,11 +19,11 @@ from torch import Tensor
 
 from campaigns import campaign
 from campaigns.soak.subjects import EXPERTS, FAMILIES, GROUP, WIDER
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.check.evaluate import divergence
 from hybridge.export.check.oracle import round_as
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 FIRST = 1024
 REFUSED: dict[str, tuple[type[Exception], ...]] = {"float32": (), "int8": (UsageError,)}

@@ -23,7 +23,7 @@ import typer
 from campaigns import ROOT, campaign
 from campaigns.bench.export_cost import fingerprint
 from campaigns.soak.subjects import RECURRENCES, Subject
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.binding.session import Session
 
 BOUNDS = {"": 1e-4, "8da4w": 5e-2}
 """The largest difference that passes, relative to the largest logit, by quantization."""

@@ -21,9 +21,9 @@ import hybridge
 from campaigns import campaign
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.runtime import BlockDrafter, DraftModel, Model, PromptLookup, Session, open_artifact
-from hybridge.runtime.core.interface import DrafterKind, GeneratedStruct, GenerationStruct, OnToken
-from hybridge.runtime.core.library import run
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.interface import DrafterKind, GeneratedStruct, GenerationStruct, OnToken
+from hybridge.runtime.binding.library import run
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 PYTHON, CPP = "Python", "C++"
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from campaigns import campaign
 from campaigns.bench import peers
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 EAGER, ROUNDED, PLAIN = "transformers", "8 bits", "float32"
 PEERS: Mapping[str, tuple[str, str]] = {"llama.cpp F32": ("F32", PLAIN), "llama.cpp Q8_0": ("Q8_0", ROUNDED)}
@@ -291,8 +291,8 @@ def of_transformers(folder: Path) -> Read:
 def of_hybridge(folder: Path) -> Read:
     """Read by an artifact's session."""
     from hybridge.runtime import Session
-    from hybridge.runtime.core.library import set_threads
-    from hybridge.runtime.core.pictures import Picture
+    from hybridge.runtime.binding.library import set_threads
+    from hybridge.runtime.binding.pictures import Picture
 
     set_threads(1)
     session = Session.load(folder)

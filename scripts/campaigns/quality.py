@@ -24,8 +24,8 @@ from hybridge.export.quantize.gptq import calibrate
 from hybridge.export.quantize.quantize import quantize
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.write.manifest import parameter_count, weight_bytes
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 PROSE = Path(__file__).parent / "real_models" / "prose.txt"
 BLOCKS: dict[str, Any] = {"rounding": "blocks"}

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from campaigns import campaign
-from hybridge.export.check.oracle import eager_session
 from hybridge.export.cli.embedded import EMBEDDED, code_prompts
+from hybridge.export.program.eager import eager_session
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 TEXTS, TOKENS, PART = 2, 2048, 512
 

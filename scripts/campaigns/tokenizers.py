@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Reference
 
 from campaigns import ROOT, campaign
 from campaigns.real_models.models import MODELS, gguf_of
-from hybridge.runtime.core.tokenizer import TextStream, Tokenizer
+from hybridge.runtime.binding.tokenizer import TextStream, Tokenizer
 
 HEAD = "| tokenizer | texts | differ | encode | decode | file | memory, of the file |\n|---|---|---|---|---|---|---|"
 ADDED = ("<s>", "</s>", "<|im_start|>", "<|endoftext|>", "<start_of_turn>", "[INST]", "[MASK]", " state ", "<l>", "<lr> ")
@@ -32,7 +32,7 @@ def texts(count: int, seed: int) -> Iterator[str]:
     from tokenizer_zoo import odd_texts
 
     draw = random.Random(seed)
-    prose = "".join((ROOT / name).read_text() for name in ("README.md", "runtime/core/session.py", "docs/architecture.md"))
+    prose = "".join((ROOT / name).read_text() for name in ("README.md", "runtime/binding/session.py", "docs/architecture.md"))
     yield from odd_texts(count // 3, ADDED, seed=seed)
     ranges = (range(32, 127), range(0x800), range(0xD800), range(0xE000, 0x20000))
     for _ in range(count // 3):
@@ -96,7 +96,7 @@ def of_package(package: str, member: str, work: Path) -> Reference:
 
 MEMORY = """
 import sys, pathlib
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer
 def status(name):
     return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(name))
 Tokenizer(b'{"model": {"type": "WordLevel", "vocab": {}, "unk_token": ""}}')

@@ -1,37 +1,37 @@
 """hybridge: hybrid language models on a device, exported once, run with speculative rollback.
 
-The packages live at the repository's root (``cache``, ``export``, ``runtime``); this folder gives them their import name.
-Importing it loads nothing; each name below is imported where it is first used.
+The packages live at the repository's root (``cache``, ``export``, ``runtime``); this folder gives them their import name, and
+has the modules that all three share. Importing it loads the errors alone; each other name is imported where it is first used.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from hybridge import errors
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hybridge.cache import errors
     from hybridge.cache.hybrid_cache import HybridCache
     from hybridge.export.api import export_model
-    from hybridge.export.check.oracle import eager_session
-    from hybridge.runtime.artifacts.options import ExportOptions
-    from hybridge.runtime.core.drafters import Drafter
-    from hybridge.runtime.core.library import set_threads
-    from hybridge.runtime.core.session import Session
+    from hybridge.export.program.eager import eager_session
+    from hybridge.runtime.artifact.options import ExportOptions
+    from hybridge.runtime.binding.drafters import Drafter
+    from hybridge.runtime.binding.library import set_threads
+    from hybridge.runtime.binding.session import Session
     from hybridge.runtime.integrations.causal_lm import CausalLM
 
 __all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors", "export_model", "load", "set_threads"]
 __version__ = "0.3.0"
 
 _MODULES = {
-    "ExportOptions": "hybridge.runtime.artifacts.options",
+    "ExportOptions": "hybridge.runtime.artifact.options",
     "HybridCache": "hybridge.cache.hybrid_cache",
-    "Session": "hybridge.runtime.core.session",
-    "eager_session": "hybridge.export.check.oracle",
-    "errors": "hybridge.cache",
+    "Session": "hybridge.runtime.binding.session",
+    "eager_session": "hybridge.export.program.eager",
     "export_model": "hybridge.export.api",
-    "set_threads": "hybridge.runtime.core.library",
+    "set_threads": "hybridge.runtime.binding.library",
 }
 
 
@@ -45,7 +45,7 @@ def load(
     Raises ArtifactError, saying what is wrong with the folder, and UsageError without ``pip install 'hybridge[export]'``: use
     ``hybridge.Session`` there.
     """
-    from hybridge.cache.imports import needs_export
+    from hybridge.imports import needs_export
 
     with needs_export("hybridge.load"):
         from hybridge.runtime.integrations.causal_lm import CausalLM
@@ -61,7 +61,7 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
 
         if name not in _MODULES:
             raise AttributeError(f"module 'hybridge' has no attribute {name!r}")
-        from hybridge.cache.imports import needs_export, quiet
+        from hybridge.imports import needs_export, quiet
 
         with quiet(), needs_export(f"hybridge.{name}"):
             return getattr(import_module(_MODULES[name]), name)

@@ -8,11 +8,14 @@ from transformers import PreTrainedModel
 from zoo import VARIANTS
 
 from hybridge.cache.families import FAMILIES
-from hybridge.export.check.oracle import eager_session, uncached
+from hybridge.export.check.oracle import uncached
 from hybridge.export.check.validate import validate
 from hybridge.export.model.families import ADAPTATIONS
-from hybridge.export.write.methods import State, build_cache, build_methods
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.export.program.build import build_cache
+from hybridge.export.program.eager import eager_session
+from hybridge.export.program.methods import build_methods
+from hybridge.export.program.state import State
+from hybridge.runtime.artifact.options import ExportOptions
 
 MOST_NODES = 120
 """Of decode, for each layer; what embedding, head and bookkeeping need comes on top."""

@@ -10,11 +10,12 @@ from transformers.models.glm5_next.configuration_glm5_next import Glm5NextConfig
 from transformers.models.glm5_next.modeling_glm5_next import Glm5NextForConditionalGeneration
 
 from hybridge.cache import HybridCache
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.check.oracle import eager_session, uncached
+from hybridge.errors import CheckpointError, UnsupportedModelError
+from hybridge.export.check.oracle import uncached
+from hybridge.export.program.eager import eager_session
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.export.source.text_model import Glm5NextTextForCausalLM
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 VISION = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 40, "out_hidden_size": 48}
 

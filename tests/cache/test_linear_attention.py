@@ -12,8 +12,8 @@ from tiny import tiny_config, tiny_model
 from torch import Tensor
 
 from hybridge.cache import HybridCache
-from hybridge.cache.errors import CheckpointError
 from hybridge.cache.recurrences.linear_attention import StepSize, linear_attention_chunked, linear_attention_naive
+from hybridge.errors import CheckpointError
 
 
 def inputs(tokens: int, *, strength: float = 1.0, heads: int = 3, key_dim: int = 11, value_dim: int = 7) -> list[Tensor]:

@@ -8,10 +8,11 @@ from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
 
 from hybridge.cache import HybridCache
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.check.oracle import eager_session, uncached
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.session import Session
+from hybridge.errors import CheckpointError, UnsupportedModelError
+from hybridge.export.check.oracle import uncached
+from hybridge.export.program.eager import eager_session
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.session import Session
 
 FAMILY, END, BLOCK = "qwen4_exp_text", 3, 5
 TEXT = [END, 7, END, END, 11, 12, 13, END, 14, 15, 16, 17, 18, END, 19, 20, END, 21, END, 22]

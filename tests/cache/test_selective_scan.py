@@ -11,9 +11,10 @@ from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
 
 from hybridge.cache import HybridCache
-from hybridge.cache.errors import CheckpointError
 from hybridge.cache.recurrences.selective_scan import diagonal_scan, diagonal_scan_naive
-from hybridge.export.write.methods import State, build_methods
+from hybridge.errors import CheckpointError
+from hybridge.export.program.methods import build_methods
+from hybridge.export.program.state import State
 
 
 def arguments(tokens: int, *, fading: float = 3.0) -> tuple[Tensor, Tensor, Tensor]:

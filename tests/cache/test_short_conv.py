@@ -14,7 +14,6 @@ from transformers.models.inkling2.modeling_inkling2 import Inkling2DynamicShortC
 
 from hybridge.cache import HybridCache
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.errors import CheckpointError
 from hybridge.cache.layers.short_conv import DelayLayer, ShortConvLayer, delay_naive
 from hybridge.cache.operations.kernels import CoreKernels
 from hybridge.cache.recurrences.short_conv import (
@@ -24,7 +23,9 @@ from hybridge.cache.recurrences.short_conv import (
     short_conv_naive,
     window_after,
 )
-from hybridge.export.write.methods import State, build_methods
+from hybridge.errors import CheckpointError
+from hybridge.export.program.methods import build_methods
+from hybridge.export.program.state import State
 
 CHANNELS = 5
 

@@ -18,7 +18,8 @@ from hybridge.cache import HybridCache
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
 from hybridge.export.kernel_sets.llm import LlmKernels
-from hybridge.export.write.methods import State, build_methods
+from hybridge.export.program.methods import build_methods
+from hybridge.export.program.state import State
 
 MAX_SEQ_LEN, CHUNK, VERIFY, SHORTER, SLOTS, VOCABULARY = 37, 17, 5, 2, 2, 131
 KERNELS: dict[str, type[Kernels]] = {"core": CoreKernels, "llm": LlmKernels, "hybridge": HybridgeKernels}

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from zoo import VARIANTS
 
 from hybridge.cache import HybridCache
-from hybridge.cache.errors import CapacityError, SnapshotError, UsageError
+from hybridge.errors import CapacityError, SnapshotError, UsageError
 
 FAMILIES = ["qwen3_5_text", "qwen3_next", "qwen3", "mistral"]
 OWN_CACHE = {"glm5_next_text", "inkling2_text", "inkling_text", "minimax", "qwen4_exp_text"}

@@ -13,7 +13,7 @@ import pytest
 from campaigns.faults import attacks, power
 from campaigns.faults.writers import Broken, Compile, SaveOver, Writer
 
-from hybridge.cache.errors import KernelsError, OutputError
+from hybridge.errors import KernelsError, OutputError
 from hybridge.runtime.files import hash_path
 from hybridge.runtime.kernels import compiling
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from store import demo_folder
 from tokenizers import Tokenizer
 
-from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.text.grammars import Grammars
 
 

@@ -19,7 +19,7 @@ from hybridge.export.check.random_program import Oracle
 from hybridge.export.layers import WithoutWeight
 from hybridge.export.quantize.quantize import quantize
 from hybridge.runtime import ExportOptions, Model, Session, open_artifact
-from hybridge.runtime.core.session import Logits
+from hybridge.runtime.binding.session import Logits
 
 ROUNDS = 6
 EVERY = {"prefill", "decode", "verify", "commit", "snapshot", "restore", "save", "load", "generate"}

@@ -23,7 +23,7 @@ from hybridge.export.layers import PackedLinear
 from hybridge.export.model.vision import VISION, describe_pictures, read_processor
 from hybridge.export.quantize.quantize import quantize_encoder
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, resolve_checkpoint
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 PATCH, MERGE = 4, 2
 

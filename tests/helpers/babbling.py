@@ -11,12 +11,13 @@ from torch import Tensor
 
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.core.chat import OpenChat
-from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.interface import GenerationStruct
-from hybridge.runtime.core.jinja import JinjaTemplate, RenderedChat
-from hybridge.runtime.core.programs import ModelDescription, TextProgram
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.binding.chat import OpenChat
+from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.interface import GenerationStruct
+from hybridge.runtime.binding.jinja import JinjaTemplate, RenderedChat
+from hybridge.runtime.binding.programs import TextProgram
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import ChatTemplate
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings

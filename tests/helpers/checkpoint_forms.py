@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, tiny_config
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import CheckpointError, HybridgeError
+from hybridge.errors import CheckpointError, HybridgeError
 from hybridge.export.source.checkpoint import load_checkpoint
 
 

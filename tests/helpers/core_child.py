@@ -13,8 +13,8 @@ import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "executorch.extension")))
 from pathlib import Path
 import numpy as np
-from hybridge.cache import errors
-from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge import errors
+from hybridge.runtime.artifact.folder import open_artifact
 from hybridge.runtime import BlockDrafter, DraftModel, Model, PromptLookup, Proposal, Sampling, Session
 model = Model.open(open_artifact({artifact!r}))
 session = Session(model)

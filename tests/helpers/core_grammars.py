@@ -14,10 +14,10 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
-from hybridge.cache.errors import GrammarError
-from hybridge.runtime.core.interface import Handle, Tokens
-from hybridge.runtime.core.library import load
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import GrammarError
+from hybridge.runtime.binding.interface import Handle, Tokens
+from hybridge.runtime.binding.library import load
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 Mask = NDArray[np.bool_]
 LAYOUT = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}

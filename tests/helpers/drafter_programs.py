@@ -12,9 +12,9 @@ from drafter_twins import EagleTwin, Twin
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridge.cache.errors import SnapshotError
+from hybridge.errors import SnapshotError
 from hybridge.runtime import Context, Sampling, Session
-from hybridge.runtime.core.session import Drafted, DraftNoise
+from hybridge.runtime.binding.session import Drafted, DraftNoise
 
 Definition = Callable[[list[int], int], list[int]]
 """So many guesses behind a text, whose last token is not committed."""

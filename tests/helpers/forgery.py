@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hybridge.runtime.artifacts.artifact import file_entry
-from hybridge.runtime.artifacts.manifest import MANIFEST, ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS, PROGRAM
+from hybridge.runtime.artifact.folder import file_entry
+from hybridge.runtime.artifact.manifest import MANIFEST, ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS, PROGRAM
 
 Content = dict[str, Any]
 

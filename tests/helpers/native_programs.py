@@ -15,7 +15,7 @@ from checkout import CHECKOUT
 from filelock import FileLock
 from store import FOLDER
 
-from hybridge.runtime.core import library
+from hybridge.runtime.binding import library
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.kernels import library as kernel_library
 from hybridge.runtime.pinned import MACROS, OPERATORS_AND_BACKENDS, include_folders

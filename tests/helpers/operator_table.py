@@ -1,4 +1,4 @@
-"""Write what every operator takes, by PyTorch's schemas, as runtime/artifacts/operators.txt has it.
+"""Write what every operator takes, by PyTorch's schemas, as runtime/artifact/operators.txt has it.
 
 As a program: ``.venv/bin/python tests/helpers/operator_table.py``, after a change of our operators or of ExecuTorch's version.
 """
@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from hybridge.cache.imports import quiet
 from hybridge.export import operators
 from hybridge.export.pinned.executorch import extension
+from hybridge.imports import quiet
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import OPERATOR_TABLE, STOCK_OPERATORS, operator_libraries
 

@@ -12,7 +12,7 @@ from native_programs import native_program
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from hybridge.runtime.artifacts.options import PictureDescription
+from hybridge.runtime.artifact.pictures import PictureDescription
 
 
 @dataclass(frozen=True)

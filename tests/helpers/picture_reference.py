@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import AutoModelForImageTextToText
 
 from hybridge.export.model.vision import VISION, read_processor
-from hybridge.runtime.artifacts.options import PictureDescription
+from hybridge.runtime.artifact.pictures import PictureDescription
 
 FILE, OMNI_FILE = (Path(__file__).with_name(f"{name}_pictures.npz") for name in ("lfm2_vl", "nemotron_h_omni"))
 COUNT, SAMPLES = 200, 24

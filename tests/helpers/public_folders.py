@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from zoo import VARIANTS
 
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 CHAT_TEMPLATES = Path(__file__).parent / "chat_templates"
 VISION: dict[str, Any] = {

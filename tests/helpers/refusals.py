@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.runtime.core.programs import Program
+from hybridge.runtime.binding.programs import Program
 
 Inputs = list[NDArray[Any]]
 

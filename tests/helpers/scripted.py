@@ -12,8 +12,8 @@ from served import BYTES, END, Served, Slow, serving
 from torch import Tensor
 
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.core.jinja import JinjaTemplate
-from hybridge.runtime.core.programs import ModelDescription
+from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.server.worker import SessionSlot
 from hybridge.runtime.text.answers import AnswerFormat
 

@@ -16,8 +16,9 @@ from babbling import BYTES, TEMPLATE, babbler, template_of
 from openai import OpenAI
 
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
+from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.programs import Numbers, TextProgram
 from hybridge.runtime.server.app import Server, ServerSettings
 from hybridge.runtime.server.connections import bound, over
 from hybridge.runtime.server.prompts import ChatRenderer

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridge.runtime import AutoDrafter, Context, Drafter, ExportOptions, PromptLookup, Proposal, Session
-from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
+from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.binding.programs import Numbers, TextProgram
 
 VOCABULARY, PROMPT = 7, 16
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hybridge.cache.operations.quantized_rows import key_rows, value_rows
 from hybridge.runtime import Session
-from hybridge.runtime.core.checkpoint import Checkpoint
+from hybridge.runtime.binding.checkpoint import Checkpoint
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -22,7 +22,7 @@ import grimp
 from checkout import CHECKOUT
 from filelock import FileLock
 
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 FOLDER = Path(os.environ.get("HYBRIDGE_TEST_STORE", Path.home() / ".cache" / "hybridge-tests"))
 KEPT = 24 * 3600.0
@@ -111,7 +111,7 @@ def exporting_code() -> str:
 
 
 def _source(module: str) -> Path:
-    path = CHECKOUT.joinpath(*module.split(".")[1:])
+    path = CHECKOUT.joinpath("src", *module.split("."))  # where the packages are links
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime import ExportOptions, Model, Session
-from hybridge.runtime.core.programs import ModelDescription, TextProgram
+from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.binding.programs import TextProgram
 
 VOCABULARY, END = 7, 6
 

@@ -110,5 +110,5 @@ def test_a_name_that_needs_the_extra_says_how_to_install_it(name: str) -> None:
 
 @pytest.mark.slow
 def test_another_module_that_is_missing_is_no_matter_of_the_extra() -> None:
-    done = python("from hybridge.cache.imports import needs_export\nwith needs_export('x'):\n    import no_such_module\n")
+    done = python("from hybridge.imports import needs_export\nwith needs_export('x'):\n    import no_such_module\n")
     assert "ModuleNotFoundError: No module named 'no_such_module'" in done.stderr

@@ -19,7 +19,7 @@ from hybridge.export.cli.bench import Artifacts, load
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.cli.figures import Subject
 from hybridge.runtime import Sampling, Session
-from hybridge.runtime.artifacts.manifest import read_manifest
+from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.measure import PLAIN, contest, sampling_p_value
 
 SCRIPT = Path(sys.executable).parent / "hybridge"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from campaigns.fuzz import kernels, tokenizers
 
-from hybridge.runtime.core import library
+from hybridge.runtime.binding import library
 from hybridge.runtime.kernels import compiling
 
 FOLDER = Path(tokenizers.__file__).parent

@@ -208,5 +208,5 @@ def test_importing_hybridge_alone_is_quick() -> None:
 def test_the_runtime_loads_nothing_of_the_export(running: bool, request: pytest.FixtureRequest) -> None:
     artifact = [request.getfixturevalue("artifact")] if running else []
     loaded = python(RUN, *artifact)
-    assert "hybridge.runtime.core.session" in loaded
+    assert "hybridge.runtime.binding.session" in loaded
     assert [name for name in loaded if name.startswith(("transformers", "torchao", "hybridge.export", "typer"))] == []

@@ -294,7 +294,7 @@ def test_a_method_describes_itself(program: Path) -> None:
 def test_a_constant_method_answers_with_the_first_of_a_list(program: Path) -> None:
     opened = load(program)
     answers = [opened.load_method(name).call(())[0] for name in ("numbers", "one")]
-    assert answers == [7, 1], "of a list not the first alone is answered: see said() in runtime/artifacts/program_check.py"
+    assert answers == [7, 1], "of a list not the first alone is answered: see said() in runtime/artifact/program_check.py"
 
 
 def test_a_truncated_program_is_refused(program: Path, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from hybridge.cache.errors import ArtifactError
 from hybridge.cache.families import FAMILIES
 from hybridge.cache.transformers_api import TransformersCacheApi
+from hybridge.errors import ArtifactError
 from hybridge.export.lower.lower import quiet
 from hybridge.export.model import adapt
 from hybridge.export.model.families.family import ACTIVATION_NAMES

@@ -13,14 +13,14 @@ import pytest
 from checkout import OLDER_ARTIFACT
 from forgery import forge
 
-from hybridge.cache.errors import ArtifactError
+from hybridge.errors import ArtifactError
 from hybridge.export.pinned import executorch as program_format
 from hybridge.export.profile.program import ProgramFile
 from hybridge.runtime import Session, pinned
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.artifacts.manifest import PROGRAM
-from hybridge.runtime.artifacts.plan_check import HEAD_BYTES, check_plans, plan_bytes
-from hybridge.runtime.artifacts.program_check import STATE, buffer_names
+from hybridge.runtime.artifact.folder import open_artifact
+from hybridge.runtime.artifact.manifest import PROGRAM
+from hybridge.runtime.artifact.plan_check import HEAD_BYTES, check_plans, plan_bytes
+from hybridge.runtime.artifact.program_check import STATE, buffer_names
 
 
 def test_the_names_of_the_state_are_where_we_read_them() -> None:

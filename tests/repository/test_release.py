@@ -24,7 +24,7 @@ SHORT = hybridge.__version__.rpartition(".")[0]
         ("runtime/native/CMakeLists.txt", f"project(hybridge VERSION {hybridge.__version__} "),
         ("runtime/native/cmake/hybridge-config-version.cmake", f"set(PACKAGE_VERSION {hybridge.__version__})"),
         ("runtime/native/hybridge/hybridge.h", f'#define HYBRIDGE_VERSION "{hybridge.__version__}"'),
-        ("runtime/core/interface.py", f'VERSION = "{hybridge.__version__}"'),
+        ("runtime/binding/interface.py", f'VERSION = "{hybridge.__version__}"'),
         ("examples/native/CMakeLists.txt", f"find_package(hybridge {SHORT} REQUIRED)"),
         ("examples/android/hybridge/src/main/cpp/CMakeLists.txt", f"find_package(hybridge {SHORT} REQUIRED)"),
     ],

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from hybridge.cache.block import Block
-from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.operations.kernels import Kernels, Scoring, Visible
-from hybridge.runtime.artifacts.options import PictureDescription
+from hybridge.errors import UnsupportedModelError, UsageError
+from hybridge.runtime.artifact.pictures import PictureDescription
 
 ATTEND_TO_PATCHES = "hybridge_patches"
 BILINEAR, BICUBIC = 2, 3

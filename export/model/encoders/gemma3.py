@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import UnsupportedModelError
 from hybridge.export.model.encoders.encoder import (
     ATTEND_TO_PATCHES,
     BILINEAR,
@@ -26,7 +26,7 @@ from hybridge.export.model.encoders.encoder import (
     refused,
 )
 from hybridge.export.pinned.transformers import block_masks, choose_attention
-from hybridge.runtime.artifacts.options import PictureDescription
+from hybridge.runtime.artifact.pictures import PictureDescription
 
 
 class SquareEncoder(nn.Module):

@@ -27,7 +27,7 @@ from hybridge.export.model.encoders.encoder import (
     refused,
 )
 from hybridge.export.pinned.transformers import block_masks, choose_attention
-from hybridge.runtime.artifacts.options import PictureDescription
+from hybridge.runtime.artifact.pictures import PictureDescription
 
 
 class PoolingEncoder(nn.Module):

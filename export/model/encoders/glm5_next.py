@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.model.encoders.encoder import Patches, VisionFamily
 from hybridge.export.model.encoders.qwen3_5 import QWEN_PROCESSOR, attend, describe_merged, merging_inputs, patch_embedding
-from hybridge.runtime.artifacts.options import PictureDescription
+from hybridge.runtime.artifact.pictures import PictureDescription
 
 
 class JoiningEncoder(nn.Module):

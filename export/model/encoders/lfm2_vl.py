@@ -24,7 +24,7 @@ from hybridge.export.model.encoders.encoder import (
     refused,
 )
 from hybridge.export.pinned.transformers import choose_attention
-from hybridge.runtime.artifacts.options import PictureDescription
+from hybridge.runtime.artifact.pictures import PictureDescription
 
 
 class NaflexEncoder(nn.Module):

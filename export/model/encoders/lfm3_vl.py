@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.operations.kernels import Kernels, Scoring
+from hybridge.errors import UnsupportedModelError
 from hybridge.export.model.encoders.encoder import Patches, VisionFamily
 from hybridge.export.model.encoders.qwen3_5 import QWEN_PROCESSOR, describe_merged, merging_inputs, patch_embedding
 from hybridge.export.operators.elementwise import rotate_half
-from hybridge.runtime.artifacts.options import PictureDescription
+from hybridge.runtime.artifact.pictures import PictureDescription
 
 
 class ConvolvingEncoder(nn.Module):

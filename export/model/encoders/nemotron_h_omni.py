@@ -24,7 +24,7 @@ from hybridge.export.model.encoders.encoder import (
     pixel_embedding,
 )
 from hybridge.export.pinned.transformers import choose_attention
-from hybridge.runtime.artifacts.options import MOST_IMAGE_TOKENS, PictureDescription
+from hybridge.runtime.artifact.pictures import MOST_IMAGE_TOKENS, PictureDescription
 
 STEP, DARKEST = 25 / 16, -255 * 9 / 32
 """Of the values that bicubic interpolation makes of 0 to 255, which lie 9/32 of that range outside of it at most: a uint8 value

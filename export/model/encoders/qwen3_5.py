@@ -24,7 +24,7 @@ from hybridge.export.model.encoders.encoder import (
     pixel_embedding,
 )
 from hybridge.export.operators.elementwise import rotate_half
-from hybridge.runtime.artifacts.options import MOST_IMAGE_TOKENS, PictureDescription
+from hybridge.runtime.artifact.pictures import MOST_IMAGE_TOKENS, PictureDescription
 
 
 class MergingEncoder(nn.Module):

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.family import MOST_LAYERS
+from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.layers import RoundedWeight
 from hybridge.export.operators.linear import Factors
 from hybridge.export.pinned.transformers import with_origin

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import UnsupportedModelError
+from hybridge.errors import UnsupportedModelError
 from hybridge.export.source.gguf.architecture import (
     FULL,
     LINEAR,

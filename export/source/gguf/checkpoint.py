@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.source.files import first_line
 from hybridge.export.source.gguf import attention_tables, mamba_tables
 from hybridge.export.source.gguf.architecture import Architecture, layers, made

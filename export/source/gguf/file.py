@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
+from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.layers import RoundedWeight
 from hybridge.export.operators.linear import Factors
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridge.cache.errors import UnsupportedModelError
+from hybridge.errors import UnsupportedModelError
 from hybridge.export.source.gguf.architecture import (
     Architecture,
     Weight,

@@ -17,7 +17,7 @@ namespace hybridge::text {
 
 class Json;
 
-// The manifest's section (`PictureDescription` of runtime/artifacts/options.py says what each number means).
+// The manifest's section (`PictureDescription` of runtime/artifact/options.py says what each number means).
 struct PictureDescription {
   std::string model_type;
   int64_t placeholder;

@@ -8,7 +8,7 @@ from typing import Any
 
 from campaigns.bench.worker import VERIFY, tokens
 from hybridge.runtime import Checkpoint, Session, open_artifact
-from hybridge.runtime.core.library import run, set_threads
+from hybridge.runtime.binding.library import run, set_threads
 
 
 class HybridgeEngine:

@@ -17,7 +17,7 @@ from executorch.runtime import Method, Runtime
 
 from campaigns.bench.worker import PREFILL, tokens
 from campaigns.campaign import whole
-from hybridge.runtime.core.library import set_threads
+from hybridge.runtime.binding.library import set_threads
 
 DTYPES = {4: torch.int64, 6: torch.float32, 11: torch.bool}
 

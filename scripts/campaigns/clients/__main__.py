@@ -22,8 +22,8 @@ from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.random_program import Oracle
 from hybridge.export.cli.embedded import EMBEDDED, TARGET_OPTIONS, code_prompts
 from hybridge.runtime import ExportOptions
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.folder import open_artifact
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 PROMPTS, PROMPT_CHARACTERS, TURN_TOKENS = 20, 200, 30
 ARTIFACTS = {

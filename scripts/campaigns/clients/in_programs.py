@@ -17,9 +17,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from campaigns.clients.conversations import Client, ClientError, Functions, Row
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.core.library import SOURCES
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.folder import open_artifact
+from hybridge.runtime.binding.library import SOURCES
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.kernels import compiling, library
 from hybridge.runtime.kernels.compiling import cache_folder
 from hybridge.runtime.pinned import EXECUTORCH, MACROS, OPERATORS_AND_BACKENDS

@@ -40,14 +40,16 @@ from hybridge.export.api import export_model
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.validate import OPERATIONS_PER_PROGRAM, validate
 from hybridge.export.drafters.vocabulary import DraftVocabulary, choose_rows, sampled_scores, steps_of
+from hybridge.export.program.build import build_cache
+from hybridge.export.program.methods import build_methods
+from hybridge.export.program.state import State
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.write.methods import State, build_cache, build_methods
 from hybridge.export.write.pte import PteWriter
-from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.drafters import AutoDrafter, BlockDrafter, Drafter
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.artifact.manifest import Manifest
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.drafters import AutoDrafter, BlockDrafter, Drafter
+from hybridge.runtime.binding.session import Session
 
 SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
 

@@ -19,7 +19,7 @@ from typing import Self
 from interrupts import Interrupt
 
 from campaigns.faults.writers import Broken, Writer, leftovers
-from hybridge.cache.errors import HybridgeError
+from hybridge.errors import HybridgeError
 
 Disturb = Callable[[Writer, Path, float], bool]
 """Writes in a child and disturbs it so many seconds later; False where it was done before."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from campaigns import ROOT
-from hybridge.cache.errors import BrokenStateError, HybridgeError, SnapshotError
+from hybridge.errors import BrokenStateError, HybridgeError, SnapshotError
 from hybridge.runtime import Model, Session, open_artifact
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import MACROS

@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from campaigns import ROOT
-from hybridge.cache.errors import HybridgeError
+from hybridge.errors import HybridgeError
 from hybridge.export.api import export_model
 from hybridge.export.write.folder import output_folder
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.artifacts.manifest import MANIFEST, PROGRAM
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.jinja import JinjaTemplate
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.folder import open_artifact
+from hybridge.runtime.artifact.manifest import MANIFEST, PROGRAM
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.jinja import JinjaTemplate
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.text.chat_template import ChatTemplate
 from hybridge.runtime.text.conversation import Conversation

@@ -21,11 +21,11 @@ from forgery import forge
 
 from campaigns.fuzz import picture_child
 from campaigns.fuzz.driver import PIPE
-from hybridge.cache.errors import HybridgeError
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.artifacts.manifest import MANIFEST
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import HybridgeError
+from hybridge.runtime.artifact.folder import open_artifact
+from hybridge.runtime.artifact.manifest import MANIFEST
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -131,9 +131,9 @@ def of_state(base: Path, name: str = "saved") -> Callable[[Path], None]:
 
 def of_checkpoint(base: Path) -> Callable[[Path], None]:
     """Read a checkpoint and lay out its state, as an export begins."""
+    from hybridge.export.program.build import build_cache
     from hybridge.export.source.checkpoint import load_checkpoint
-    from hybridge.export.write.methods import build_cache
-    from hybridge.runtime.artifacts.options import ExportOptions
+    from hybridge.runtime.artifact.options import ExportOptions
 
     def run(folder: Path) -> None:
         build_cache(load_checkpoint(folder).config, ExportOptions(max_seq_len=48, prefill_chunk=9, verify_len=3))

@@ -179,8 +179,8 @@ def artifact(kind: str) -> Path:
     from state_files import save_in_full
 
     from hybridge.export.api import export_model
-    from hybridge.runtime.artifacts.options import ExportOptions
-    from hybridge.runtime.core.session import Session
+    from hybridge.runtime.artifact.options import ExportOptions
+    from hybridge.runtime.binding.session import Session
 
     options = ExportOptions(**SIZES, **{"format": "onnx"} if kind == "onnx" else {"kernels": kind})  # type: ignore[arg-type]
     folder = work() / kind

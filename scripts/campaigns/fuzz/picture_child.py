@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from campaigns.fuzz.pictures import CHAT, GOOD, MESSAGES, PICTURE, REQUEST, ROWS, noise, request, user
-from hybridge.cache.errors import HybridgeError, UsageError
-from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.pictures import Picture
-from hybridge.runtime.core.session import Session
+from hybridge.errors import HybridgeError, UsageError
+from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.pictures import Picture
+from hybridge.runtime.binding.session import Session
 from hybridge.runtime.server.app import Server, ServerSettings
 from hybridge.runtime.server.connections import bound, over
 from hybridge.runtime.server.worker import SessionSlot

@@ -12,7 +12,7 @@ from pathlib import Path
 from campaigns.fuzz.driver import Compiled, Input
 from campaigns.fuzz.files import changed_text
 from campaigns.fuzz.kernels import SANITIZERS
-from hybridge.runtime.core import library
+from hybridge.runtime.binding import library
 from hybridge.runtime.kernels import compiling
 
 DRIVER = Path(__file__).with_name("tokenizers.cpp")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridge.cache.errors import UsageError
-from hybridge.runtime.core.session import Logits, Session
+from hybridge.errors import UsageError
+from hybridge.runtime.binding.session import Logits, Session
 
 GROWTH = 0.02
 """Memory that a thousand loads may add, of what the process has."""

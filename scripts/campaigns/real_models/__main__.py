@@ -18,9 +18,9 @@ from campaigns.bench import peers
 from campaigns.real_models import quality, speed, text
 from campaigns.real_models.models import MODELS, RealModel, gguf_of
 from hybridge.export.api import export_model
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.folder import open_artifact
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 PARTS = ("quality", "text", "speed", "drafts")
 PROSE = Path(__file__).parent / "prose.txt"

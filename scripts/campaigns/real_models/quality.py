@@ -14,7 +14,7 @@ from torch import Tensor
 from campaigns.campaign import whole
 from hybridge.export.check.evaluate import Comparison
 from hybridge.export.texts import logits_of
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.binding.session import Session
 
 PEER = Path(__file__).with_name("llama_peer.py")
 REQUANTIZED = ("Q4_0", "Q4_K_M", "Q8_0")

@@ -16,9 +16,9 @@ from typing import Any
 from campaigns.bench.driver import Client
 from campaigns.bench.worker import PREFILL, VERIFY
 from campaigns.real_models.quality import peer
-from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.artifact.folder import open_artifact
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.cli.run import as_message
-from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template
 
 CONTEXT, LIMIT = 128, 600.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from campaigns import campaign
 from campaigns.serve_bench.measurements import bytes_of_a_checkpoint, crowd, mask_of_a_row, overhead, restart, structured, turns
 from campaigns.serve_bench.server import Row, made_artifact, serving
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.binding.session import Session
 
 FIGURES = ("turns", "bytes", "restart", "json", "mask", "overhead", "crowd")
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from campaigns.serve_bench.server import VOCABULARY, Row, Running, conversation, made_up_tokenizer, serving, words
 from hybridge.export.check.validate import tolerance
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.generate import TextModel, generate_text, open_text_model, open_text_models
 from hybridge.runtime.text.grammars import Grammar, Grammars

@@ -18,7 +18,7 @@ from typing import Any
 
 from campaigns.bench.shapes import EMBEDDED, SHAPES, write_checkpoint
 from hybridge.export.api import export_model
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 COMMAND = Path(sys.executable).parent / "hybridge"
 Row = tuple[str, str, str]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hybridge.cache.errors import HybridgeError, ValidationError
+from hybridge.errors import HybridgeError, ValidationError
 from hybridge.export.check.oracle import uncached
 from hybridge.export.check.random_program import Oracle, RandomProgram
 from hybridge.export.check.validate import CorruptingDrafter, ValidationReport, compare, is_greedy, tolerance

@@ -107,7 +107,7 @@ class Subject:
         from hybridge.export.progress import ExportProgress
         from hybridge.export.source.checkpoint import load_checkpoint
         from hybridge.export.write.pte import PteWriter
-        from hybridge.runtime.artifacts.options import ExportOptions
+        from hybridge.runtime.artifact.options import ExportOptions
 
         options: dict[str, Any] = {**SIZES, "max_seq_len": self.max_seq_len, "kernels": self.kernels}
         if self.quantize:

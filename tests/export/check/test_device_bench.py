@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.profile import device
 from hybridge.runtime import platforms
-from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.artifact.folder import open_artifact
 from hybridge.runtime.kernels.compiling import instruction_sets
 
 REPORT = device.DeviceReport(

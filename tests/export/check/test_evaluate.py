@@ -11,8 +11,8 @@ from tiny import save_checkpoint, save_tokenizer, tiny_config
 from typer.testing import CliRunner, Result
 
 from hybridge.__main__ import app
-from hybridge.cache.errors import UsageError
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.errors import UsageError
+from hybridge.runtime.artifact.options import ExportOptions
 
 TEXT = "def add(first, second):\n    return first + second\n" * 30
 

@@ -14,11 +14,11 @@ from store import exported
 from typer.testing import CliRunner, Result
 
 from hybridge.__main__ import app
-from hybridge.cache.errors import HybridgeError
+from hybridge.errors import HybridgeError
 from hybridge.export.check.oracle import load_original, picture_features
 from hybridge.export.check.picture_prompts import embedding_errors
 from hybridge.export.source.checkpoint import resolve_checkpoint
-from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.artifact.folder import open_artifact
 from hybridge.runtime.text.generate import open_text_model
 
 OPTIONS = {"lfm2_vl": ("pictures_checkpoint", LFM2_VL_OPTIONS), "qwen3_5": ("grid_checkpoint", QWEN_OPTIONS)}

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.operators.define import LIBRARY
 from hybridge.export.profile.parts import POSITIONS, RECURRENT, Cut, Profiler, profile
 from hybridge.export.profile.program import ProgramFile
 from hybridge.runtime import Session
-from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.artifact.folder import open_artifact
 
 
 def test_every_instruction_is_in_one_part(artifact: Path) -> None:

@@ -38,8 +38,8 @@ from hybridge.export.model.vision import VISION, read_processor
 from hybridge.export.pinned.transformers import block_masks
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import resolve_checkpoint
-from hybridge.runtime.core.pictures import Picture
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.binding.pictures import Picture
+from hybridge.runtime.binding.session import Session
 
 
 def report_of(artifact: Path, checkpoint: Path) -> ValidationReport:

@@ -16,14 +16,14 @@ from store import exported
 from tiny import lively, loaded_model, save_lively_checkpoint, tiny_config, tiny_model
 from transformers import Gemma4Config
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
+from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.drafters.plan import plan_drafter
+from hybridge.export.program.build import build_cache
+from hybridge.export.program.eager import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.write.methods import build_cache
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.core.drafters import BlockDrafter
-from hybridge.runtime.core.session import DraftNoise
+from hybridge.runtime.binding.drafters import BlockDrafter
+from hybridge.runtime.binding.session import DraftNoise
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(2, 4, 6))
 VOCAB = {"vocab_size": 132, "vocab_size_per_layer_input": 132}

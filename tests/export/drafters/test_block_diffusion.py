@@ -18,8 +18,8 @@ from drafter_twins import Twin, dflash_config, random_tensors, save_drafter
 from states import Arrays
 from tiny import lively, loaded_model, tiny_config, tiny_model
 
-from hybridge.export.check.oracle import LoadedDrafter, eager_session
 from hybridge.export.drafters.plan import plan_drafter
+from hybridge.export.program.eager import LoadedDrafter, eager_session
 from hybridge.runtime import ExportOptions, Session
 
 BLOCK = 6

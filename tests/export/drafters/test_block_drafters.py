@@ -15,13 +15,13 @@ from states import around_a_restore
 from tiny import lively, loaded_model, tiny_config, tiny_model
 from torch import Tensor
 
-from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.drafters.vocabulary import choose_rows
+from hybridge.export.program.eager import EagerProgram, LoadedDrafter, eager_session
 from hybridge.runtime import ExportOptions, Sampling, Session
-from hybridge.runtime.core.drafters import BlockDrafter
-from hybridge.runtime.core.session import DraftNoise
+from hybridge.runtime.binding.drafters import BlockDrafter
+from hybridge.runtime.binding.session import DraftNoise
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, shorter_verify_lens=(3,), draft_blocks=(2, 4, 6))
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -19,8 +19,7 @@ from public_folders import save_qwen3_5
 from store import exported
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
 
-from hybridge.cache.errors import UsageError
-from hybridge.export.check.oracle import LoadedDrafter, eager_session
+from hybridge.errors import UsageError
 from hybridge.export.drafters.mtp import load_mtp
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.drafters.vocabulary import (
@@ -32,9 +31,10 @@ from hybridge.export.drafters.vocabulary import (
     vocabulary_of,
     whole_panels,
 )
+from hybridge.export.program.eager import LoadedDrafter, eager_session
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.runtime import BlockDrafter, ExportOptions, Session
-from hybridge.runtime.core.session import DraftNoise
+from hybridge.runtime.binding.session import DraftNoise
 
 OPTIONS = ExportOptions(max_seq_len=48, prefill_chunk=7, verify_len=5, tap_layers=(-1,), mtp=True, draft_len=3)
 SPOKEN = dataclasses.replace(OPTIONS, prefill_chunk=8, max_seq_len=64)

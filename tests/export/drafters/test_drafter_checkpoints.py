@@ -10,10 +10,10 @@ from tiny import lively, loaded_model, tiny_config, tiny_model
 from transformers import MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
 from transformers.cache_utils import DFlashCache
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.check.oracle import LoadedDrafter, eager_session
+from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.drafters.block import read_block_config
 from hybridge.export.drafters.plan import plan_drafter
+from hybridge.export.program.eager import LoadedDrafter, eager_session
 from hybridge.runtime import ExportOptions, Session
 
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=8, verify_len=6)

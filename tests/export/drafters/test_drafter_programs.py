@@ -23,14 +23,14 @@ from drafter_twins import (
 from store import demo_folder, exported
 from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
 
-from hybridge.cache.errors import ArtifactError, DraftError, HybridgeError, TokenError, ValidationError
+from hybridge.errors import ArtifactError, DraftError, HybridgeError, TokenError, ValidationError
 from hybridge.export.api import export_model
 from hybridge.export.check.validate import validate_session
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.write import pte as exporter
 from hybridge.runtime import ExportOptions, GenerationStats, Sampling, Session
-from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime.binding.drafters import BlockDrafter
 
 OPTIONS = ExportOptions(max_seq_len=48, prefill_chunk=8, verify_len=6, snapshot_slots=1, draft_blocks=(4, 6))
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -10,13 +10,13 @@ from drafter_twins import EagleTwin, eagle_config, eagle_tensors, save_drafter
 from store import exported
 from tiny import lively, loaded_model, tiny_config, tiny_model
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.check.oracle import LoadedDrafter, eager_session
+from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.drafters.eagle import read_eagle_config
 from hybridge.export.drafters.plan import plan_drafter
+from hybridge.export.program.eager import LoadedDrafter, eager_session
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.core.drafters import BlockDrafter
-from hybridge.runtime.core.session import DraftNoise
+from hybridge.runtime.binding.drafters import BlockDrafter
+from hybridge.runtime.binding.session import DraftNoise
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(3, 5))
 TARGET = tiny_config("qwen3_5_text")

@@ -22,22 +22,22 @@ from quantized_folders import FORMS
 from store import exported
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
 
-from hybridge.cache.errors import CheckpointError, SnapshotError, StateFileError, UnsupportedModelError, UsageError
+from hybridge.errors import CheckpointError, SnapshotError, StateFileError, UnsupportedModelError, UsageError
 from hybridge.export.api import export_model
-from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.drafter import DrafterPlan
 from hybridge.export.drafters.mtp import MtpPlan, MtpWeights, has_mtp, load_mtp
 from hybridge.export.drafters.plan import plan_drafter, plan_own_drafter
+from hybridge.export.program.build import build_cache
+from hybridge.export.program.eager import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, resolve_checkpoint
-from hybridge.export.write.methods import build_cache
 from hybridge.runtime import Context, ExportOptions, GenerationStats, PrefixCache, Sampling, Session
-from hybridge.runtime.artifacts.options import DrafterDescription
-from hybridge.runtime.core.checkpoint import bring_to, keep_checkpoint
-from hybridge.runtime.core.drafters import AutoDrafter, BlockDrafter
-from hybridge.runtime.core.library import run
-from hybridge.runtime.core.programs import ModelDescription
-from hybridge.runtime.core.session import DraftNoise
+from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.drafter import DrafterDescription
+from hybridge.runtime.binding.checkpoint import bring_to, keep_checkpoint
+from hybridge.runtime.binding.drafters import AutoDrafter, BlockDrafter
+from hybridge.runtime.binding.library import run
+from hybridge.runtime.binding.session import DraftNoise
 
 OPTIONS = ExportOptions(
     max_seq_len=41, prefill_chunk=7, verify_len=5, shorter_verify_lens=(3,), tap_layers=(1, -1), mtp=True, draft_len=3

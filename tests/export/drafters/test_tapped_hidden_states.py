@@ -7,9 +7,11 @@ import pytest
 import torch
 from tiny import lively, tiny_config, tiny_model
 
-from hybridge.cache.errors import UnsupportedModelError, UsageError
-from hybridge.export.check.oracle import eager_session
-from hybridge.export.write.methods import State, build_cache, build_methods
+from hybridge.errors import UnsupportedModelError, UsageError
+from hybridge.export.program.build import build_cache
+from hybridge.export.program.eager import eager_session
+from hybridge.export.program.methods import build_methods
+from hybridge.export.program.state import State
 from hybridge.runtime import ExportOptions
 
 TOKENS = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]

@@ -12,7 +12,8 @@ from hybridge.cache import HybridCache
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
 from hybridge.export.kernel_sets.llm import LlmKernels
-from hybridge.export.write.methods import State, build_methods
+from hybridge.export.program.methods import build_methods
+from hybridge.export.program.state import State
 
 pytestmark = pytest.mark.slow
 

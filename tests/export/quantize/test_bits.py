@@ -9,12 +9,12 @@ import pytest
 from tiny import tiny_config, tiny_model
 from torch import nn
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.layers import PackedLinear
 from hybridge.export.quantize.bits import RECIPES, bits_of, parse_bits, rounded_names, with_recipe
 from hybridge.export.quantize.quantize import check_quantization, quantize
 from hybridge.export.write.manifest import WeightFigures
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 FLOAT = {"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj", "f_b_proj", "dt_proj", "x_proj", "gate", "router"}
 

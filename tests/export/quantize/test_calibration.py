@@ -12,7 +12,7 @@ from store import exported
 from tiny import lively, save_lively_checkpoint, save_tokenizer, tiny_config, tiny_model
 from zoo import VARIANTS
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.api import export_model
 from hybridge.export.check.evaluate import divergence
 from hybridge.export.check.validate import validate_session
@@ -25,8 +25,8 @@ from hybridge.export.quantize.quantize import quantize, rounder_of
 from hybridge.export.quantize.rounding import round_by_search
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.write.manifest import WeightFigures
-from hybridge.runtime.artifacts.manifest import read_manifest
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.manifest import read_manifest
+from hybridge.runtime.artifact.options import ExportOptions
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96}
 LAYERS = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}

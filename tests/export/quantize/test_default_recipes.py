@@ -16,8 +16,8 @@ from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import quantize, resolve_quantization
 from hybridge.export.source.checkpoint import CheckpointSource, load_checkpoint, resolve_checkpoint
 from hybridge.export.write.manifest import WeightFigures
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.artifacts.options import ExportOptions, check_limits
+from hybridge.runtime.artifact.folder import open_artifact
+from hybridge.runtime.artifact.options import ExportOptions, check_limits
 
 AUTO = ExportOptions(quantize="auto")
 HAVE_8_BITS = {"int8", "compressed fp8", "fp8", "fp8 per tensor", "fbgemm", "modelopt fp8", "llm.int8"}

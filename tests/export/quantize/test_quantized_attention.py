@@ -12,16 +12,17 @@ from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer, QuantizedAttentionLayer
 from hybridge.cache.operations.kernels import CoreKernels, Kernels, Scoring
 from hybridge.cache.operations.quantized_rows import QuantizedRows
-from hybridge.export.check.oracle import eager_session, round_keys, uncached
+from hybridge.errors import UsageError
+from hybridge.export.check.oracle import round_keys, uncached
 from hybridge.export.check.validate import validate
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
-from hybridge.export.write.methods import build_cache
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.export.program.build import build_cache
+from hybridge.export.program.eager import eager_session
+from hybridge.runtime.artifact.options import ExportOptions
 
 OPTIONS = ExportOptions(max_seq_len=61, prefill_chunk=17, verify_len=5, kernels="hybridge", kv_cache="int8")
 FAMILIES = {

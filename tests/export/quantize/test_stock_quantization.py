@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from tiny import tiny_config, tiny_model
 from torch import Tensor, nn
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.layers import Grid
 from hybridge.export.quantize.quantize import check_quantization, quantize
 from hybridge.export.quantize.rounding import round_to_nearest
 from hybridge.export.quantize.stock import StockEmbedding, StockLinear, StockWeight
 from hybridge.export.write.manifest import parameter_count, weight_bytes
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.pinned import operator_libraries
 
 EIGHT_BITS = {"quantize": "8da4w"}

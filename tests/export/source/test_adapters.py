@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, tiny_config
 from transformers import AutoModelForCausalLM
 
-from hybridge.cache.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
+from hybridge.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 
 LINEARS = ["q_proj", "v_proj", "down_proj"]

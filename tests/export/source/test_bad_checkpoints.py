@@ -16,12 +16,12 @@ from tiny import save_checkpoint, tiny_config, tiny_model
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import FAMILIES
 from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.errors import CheckpointError, UnsupportedModelError
+from hybridge.export.program.build import build_cache
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
-from hybridge.export.write.methods import build_cache
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 NORM = "model.norm.weight"
 TOKENS = torch.arange(20)[None, :] * 7 % 131

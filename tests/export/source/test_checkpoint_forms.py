@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, tiny_config
 from transformers.utils import is_peft_available
 
-from hybridge.cache.errors import NotACheckpointError
+from hybridge.errors import NotACheckpointError
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.source.files import ignored_parts
 

@@ -10,7 +10,7 @@ from checkpoint_forms import assert_same_weights, hub_entry, refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridge.cache.errors import NotACheckpointError, UsageError
+from hybridge.errors import NotACheckpointError, UsageError
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.export.source.locate import find_checkpoint, hub_model
 

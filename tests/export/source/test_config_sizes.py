@@ -14,11 +14,11 @@ import pytest
 from checkpoint_forms import edit_json, refusal
 from tiny import save_checkpoint, tiny_config
 
-from hybridge.cache.errors import HybridgeError
 from hybridge.cache.families import FAMILIES
+from hybridge.errors import HybridgeError
+from hybridge.export.program.build import build_cache
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.write.methods import build_cache
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 WRONG: tuple[Any, ...] = (0, -1, -(2**31), 2**20, 2**31, 2**63, 10**30, "x", [], {}, 1.5, True)
 SECONDS = 60

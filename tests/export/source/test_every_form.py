@@ -22,8 +22,8 @@ from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.validate import validate
 from hybridge.export.source.checkpoint import CheckpointSource, resolve_checkpoint
 from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artifact
-from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.folder import Artifact
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings

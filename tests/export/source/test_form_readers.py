@@ -28,7 +28,7 @@ from form_readers import (
 )
 from torch import Tensor
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.source.quantization import Quantization, dequantized
 from hybridge.export.source.quantization_methods import METHODS
 

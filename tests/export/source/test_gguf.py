@@ -16,7 +16,7 @@ from gguf_files import MODELS, TYPES, dequantized_linears, random_model, save_gg
 from tiny import save_tokenizer
 from torch import Tensor
 
-from hybridge.cache.errors import NotACheckpointError, UnsupportedModelError, UsageError
+from hybridge.errors import NotACheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import uncached
 from hybridge.export.layers import PackedLinear
@@ -26,8 +26,8 @@ from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoin
 from hybridge.export.source.gguf.checkpoint import ARCHITECTURES
 from hybridge.export.source.gguf.file import read_header
 from hybridge.runtime import Session
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 
 def test_every_architecture_has_a_file() -> None:

@@ -17,7 +17,7 @@ from store import exported
 from tiny import save_checkpoint, tiny_config
 from torch import Tensor, nn
 
-from hybridge.cache.errors import CheckpointError, UsageError
+from hybridge.errors import CheckpointError, UsageError
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import round_as, uncached
 from hybridge.export.layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
@@ -29,8 +29,8 @@ from hybridge.export.source.gguf.file import FLOATS, KINDS, decode
 from hybridge.export.texts import logits_of
 from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime import Session
-from hybridge.runtime.artifacts.manifest import read_manifest
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.manifest import read_manifest
+from hybridge.runtime.artifact.options import ExportOptions
 
 KEEP = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="keep")
 ALL = [*(kind for kind in HALVES if kind != TYPES.Q3_K), TYPES.F16, TYPES.BF16, TYPES.F32]

@@ -11,7 +11,7 @@ import pytest
 from checkpoint_forms import hub_entry
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from hybridge.cache.errors import CheckpointError, NotACheckpointError
+from hybridge.errors import CheckpointError, NotACheckpointError
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.export.source.locate import find_checkpoint, origin_of
 

@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from zoo import VARIANTS
 from zoo.sizes import SIZES
 
-from hybridge.export.check.oracle import eager_session
+from hybridge.export.program.eager import eager_session
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 VISION: dict[str, Any] = {
     "hidden_size": 32,

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from zoo import VARIANTS
 
-from hybridge.cache.errors import CheckpointError, UsageError
+from hybridge.errors import CheckpointError, UsageError
 from hybridge.export.layers import PackedLinear
 from hybridge.export.pinned.transformers import read_one_by_one
 from hybridge.export.quantize.quantize import PackedWhileRead, packer, quantize
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 OWN, OWN_8_BITS = ExportOptions(), ExportOptions(quantize="8w", group_size=8, embedding_quantize="8w")
 STOCK = ExportOptions(kernels="llm", quantize="8da4w", group_size=32, embedding_quantize="4w")

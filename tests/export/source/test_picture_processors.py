@@ -14,12 +14,14 @@ import torch
 from public_folders import GEMMA3_SPECIAL, GLM_SPECIAL, OMNI_SPECIAL, save_gemma4_unified
 from transformers import AutoConfig
 
-from hybridge.cache.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
+from hybridge.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
 from hybridge.export.model.vision import describe_pictures
 from hybridge.export.source.checkpoint import resolve_checkpoint
-from hybridge.runtime.artifacts.options import ExportOptions, PictureDescription
-from hybridge.runtime.core.programs import ModelDescription, TextProgram
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.artifact.pictures import PictureDescription
+from hybridge.runtime.binding.programs import TextProgram
+from hybridge.runtime.binding.session import Session
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -12,11 +12,11 @@ from store import exported
 from tokenizer_folders import TEXT
 from tokenizers import ByteLevelBPETokenizer
 
+from hybridge.export.program.build import build_cache
 from hybridge.export.source.checkpoint import resolve_checkpoint
-from hybridge.export.write.methods import build_cache
 from hybridge.runtime import ExportOptions, Session, open_artifact
-from hybridge.runtime.core.drafters import BlockDrafter
-from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
+from hybridge.runtime.binding.drafters import BlockDrafter
+from hybridge.runtime.binding.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.text.chat_template import load_template
 
 OPTIONS = ExportOptions(

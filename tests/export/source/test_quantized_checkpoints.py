@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 from torch import Tensor
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.check.validate import ValidationReport
 from hybridge.export.cli.progress import plain_rows
 from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import pack_weights
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 FITS_4_BITS = {"gptq sym", "auto-round", "int4"}
 FITS_8_BITS = FITS_4_BITS | {"gptq", "awq", "auto-round awq", "int4 asymmetric"}

@@ -7,13 +7,15 @@ import pytest
 import torch
 from tiny import lively, tiny_config, tiny_model
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import plan
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.export.check.oracle import eager_session
+from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.model.adapt import hold_rope
-from hybridge.export.write.methods import State, build_cache, build_methods
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.export.program.build import build_cache
+from hybridge.export.program.eager import eager_session
+from hybridge.export.program.methods import build_methods
+from hybridge.export.program.state import State
+from hybridge.runtime.artifact.options import ExportOptions
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 100.0}
 LONG = {"rope_type": "longrope", "rope_theta": 100.0, "short_factor": [1.0] * 6, "long_factor": [4.0] * 6}

@@ -18,13 +18,13 @@ from tokenizer_zoo import odd_texts
 from tokenizers import ByteLevelBPETokenizer, Tokenizer, processors
 from transformers import AutoTokenizer
 
-from hybridge.cache.errors import CheckpointError, ValidationError
+from hybridge.errors import CheckpointError, ValidationError
 from hybridge.export.check.validate import ValidationReport, compare_tokenizers
 from hybridge.export.source.gguf.checkpoint import PRE_TOKENIZERS, read_gguf_tokenizer, write_tokenizer_files
 from hybridge.export.source.gguf.file import open_gguf
 from hybridge.export.source.tokenizer import read_tokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.cli.run import as_message, as_text
-from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
 
 COUNT = 1000
 

@@ -14,12 +14,12 @@ from tokenizer_folders import TEXT, save_sentencepiece, save_tiktoken, save_voca
 from tokenizers import Tokenizer
 from transformers import GenerationConfig
 
-from hybridge.cache.errors import ArtifactError, CheckpointError
+from hybridge.errors import ArtifactError, CheckpointError
 from hybridge.export.cli.progress import ConsoleProgress
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.source.tokenizer import TokenizerFiles, as_transformers, read_tokenizer
 from hybridge.export.write.manifest import write_tokenizer
-from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.integrations.causal_lm import read_generation_config
 
 LONG = "".join(TEXT[:9])

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, tiny_config
 from torch import Tensor
 
-from hybridge.cache.errors import UnsupportedModelError
+from hybridge.errors import UnsupportedModelError
 from hybridge.export.source.checkpoint import load_checkpoint
 
 

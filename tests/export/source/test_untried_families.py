@@ -14,15 +14,16 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from zoo.sizes import SIZES
 from zoo.untried import UNTRIED
 
-from hybridge.cache.errors import UnsupportedModelError, ValidationError
+from hybridge.errors import UnsupportedModelError, ValidationError
 from hybridge.export import api
 from hybridge.export.check import validate as validation
-from hybridge.export.check.oracle import disturbed, eager_session, uncached
+from hybridge.export.check.oracle import disturbed, uncached
 from hybridge.export.check.random_program import Oracle
 from hybridge.export.check.validate import MOST_ROUNDING, TOLERANCE, ValidationReport, validate
+from hybridge.export.program.eager import eager_session
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 
 SMALL = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0)
 UNSCALED = tiny_config("granite_swa", 1)

@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.cache.families import FAMILIES, Family, plan
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import FullAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.errors import CheckpointError, UsageError
 from hybridge.export.api import export_model
-from hybridge.export.write.methods import build_cache
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.export.program.build import build_cache
+from hybridge.runtime.artifact.options import ExportOptions
 
 ABSURD = 10**12
 IMPOSSIBLE = [

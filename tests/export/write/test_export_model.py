@@ -19,13 +19,13 @@ import pytest
 from checkpoint_forms import lfs_pointer, save_adapter
 
 import hybridge
-from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError, ValidationError
+from hybridge.errors import CheckpointError, HybridgeError, UsageError, ValidationError
 from hybridge.export.check.validate import Divergence, ValidationReport
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import CheckpointSource
 from hybridge.export.write.pte import PteWriter
-from hybridge.runtime.artifacts.manifest import Manifest, read_manifest
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.manifest import Manifest, read_manifest
+from hybridge.runtime.artifact.options import ExportOptions
 
 OPTIONS = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2, kernels="hybridge")
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from tiny import tiny_config
 
-from hybridge.cache.errors import UsageError
-from hybridge.export.write.methods import build_cache, memory_bytes
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.errors import UsageError
+from hybridge.export.program.build import build_cache
+from hybridge.export.program.memory import memory_bytes
+from hybridge.runtime.artifact.options import ExportOptions
 
 MACHINE = 1000 * 4096
 
@@ -57,6 +58,6 @@ def test_the_lowest_limit_around_the_process_counts(tmp_path: Path, case: str) -
 
 def test_an_export_goes_by_the_containers_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     root = machine(tmp_path, "0::/", {"memory.max": 2000})
-    monkeypatch.setattr("hybridge.export.write.methods.memory_bytes", lambda: memory_bytes(root))
+    monkeypatch.setattr("hybridge.export.program.build.memory_bytes", lambda: memory_bytes(root))
     with pytest.raises(UsageError, match="lower --max-seq-len or --snapshot-slots"):
         build_cache(tiny_config("llama"), ExportOptions(max_seq_len=96))

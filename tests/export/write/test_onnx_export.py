@@ -17,14 +17,14 @@ from store import exported as stored
 from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.__main__ import main
-from hybridge.cache.errors import ExportFailedError, UnsupportedModelError, UsageError
+from hybridge.errors import ExportFailedError, UnsupportedModelError, UsageError
 from hybridge.export.api import export_model, writer_of
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.validate import validate
 from hybridge.export.write.onnx_kernels import padded
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.artifacts.artifact import file_entry
-from hybridge.runtime.artifacts.manifest import ONNX_COMMIT, ONNX_PROGRAM, read_manifest
+from hybridge.runtime.artifact.folder import file_entry
+from hybridge.runtime.artifact.manifest import ONNX_COMMIT, ONNX_PROGRAM, read_manifest
 
 LINEAR, FULL = "linear_attention", "full_attention"
 CASES: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from hybridge.cache.errors import ExportFailedError, HybridgeError, OutputError, UsageError
+from hybridge.errors import ExportFailedError, HybridgeError, OutputError, UsageError
 from hybridge.export.api import export_model
 from hybridge.export.write import folder as output_folder_module
 from hybridge.export.write.folder import output_folder
 from hybridge.export.write.pte import PteWriter
 from hybridge.runtime import files as runtime_files
-from hybridge.runtime.artifacts.manifest import MANIFEST
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifact.manifest import MANIFEST
+from hybridge.runtime.artifact.options import ExportOptions
 
 REFUSED = {
     errno.EACCES: "no permission to write .*out; choose another -o",
@@ -221,7 +221,7 @@ def test_an_old_one_that_cannot_come_back_is_not_deleted(
 KILLED_ANYWHERE = """
 import os, sys
 from pathlib import Path
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.write import folder as module
 
 target, steps, every = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

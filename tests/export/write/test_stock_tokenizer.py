@@ -17,9 +17,9 @@ from hybridge.export.progress import ExportProgress
 from hybridge.export.source.tokenizer import TokenizerFiles
 from hybridge.export.write import stock_tokenizer
 from hybridge.export.write.stock_tokenizer import adapt_to_stock_runners, compare, texts_to_compare
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.artifacts.manifest import StockTokenizerEntry
-from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
+from hybridge.runtime.artifact.folder import open_artifact
+from hybridge.runtime.artifact.manifest import StockTokenizerEntry
+from hybridge.runtime.binding.tokenizer import Tokenizer as CoreTokenizer
 
 SAME = ("gpt2", "gpt2 with a blank in front", "qwen", "llama3", "gpt-4o", "smollm", "llama2")
 """Kinds of ``ZOO`` that ExecuTorch's tokenizer reads; Gemma's it reads but for a text that is the name of a byte, "<0x0A>"."""

@@ -22,10 +22,10 @@ from store import demo_folder
 
 import hybridge
 from hybridge.runtime import Sampling, Session
-from hybridge.runtime.core import library
-from hybridge.runtime.core.chat import Chat
-from hybridge.runtime.core.interface import GenerationStruct
-from hybridge.runtime.core.pictures import Picture
+from hybridge.runtime.binding import library
+from hybridge.runtime.binding.chat import Chat
+from hybridge.runtime.binding.interface import GenerationStruct
+from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.text.generate import open_text_model
 

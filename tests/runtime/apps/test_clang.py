@@ -16,9 +16,9 @@ from cross_compiled import has_zig, zig
 from native_programs import app_links
 from store import demo_folder
 
-from hybridge.runtime.core import library as core_library
-from hybridge.runtime.core.chat import Chat
-from hybridge.runtime.core.library import SOURCES
+from hybridge.runtime.binding import library as core_library
+from hybridge.runtime.binding.chat import Chat
+from hybridge.runtime.binding.library import SOURCES
 from hybridge.runtime.kernels import compiling, library
 from hybridge.runtime.pinned import MACROS
 

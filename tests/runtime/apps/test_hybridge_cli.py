@@ -23,9 +23,9 @@ from native_programs import app_links, native_program
 from store import demo_folder
 
 import hybridge
-from hybridge.runtime.artifacts.manifest import read_manifest
-from hybridge.runtime.artifacts.options import VocabularyDescription
-from hybridge.runtime.core.library import SOURCES
+from hybridge.runtime.artifact.drafter import VocabularyDescription
+from hybridge.runtime.artifact.manifest import read_manifest
+from hybridge.runtime.binding.library import SOURCES
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import library_folder
 

@@ -18,9 +18,9 @@ from stock_runner import MULTIMODAL, answers, ids_of_words, save_words
 from store import exported
 
 from hybridge.runtime import Session
-from hybridge.runtime.artifacts.manifest import Manifest, read_manifest
-from hybridge.runtime.artifacts.options import StockSizes
-from hybridge.runtime.core.pictures import Picture
+from hybridge.runtime.artifact.manifest import Manifest, read_manifest
+from hybridge.runtime.artifact.pictures import StockSizes
+from hybridge.runtime.binding.pictures import Picture
 
 pytestmark = pytest.mark.slow
 

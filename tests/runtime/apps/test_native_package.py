@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import hybridge
 from hybridge.__main__ import app
 from hybridge.runtime import Sampling, Session
-from hybridge.runtime.core.library import SOURCES
+from hybridge.runtime.binding.library import SOURCES
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import MACROS, executorch
 from hybridge.runtime.text.chat_template import load_template

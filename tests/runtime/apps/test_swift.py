@@ -13,7 +13,7 @@ import pytest
 from c_functions import functions_for_apps
 from checkout import CHECKOUT
 
-from hybridge.runtime.core.library import SOURCES as NATIVE
+from hybridge.runtime.binding.library import SOURCES as NATIVE
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import executorch
 

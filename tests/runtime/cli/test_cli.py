@@ -15,7 +15,7 @@ from command_line import SCRIPT, Run, outcome, run_script
 from tiny import save_checkpoint
 from transformers import AutoConfig
 
-from hybridge.runtime.artifacts.manifest import read_manifest
+from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.cli.console import out
 
 

@@ -11,8 +11,8 @@ from forgery import forge
 from tiny import save_checkpoint, tiny_config
 from transformers import AutoConfig
 
-from hybridge.runtime.artifacts import artifact as artifact_module
-from hybridge.runtime.artifacts.manifest import MANIFEST, PROGRAM
+from hybridge.runtime.artifact import folder as artifact_module
+from hybridge.runtime.artifact.manifest import MANIFEST, PROGRAM
 
 WRONG_USAGE = {
     "": "[OPTIONS] COMMAND [ARGS]",

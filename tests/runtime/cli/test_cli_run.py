@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from command_line import Run, outcome
 
+from hybridge.runtime.binding.statistics import GenerationStats
 from hybridge.runtime.cli import run as command
 from hybridge.runtime.cli.console import speed_up
-from hybridge.runtime.core.statistics import GenerationStats
 
 
 def test_run_continues_the_prompt_the_same_way_with_and_without_guessing(cli: Run, artifact: Path) -> None:
@@ -138,7 +138,7 @@ def test_run_guesses_with_a_draft_model(cli: Run, artifact: Path, monkeypatch: p
 SLOW = """
 import time
 from hybridge.__main__ import main
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.binding.session import Session
 decode = Session.decode
 Session.decode = lambda self, token: (time.sleep(0.2), decode(self, token))[1]
 main()

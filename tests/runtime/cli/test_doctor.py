@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
-from hybridge.cache.errors import KernelsError
+from hybridge.errors import KernelsError
 from hybridge.runtime.cli import doctor
 from hybridge.runtime.cli.doctor import Requirements, _of_metadata, requirements
 from hybridge.runtime.kernels import library

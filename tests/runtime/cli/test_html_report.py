@@ -18,13 +18,13 @@ from served import BABBLE, BYTES, babble
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
-from hybridge.cache.errors import OutputError, UsageError
+from hybridge.errors import OutputError, UsageError
 from hybridge.export.check.validate import CorruptingDrafter, ValidationReport
 from hybridge.runtime import GenerationStats, Session, html_report
-from hybridge.runtime.artifacts.manifest import LayerEntry, Manifest, MethodEntry, TensorEntry, read_manifest
+from hybridge.runtime.artifact.manifest import LayerEntry, Manifest, MethodEntry, TensorEntry, read_manifest
+from hybridge.runtime.binding.programs import TextProgram
+from hybridge.runtime.binding.statistics import PHASES, Draft, Round, Trace
 from hybridge.runtime.cli.inspect import kinds_of_bits, summary
-from hybridge.runtime.core.programs import TextProgram
-from hybridge.runtime.core.statistics import PHASES, Draft, Round, Trace
 from hybridge.runtime.html_report import Section, Speed, artifact_sections, run_sections, speed_sections, validation_sections
 
 Traced = tuple[list[int], Trace, list[Draft]]

@@ -86,7 +86,7 @@ def test_loading_and_running_in_threads_is_silent(artifact: Path, closed: str) -
 
 UNFILTERED = """
 import contextlib, sys
-from hybridge.runtime.core import library, model
+from hybridge.runtime.binding import library, model
 
 library.without_native_log = model.without_native_log = contextlib.nullcontext
 library.load().hybridge_print_log(1)  # as it is for an app in C

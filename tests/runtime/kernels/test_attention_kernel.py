@@ -11,7 +11,7 @@ from hybridge.cache.block import Block
 from hybridge.cache.operations.quantized_rows import QuantizedRows, quantize_rows
 from hybridge.cache.operations.ring import Ring
 from hybridge.export.operators.attention import attention, quantized_attention
-from hybridge.runtime.core.library import set_threads
+from hybridge.runtime.binding.library import set_threads
 
 ops = torch.ops.hybridge
 NAN = float("nan")

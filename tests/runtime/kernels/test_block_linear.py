@@ -13,7 +13,7 @@ from torch import Tensor
 import hybridge.export.operators.linear  # noqa: F401  registers the operator
 from hybridge.export.layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.export.operators.linear import Factors, pack, unpack, weights
-from hybridge.runtime.core.library import set_threads
+from hybridge.runtime.binding.library import set_threads
 
 EVERY = [*KINDS, *HALVES]
 

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
-from hybridge.cache.errors import KernelsError
+from hybridge.errors import KernelsError
 from hybridge.runtime.files import hash_path
 from hybridge.runtime.kernels import compiling, library
 from hybridge.runtime.kernels.compiling import instruction_sets

@@ -14,8 +14,8 @@ from zoo import VARIANTS
 from hybridge.export.layers import PackedExperts
 from hybridge.export.operators.linear import packed_experts
 from hybridge.export.quantize.quantize import pack_weights
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.library import set_threads
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.library import set_threads
 
 CHOICES = {
     "one row": [3],

@@ -13,12 +13,12 @@ from packed_weights import packed_weight
 from tiny import tiny_config, tiny_model
 from torch import nn
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.layers import PackedEmbedding, PackedLinear
 from hybridge.export.operators.linear import pack, packed_linear, unpack, weights
 from hybridge.export.quantize.quantize import check_quantization, pack_weights
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.library import set_threads
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.library import set_threads
 
 SIZES = [(1, 8, 8), (17, 24, 8), (40, 64, 32), (131, 136, 8)]
 

@@ -9,7 +9,7 @@ from hybridge.cache.operations.kernels import CoreKernels
 from hybridge.cache.recurrences import recurrence as cache
 from hybridge.cache.recurrences.short_conv import short_conv_naive
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
-from hybridge.runtime.core.library import set_threads
+from hybridge.runtime.binding.library import set_threads
 
 
 def made(case: str, seed: int) -> Recurrence:

@@ -11,7 +11,7 @@ from torch import Tensor
 from hybridge.cache.operations.kernels import CoreKernels
 from hybridge.export.operators.attention import permute
 from hybridge.export.operators.elementwise import ACTIVATIONS, activation, gated, layer_norm, rms_norm, rotary
-from hybridge.runtime.core.library import set_threads
+from hybridge.runtime.binding.library import set_threads
 
 ops = torch.ops.hybridge
 

@@ -12,8 +12,8 @@ from scripted import TEMPLATE, TOOLS, speaker
 from served import BYTES, ask, chat, user
 from tokenizers import Tokenizer as Reference
 
-from hybridge.runtime.core.jinja import JinjaTemplate
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.jinja import JinjaTemplate
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat
 
 XML = TEMPLATE + "{# <tool_call> <function= #}"

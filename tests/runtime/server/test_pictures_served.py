@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from picture_files import file_of, noise, url_of
 from served import Served, ask, chat, client, running, user
 
-from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.server.app import Server, ServerSettings
 from hybridge.runtime.server.worker import SessionSlot
 from hybridge.runtime.text import pictures

@@ -18,8 +18,8 @@ import pytest
 from picture_files import file_of, noise, url_of
 from served import Served, chat, running
 
-from hybridge.cache.errors import PictureError
-from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.errors import PictureError
+from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.server.app import Server, ServerSettings
 from hybridge.runtime.server.remote_pictures import RemotePictures, is_public
 from hybridge.runtime.server.worker import SessionSlot

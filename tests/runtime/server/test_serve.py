@@ -19,9 +19,10 @@ from served import BYTES, END, OPTIONS, Served, alone, ask, babble, chat, chat_t
 from tokenizer_zoo import ZOO
 
 from hybridge.runtime import GenerationStats, Sampling, Session
-from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.programs import ModelDescription, TextProgram
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.programs import TextProgram
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.connections import Limits
 from hybridge.runtime.server.responses import CompletionFormat
 from hybridge.runtime.server.worker import Event, Finished, Job, SessionSlot

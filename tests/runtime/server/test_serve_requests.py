@@ -18,7 +18,7 @@ import pytest
 from served import Served, ask, client, served, talking_to, user
 from store import demo_folder
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.runtime.cli.serve import api_key
 from hybridge.runtime.server.connections import Limits
 

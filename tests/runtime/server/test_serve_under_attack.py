@@ -22,8 +22,8 @@ from scripted import TEMPLATE, speaker
 from served import BYTES, Served, ask, chat, chat_tokens, served, user
 from tokenizers import Tokenizer as Reference
 
-from hybridge.runtime.core.jinja import RenderedChat
-from hybridge.runtime.core.tokenizer import Encoding, Tokenizer
+from hybridge.runtime.binding.jinja import RenderedChat
+from hybridge.runtime.binding.tokenizer import Encoding, Tokenizer
 from hybridge.runtime.server import connections
 from hybridge.runtime.server.prompts import Prompts
 from hybridge.runtime.server.requests import ApiError

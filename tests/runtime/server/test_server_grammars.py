@@ -14,9 +14,9 @@ from served import BYTES, END, Served, ask, chat, client, user
 from tokenizers import ByteLevelBPETokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from hybridge.cache.errors import GrammarError
-from hybridge.runtime.core.grammar import Follower
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import GrammarError
+from hybridge.runtime.binding.grammar import Follower
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import Function
 from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.grammars import Grammars

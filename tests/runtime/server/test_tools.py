@@ -15,8 +15,8 @@ from served import BYTES, Served, chat, client, user
 from tokenizers import Tokenizer as Reference
 
 from hybridge.runtime import GenerationStats, Sampling
-from hybridge.runtime.core.jinja import JinjaTemplate
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.jinja import JinjaTemplate
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.app import Question
 from hybridge.runtime.server.prompts import Prompt
 from hybridge.runtime.server.requests import GenerationRequest

@@ -14,10 +14,10 @@ from json_schemas import fits, parameters
 from served import BYTES, END
 from tokenizers import Tokenizer as Reference
 
-from hybridge.cache.errors import GrammarError
-from hybridge.runtime.core.grammar import Follower
-from hybridge.runtime.core.library import SOURCES
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.errors import GrammarError
+from hybridge.runtime.binding.grammar import Follower
+from hybridge.runtime.binding.library import SOURCES
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat, Call
 from hybridge.runtime.text.grammars import Grammars
 

@@ -20,9 +20,9 @@ from transformers import (
 
 import hybridge
 from hybridge.cache import HybridCache
-from hybridge.cache.errors import ArtifactError, CapacityError, TokenError, UsageError
+from hybridge.errors import ArtifactError, CapacityError, TokenError, UsageError
 from hybridge.runtime import PromptLookup, Sampling
-from hybridge.runtime.core.drafters import AutoDrafter
+from hybridge.runtime.binding.drafters import AutoDrafter
 from hybridge.runtime.integrations.causal_lm import CausalLM, read_generation_config
 
 PROMPTS = ["def main(", "class Point:\n    def __init__(self", "The first argument is the name of", "i"]

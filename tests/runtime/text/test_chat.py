@@ -22,11 +22,11 @@ from store import exported
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
-from hybridge.cache.errors import OutputError, StateFileError
+from hybridge.errors import OutputError, StateFileError
 from hybridge.runtime import Session, open_artifact
-from hybridge.runtime.artifacts.artifact import file_entry
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.folder import file_entry
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings

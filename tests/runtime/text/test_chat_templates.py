@@ -19,11 +19,11 @@ from tokenizer_folders import added_token, write_json
 from transformers import PreTrainedTokenizerFast
 
 from hybridge.__main__ import main
-from hybridge.cache.errors import ArtifactError, UsageError
+from hybridge.errors import ArtifactError, UsageError
 from hybridge.export.source.tokenizer import read_tokenizer
-from hybridge.runtime.artifacts.artifact import Artifact, file_entry
+from hybridge.runtime.artifact.folder import Artifact, file_entry
+from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.cli.options import template_variables
-from hybridge.runtime.core.jinja import JinjaTemplate
 from hybridge.runtime.text.chat_template import RESERVED, ChatTemplate, load_template
 
 CONFIG: dict[str, Any] = {

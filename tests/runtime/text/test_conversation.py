@@ -13,14 +13,15 @@ import scripted
 from babbling import BYTES, END, TEMPLATE, babble, fresh_session, rendered, talk, template_of, tokens_of, turns_of
 from hypothesis import given, settings
 
-from hybridge.cache.errors import CapacityError, UsageError
+from hybridge.errors import CapacityError, UsageError
 from hybridge.runtime import ExportOptions, GenerationStats, Session
+from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.drafters import Context, PromptLookup, Proposal
+from hybridge.runtime.binding.generation import Constraint
+from hybridge.runtime.binding.jinja import JinjaTemplate
+from hybridge.runtime.binding.programs import Numbers, TextProgram
 from hybridge.runtime.cli.chat import Terminal
-from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.drafters import Context, PromptLookup, Proposal
-from hybridge.runtime.core.generation import Constraint
-from hybridge.runtime.core.jinja import JinjaTemplate
-from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
 from hybridge.runtime.text.chat_template import ChatTemplate
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings

@@ -21,9 +21,9 @@ from tokenizers import Tokenizer, processors
 from torch import Tensor
 
 from hybridge.export.check.oracle import load_oracle
-from hybridge.runtime.artifacts.manifest import read_manifest
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
+from hybridge.runtime.artifact.manifest import read_manifest
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.tokenizer import Tokenizer as CoreTokenizer
 
 pytest.importorskip("lm_eval", reason="needs lm_eval: .venv/bin/pip install '.[eval]'")
 

@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from tokenizer_zoo import ZOO
 from tokenizers import ByteLevelBPETokenizer
 
-from hybridge.cache.errors import GrammarError
+from hybridge.errors import GrammarError
 from hybridge.export.cli.embedded import EMBEDDED
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer
 
 BYTES = Tokenizer.from_file(EMBEDDED / "tokenizer.json")
 END = BYTES.token_to_id("<|im_end|>")

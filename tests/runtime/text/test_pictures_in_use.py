@@ -24,11 +24,11 @@ from public_folders import (
 )
 from state_files import forge_state
 
-from hybridge.cache.errors import CapacityError, HybridgeError, PictureError
+from hybridge.errors import CapacityError, HybridgeError, PictureError
+from hybridge.runtime.binding.jinja import JinjaTemplate
+from hybridge.runtime.binding.pictures import Picture
+from hybridge.runtime.binding.statistics import GenerationStats
 from hybridge.runtime.cli.chat import Terminal
-from hybridge.runtime.core.jinja import JinjaTemplate
-from hybridge.runtime.core.pictures import Picture
-from hybridge.runtime.core.statistics import GenerationStats
 from hybridge.runtime.text.chat_template import ChatTemplate, load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model

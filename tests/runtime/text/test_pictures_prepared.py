@@ -25,12 +25,12 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImagePr
 from transformers.models.glm5_next.image_processing_pil_glm5_next import Glm5NextImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from hybridge.cache.errors import PictureError
+from hybridge.errors import PictureError
 from hybridge.export.model.encoders.nemotron_h_omni import DARKEST, STEP
-from hybridge.runtime.artifacts.options import PictureDescription
-from hybridge.runtime.core.chat import message_content
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.artifact.pictures import PictureDescription
+from hybridge.runtime.binding.chat import message_content
+from hybridge.runtime.binding.session import Session
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text import pictures
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.pictures import PictureProcessor, data_of_url, decode, with_pictures

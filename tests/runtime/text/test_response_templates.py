@@ -18,7 +18,7 @@ from scripted import TOOLS
 from served import BYTES
 from transformers.utils.chat_parsing import parse_response
 
-from hybridge.runtime.core.jinja import JinjaTemplate
+from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.text.answers import AnswerFormat
 
 WITH_CALLS = [name for name, (_, _, each) in TEMPLATES.items() if "tool_calls" in each["fields"]]

@@ -16,9 +16,9 @@ from scripted import OPENING, speaker
 from served import chat
 from tokenizer_zoo import ZOO
 
+from hybridge.runtime.binding.jinja import RenderedChat
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.cli.run import as_message
-from hybridge.runtime.core.jinja import RenderedChat
-from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.prompts import Beginning, Prompts
 from hybridge.runtime.server.requests import ChatMessage
 from hybridge.runtime.text.answers import Answer

@@ -26,9 +26,9 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import hybridge
-from hybridge.cache.errors import GrammarError, UsageError
+from hybridge.errors import GrammarError, UsageError
 from hybridge.runtime import Context, GenerationStats, PromptLookup, Proposal, Sampling
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.integrations.causal_lm import CausalLM
 from hybridge.runtime.text.grammars import Grammars
 

@@ -5,9 +5,9 @@ from tokenizer_zoo import ZOO
 from tokenizers import Tokenizer as Reference
 from tokenizers import decoders, models
 
-from hybridge.cache.errors import UsageError
+from hybridge.errors import UsageError
 from hybridge.export.cli.embedded import EMBEDDED
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import TokenDecoder
 
 BYTES = Tokenizer.from_file(EMBEDDED / "tokenizer.json")

@@ -1,0 +1,72 @@
+"""Grammars of the core: a JSON schema, a regular expression or calls of tools that a text must follow."""
+
+from __future__ import annotations
+
+import weakref
+from array import array
+from collections.abc import Sequence
+from ctypes import byref, c_int64, c_size_t, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridge.errors import GrammarError
+from hybridge.runtime.binding.interface import Floats, Handle, Tokens
+from hybridge.runtime.binding.library import load
+
+MOST_FORCED = 256
+"""Most forced tokens of one call; the next ones come with the next call."""
+
+
+class CoreGrammar:
+    """A compiled grammar; each text needs a follower of its own."""
+
+    def __init__(self, handle: int, eos_ids: Sequence[int]) -> None:
+        """Own an open grammar. eos_ids: tokens that end a text."""
+        self.handle, self.eos_ids = handle, tuple(eos_ids)
+        weakref.finalize(self, load().hybridge_grammar_close, handle)
+
+    def follow(self, after: str = "") -> Follower:
+        """Return a constraint for one text. after: a text such as the end of a reasoning, after which the grammar begins."""
+        data, ends, handle = after.encode(), (c_int64 * len(self.eos_ids))(*self.eos_ids), Handle()
+        _check(load().hybridge_grammar_with(self.handle, data, len(data), ends, len(ends), byref(handle)))
+        return Follower(handle.value)
+
+
+class Follower:
+    """A ``Constraint`` that the core follows by itself in a generation; its methods are for callers that choose tokens."""
+
+    def __init__(self, handle: int) -> None:
+        """Own an open grammar for one text."""
+        self.handle = handle
+        weakref.finalize(self, load().hybridge_grammar_close, handle)
+        self._text = array("q")
+
+    def mask(self, logits: NDArray[np.float32]) -> None:
+        """Make minus infinity of logits [V] for each token that may not come next. Raises GrammarError if none may."""
+        _check(load().hybridge_grammar_mask(self.handle, *self._so_far(), logits.ctypes.data_as(Floats), len(logits)))
+
+    def take(self, token: int) -> None:
+        """Add a token to the text."""
+        self._text.append(token)
+
+    def forced(self) -> list[int]:
+        """Return the tokens that come next whatever the model says."""
+        tokens, count = (c_int64 * MOST_FORCED)(), c_size_t()
+        _check(load().hybridge_grammar_forced(self.handle, *self._so_far(), tokens, MOST_FORCED, byref(count)))
+        return tokens[: min(count.value, MOST_FORCED)]
+
+    def fitting(self, tokens: Sequence[int]) -> int:
+        """Return how many of ``tokens``, from the first on, may come next."""
+        given, count = (c_int64 * len(tokens))(*tokens), c_size_t()
+        _check(load().hybridge_grammar_fitting(self.handle, *self._so_far(), given, len(given), byref(count)))
+        return count.value
+
+    def _so_far(self) -> tuple[object, int]:
+        address, count = self._text.buffer_info()
+        return cast(address, Tokens), count
+
+
+def _check(status: int) -> None:
+    if status:
+        raise GrammarError(f"{load().hybridge_failure().decode(errors='replace')}.")

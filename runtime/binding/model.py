@@ -1,0 +1,188 @@
+"""A model: an artifact's program, whose weights all of its sessions share."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from ctypes import byref, c_int64, c_size_t
+from typing import Any, Self
+
+from hybridge.errors import ArtifactError, HybridgeError
+from hybridge.runtime.artifact.description import Description
+from hybridge.runtime.artifact.folder import Artifact
+from hybridge.runtime.artifact.manifest import PROGRAM
+from hybridge.runtime.artifact.plan_check import check_plans
+from hybridge.runtime.artifact.program_check import check_methods, check_program, check_runtime, other_version
+from hybridge.runtime.binding.interface import CText, Handle, InfoStruct, OnSame, Status, VisionStruct
+from hybridge.runtime.binding.library import failure, load, load_operators, run
+from hybridge.runtime.binding.programs import Program, ProgramFunctions
+from hybridge.runtime.native_log import without_native_log
+
+
+class Owned:
+    """An object of the core behind a handle, which is closed with this object or by ``close``.
+
+    Closing never waits for another session. A context manager.
+    """
+
+    def __init__(self, handle: int, close: str) -> None:
+        self.handle, self._closing = handle, close
+        self._close = weakref.finalize(self, getattr(load(), f"hybridge_{close}"), handle)
+        self._close.atexit = False  # at the end of the process its memory goes anyway, and another thread may still be inside
+
+    def close(self) -> None:
+        """Let go of it. Once is enough. Raises UsageError for a session that is in a call."""
+        if self._close.alive:
+            if (status := getattr(load(), f"hybridge_{self._closing}")(self.handle)) == Status.BUSY:
+                raise failure(self._closing, status)
+            self._close.detach()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Model(Owned):
+    """A program, opened once for all of its sessions; lengths in tokens. It may be closed before they are.
+
+    manifest: what describes it, an artifact's manifest or another ``Description``. artifact: the one that it is of, if any.
+    """
+
+    def __init__(
+        self, handle: int, manifest: Description, *, artifact: Artifact | None = None, table: ProgramFunctions | None = None
+    ) -> None:
+        """handle: of an opened model, which this closes; ``open`` and ``over`` have one. Raises ArtifactError."""
+        super().__init__(handle, "model_close")
+        self.manifest, self.artifact, self._table = manifest, artifact, table
+        self._asked = _asked(artifact)
+        run("model_ask", handle, self._asked, None)
+        self.program = table.program if table is not None else None
+        """The program in Python that it is over, if it is one."""
+        info = InfoStruct()
+        run("model_info", handle, byref(info))
+        self.max_seq_len: int = info.max_seq_len
+        self.vocab_size: int = info.vocab_size
+        self.prefill_chunk: int = info.prefill_chunk
+        self.snapshot_slots: int = info.snapshot_slots
+        self.draft_len: int = info.draft_len
+        """Most draft tokens of the drafter inside the model; 0 without one."""
+        vision = VisionStruct()
+        run("model_vision", handle, byref(vision))
+        self.picture_unit: int = vision.unit
+        """Pixels of which both sides of a picture are multiples; 0 for a model without pictures."""
+        self.most_picture_tokens: int = vision.most_tokens
+        self.placeholder: int = vision.placeholder
+        """The token that stands for a picture in the text of a chat template; -1 without one."""
+        self.verify_lens = integers("model_verify_lens", handle)
+        self.verify_len = self.verify_lens[-1]
+        self.eos_ids = integers("model_eos_ids", handle)
+        self._check_manifest()
+
+    @classmethod
+    def open(cls, artifact: Artifact) -> Model:
+        """Open the program of an artifact.
+
+        Raises ArtifactError where it does not load here or is not what the manifest says, NativeError and KernelsError where a
+        library cannot be built or loaded.
+        """
+        if artifact.manifest.onnx is None:
+            return cls(_opened(artifact), artifact.manifest, artifact=artifact)
+        from hybridge.runtime.onnx.program import OnnxProgram  # onnxruntime is an extra
+
+        return cls.over(OnnxProgram(artifact), artifact.manifest, artifact)
+
+    @classmethod
+    def over(cls, program: Program, manifest: Description, artifact: Artifact | None = None) -> Model:
+        """Open a program in Python, for one session. Raises UsageError for sizes that cannot be."""
+        table = ProgramFunctions(program, manifest)
+        return cls(table.open(), manifest, artifact=artifact, table=table)
+
+    def raised(self) -> BaseException | None:
+        """Return, once, the error that a program in Python has raised since the last call."""
+        if self._table is None:
+            return None
+        error, self._table.error = self._table.error, None
+        return error
+
+    def reason(self, call: str, status: int) -> BaseException:
+        """Return why a call failed: what a program in Python has raised, a file that was changed, or what the core says."""
+        if error := self.raised():
+            return error
+        try:
+            if self.artifact is not None:
+                self.artifact.check_unchanged()
+        except ArtifactError as changed:
+            return changed
+        return failure(call, status)
+
+    def _check_manifest(self) -> None:
+        """Raise ArtifactError if the program has other sizes than its manifest, which callers rely on."""
+        options = self.manifest.options
+        stated = {
+            "max_seq_len": (self.max_seq_len, options.max_seq_len),
+            "vocab_size": (self.vocab_size, self.manifest.vocab_size),
+            "prefill_chunk": (self.prefill_chunk, options.prefill_chunk),
+            "snapshot_slots": (self.snapshot_slots, options.snapshot_slots),
+            "verify_lens": (self.verify_lens, options.verify_lens),
+            "eos_ids": (self.eos_ids, self.manifest.eos_ids),
+            "pictures": (self.picture_unit, self.manifest.pictures.unit if self.manifest.pictures else 0),
+        }
+        for name, (found, expected) in stated.items():
+            if found != expected:
+                self.close()
+                raise ArtifactError(f"the program's {name} is {found}, but {expected} in its manifest; export the model again.")
+
+
+def _asked(artifact: Artifact | None) -> Any:
+    """Return the function that the core calls if a program's file was touched: its bytes must be those of the manifest."""
+
+    def is_same(_: object) -> int:
+        try:
+            assert artifact is not None
+            artifact.check_unchanged()
+        except BaseException:  # there is nobody to raise it to; ``Model.reason`` checks again
+            return 0
+        return 1
+
+    return OnSame(is_same)
+
+
+def _opened(artifact: Artifact) -> int:
+    """Return the handle of a program that was checked."""
+    manifest = artifact.manifest
+    check_methods(manifest)
+    file = artifact.opened[PROGRAM]
+    check_plans(manifest, file)
+    check_program(manifest, file)
+    load_operators(manifest.namespaces)
+    delegates = {name for method in manifest.methods.values() for name in method.delegates}
+    operators = {name for name in manifest.operators if load().hybridge_has_operator(CText("an operator", name.encode()))}
+    check_runtime(
+        manifest, operators, {name for name in delegates if load().hybridge_has_backend(CText("a delegate", name.encode()))}
+    )
+    handle, loadable = Handle(), file.loadable
+    with without_native_log():
+        status = load().hybridge_model_open(CText("the path", os.fsencode(loadable)), byref(handle))
+    if status:
+        raise not_loaded(artifact, failure("model_open", status))
+    file.check_loaded(loadable)
+    return handle.value
+
+
+def not_loaded(model: Artifact | Model, error: HybridgeError) -> HybridgeError:
+    """Return the error for a program that does not load here, or over which there can be no session."""
+    artifact = model.artifact if isinstance(model, Model) else model
+    if artifact is None:
+        return error
+    return ArtifactError(f"{artifact.program} does not load: {error}{other_version(artifact.manifest)}")
+
+
+def integers(call: str, *arguments: int) -> list[int]:
+    """Return the whole numbers of a function that says how many there are and copies them."""
+    count = c_size_t()
+    run(call, *arguments, None, 0, byref(count))
+    numbers = (c_int64 * count.value)()
+    run(call, *arguments, numbers, count.value, byref(count))
+    return list(numbers)

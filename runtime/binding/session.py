@@ -1,0 +1,473 @@
+"""A session over one model: tokens in, logits out, and a state that can be rolled back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from ctypes import Array, byref, c_int64, c_size_t
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.ctypeslib import as_array
+from numpy.typing import ArrayLike, NDArray
+
+from hybridge.arguments import checked
+from hybridge.errors import CommitError, DraftError, StateFileError, TokenError, UsageError
+from hybridge.runtime.artifact.description import Description
+from hybridge.runtime.artifact.folder import Artifact, open_artifact
+from hybridge.runtime.binding import interface
+from hybridge.runtime.binding.checkpoint import Checkpoint
+from hybridge.runtime.binding.drafters import AutoDrafter, BlockDrafter, Drafter, DraftModel, check_draft
+from hybridge.runtime.binding.generation import Constraint, Generation, GenerationArguments, Until, Watch, signals_wait
+from hybridge.runtime.binding.interface import ArrayStruct, CText, Floats, Handle, Status
+from hybridge.runtime.binding.library import copied_text, failure, load, run
+from hybridge.runtime.binding.model import Model, Owned, integers, not_loaded
+from hybridge.runtime.binding.pictures import HasIds, check_open
+from hybridge.runtime.binding.programs import Program, seen
+from hybridge.runtime.binding.sampling import Sampling, Tokens, check_block, check_slot, core_ids, fitting
+from hybridge.runtime.binding.statistics import GenerationStats
+
+Logits = NDArray[np.float32]
+TOKENS_REFUSED = (Status.INVALID_ARGUMENT, Status.NO_ROOM)
+
+
+@dataclass(frozen=True)
+class DraftNoise:
+    """Draw draft tokens from softmax(scores / temperature) by noise in [0, 1), one number for each."""
+
+    noise: Sequence[float]
+    temperature: float
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """Draft tokens; none if the drafter's context is full.
+
+    Attributes:
+        tokens: the draft tokens.
+        confidences: the drafter's own estimate that each is right if those before it are.
+        scores: float32 [n, C], if they were drawn: the scores that each was chosen by.
+        candidates: int64 [n, C], or [1, C] if they are the same for all: the tokens of the scores; None for all tokens.
+    """
+
+    tokens: list[int]
+    confidences: list[float]
+    scores: NDArray[np.float32] | None = None
+    candidates: NDArray[np.int64] | None = None
+
+
+class Session(Owned):
+    """The state of one sequence over one model.
+
+    Every method either succeeds or raises an error and leaves the state as it was; only after NumericalError may tokens be
+    committed, which ``tokens`` shows. If a call failed in the middle and could not be undone, every other one raises
+    BrokenStateError until the session is reset, or a state is restored, resumed or loaded. Logits are new float32 arrays. Any
+    call after ``verify`` other than ``commit`` drops the verified block. Ctrl-C ends a generation between two tokens, and never
+    interrupts a call. A second call meanwhile, from another thread or from the session's own callbacks, raises UsageError.
+    Sessions of one model take turns, a round of a generation or a chunk of a prompt at a time; properties and ``close`` never
+    wait for another session.
+    """
+
+    @checked
+    def __init__(self, model: Model) -> None:
+        """Open a session. Raises ArtifactError if a method does not load, because an operator or memory is missing."""
+        handle = Handle()
+        if status := load().hybridge_session_open(model.handle, byref(handle)):
+            raise model.raised() or not_loaded(model, failure("session_open", status))
+        super().__init__(handle.value, "session_close")
+        self.model, self.manifest, self.generations = model, model.manifest, 0
+        self.max_seq_len, self.vocab_size, self.prefill_chunk = model.max_seq_len, model.vocab_size, model.prefill_chunk
+        self.verify_len, self.verify_lens, self.snapshot_slots = model.verify_len, model.verify_lens, model.snapshot_slots
+        self._block = 0  # tokens of the last verified block
+
+    @classmethod
+    @checked
+    def load(cls, folder: str | Path, *, private_copy: bool = False) -> Session:
+        """Open an artifact after checking sizes, hashes and the program.
+
+        Args:
+            folder: the artifact.
+            private_copy: copy the program into memory, for a folder that others may write to; see ``open_artifact``. Otherwise
+                it is mapped, and the next call after a change of the file raises ArtifactError.
+
+        Raises:
+            ArtifactError: the folder is no artifact, or damaged.
+        """
+        return cls.of(open_artifact(folder, private_copy=private_copy))
+
+    @classmethod
+    @checked
+    def of(cls, artifact: Artifact) -> Session:
+        """Make a session over an open artifact. Raises ArtifactError if its program is not what the manifest says.
+
+        Sessions of one ``Model`` share one copy of the weights.
+        """
+        return cls(Model.open(artifact))
+
+    @classmethod
+    def over(cls, program: Program, manifest: Description) -> Session:
+        """Make a session over a program in Python."""
+        return cls(Model.over(program, manifest))
+
+    @property
+    def tokens(self) -> list[int]:
+        """Return a copy of the committed tokens."""
+        return integers("tokens", self.handle)
+
+    @property
+    def length(self) -> int:
+        """Return the number of committed tokens."""
+        count = c_size_t()
+        run("tokens", self.handle, None, 0, byref(count))
+        return count.value
+
+    @property
+    def room(self) -> int:
+        """Return the number of tokens that can still be committed."""
+        return self.max_seq_len - self.length
+
+    @property
+    def slots(self) -> dict[int, list[int]]:
+        """Return the tokens that each snapshot slot was filled with; ``restore`` refuses a slot that was overwritten since."""
+        kept = {slot: integers("slot_tokens", self.handle, slot) for slot in range(self.snapshot_slots)}
+        return {slot: tokens for slot, tokens in kept.items() if tokens}
+
+    @property
+    def note(self) -> str:
+        """Return the note of the last loaded state."""
+        return copied_text("note", self.handle)
+
+    @property
+    def hidden(self) -> NDArray[np.float32]:
+        """Return the tapped hidden states [n, F] of the last call's tokens; [0, 0] for an artifact without --tap-layers."""
+        rows, width, first = c_size_t(), c_size_t(), Floats()
+        run("hidden", self.handle, byref(first), byref(rows), byref(width))
+        shape = rows.value, width.value
+        return as_array(first, shape).copy() if first and rows.value else np.empty(shape, np.float32)
+
+    def prefill(self, tokens: Tokens) -> Logits:
+        """Commit one or more tokens, and ids of whole pictures among them; return the logits [V] after the last.
+
+        Raises:
+            TokenError: a token is outside the vocabulary, or there is none.
+            CapacityError: they do not fit into the context.
+            PictureError: an id is of a picture that is not open, or a part of one.
+            NumericalError: logits are NaN or infinite.
+        """
+        ids, logits = core_ids(tokens), np.empty(self.vocab_size, np.float32)
+        self._extend("prefill", ids, ids, len(ids), logits.ctypes.data_as(Floats))
+        return logits
+
+    @checked
+    def prefill_image(self, picture: HasIds) -> Logits:
+        """Commit a picture, and the tokens around it if it has any; return the logits [V] after the last.
+
+        picture: pixels that ``Picture`` took in, or any picture that ``PictureProcessor`` prepared. Raises as ``prefill``.
+        """
+        return self.prefill(picture.ids)
+
+    def decode(self, token: int) -> Logits:
+        """Commit one token; return the logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
+        ids, logits = core_ids([token]), np.empty(self.vocab_size, np.float32)
+        self._extend("decode", ids, ids[0], logits.ctypes.data_as(Floats))
+        return logits
+
+    def verify(self, tokens: Tokens) -> Logits:
+        """Return logits [n, V] after each of n tokens, 1 ≤ n ≤ ``verify_len``, without committing any.
+
+        Raises:
+            TokenError: there are no tokens, too many, or one outside the vocabulary.
+            CapacityError: they do not fit into the context.
+            NumericalError: logits are NaN or infinite.
+        """
+        ids = core_ids(tokens)
+        if len(ids) > self.verify_len:
+            fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
+            check_block(list(ids), self.verify_len)
+        logits = np.empty((len(ids), self.vocab_size), np.float32)
+        self._extend("verify", ids, ids, len(ids), logits.ctypes.data_as(Floats))
+        self._block = len(ids)
+        return logits
+
+    def commit(self, count: int) -> int:
+        """Accept the first ``count`` tokens of the verified block, or none; return the new length.
+
+        It runs no forward pass, and replays only the recurrence. Raises CommitError without a block, or for more than it has.
+        """
+        possible = type(count) is int and 0 <= count <= self.verify_len
+        status = self._call("commit", count if possible else -1)
+        if status == Status.INVALID_ARGUMENT:
+            block = self._block
+            raise CommitError(f"the verified block has {block} tokens, so commit takes 0 to {block}, not {count!r}.")
+        if status:
+            raise self.model.reason("commit", status)
+        return self.length
+
+    def snapshot(self, slot: int) -> int:
+        """Copy the committed state to ``slot``; return its length. Raises SnapshotError for a slot out of range."""
+        check_slot(slot, self.snapshot_slots)
+        self._run("snapshot", slot)
+        return self.length
+
+    def restore(self, slot: int) -> int:
+        """Restore the state of ``slot``; return the new length.
+
+        Raises SnapshotError for a slot that is out of range, was never filled, or whose positions were overwritten since.
+        """
+        check_slot(slot, self.snapshot_slots)
+        self._run("restore", slot)
+        return self.length
+
+    def reset(self) -> int:
+        """Empty the state and all slots; return 0."""
+        self._run("reset")
+        return 0
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the committed state in memory of its own, which any session of the model can resume later.
+
+        Rows by position are copied only from the last checkpoint on that this session made or resumed for this text, if that
+        is still open. A verified block is not part of it, and still waits for its commit.
+        """
+        handle = Handle()
+        self._run("checkpoint_make", byref(handle))
+        return Checkpoint(handle.value)
+
+    @checked
+    def read_checkpoint(self, parts: Sequence[bytes], like: Checkpoint | None = None, shared: int = 0) -> Checkpoint:
+        """Return a checkpoint from parts (``Checkpoint.part``), after the first ``shared`` segments of ``like``.
+
+        Raises StateFileError if no session of this model could have made the parts.
+        """
+        views, handle = (interface.PartStruct * len(parts))(), Handle()
+        for view, part in zip(views, parts, strict=True):
+            view.bytes, view.size = part, len(part)
+        self._run("checkpoint_read", like.handle if like else 0, shared, views, len(views), byref(handle))
+        return Checkpoint(handle.value)
+
+    @checked
+    def resume(self, checkpoint: Checkpoint) -> int:
+        """Restore the state of ``checkpoint``, bit for bit, and empty the slots; return the length.
+
+        Rows by position that the state still has are not written again. Raises UsageError for a checkpoint of another model.
+        """
+        self._run("resume", checkpoint.handle)
+        return self.length
+
+    @checked
+    def generate(
+        self,
+        tokens: Tokens,
+        *,
+        max_new_tokens: int = 64,
+        drafter: Drafter | None = None,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        sampling: Sampling | None = None,
+        block_length: int | None = None,
+        eos_ids: Collection[int] | None = None,
+        until: Until | None = None,
+        watch: Watch | None = None,
+        constraint: Constraint | None = None,
+        stats: GenerationStats | None = None,
+        clock: Callable[[], float] | None = None,
+        noise: int | None = None,
+    ) -> Iterator[int]:
+        """Yield up to ``max_new_tokens`` tokens that continue ``tokens``; an end-of-sequence token is the last one.
+
+        Greedy output is the same with any drafter and without one. With a temperature the distribution is the model's own.
+
+        It continues the session's state, and stops early if the context is full. Leave the session alone while the generator
+        waits: another change of its text ends it. After the generator is closed or done, the session's text ends just before
+        the last token that it has yielded.
+
+        Args:
+            tokens: the prompt, at least one token.
+            max_new_tokens: most new tokens.
+            drafter: proposes draft tokens; plain decoding without one.
+            temperature: 0 is greedy.
+            seed: of the sampling; drawn from the system if left out.
+            sampling: replaces ``temperature`` and ``seed``, and has more options.
+            block_length: tokens to verify at once; by default it follows acceptance and costs.
+            eos_ids: tokens that end a text; the model's own by default.
+            until: called with each other new token before it is yielded; True makes that token the last.
+            watch: called with the logits of each new token and the token.
+            constraint: a fresh one, which decides what each token may be; the tokens that it forces are draft tokens, with a
+                drafter and without.
+            stats: takes the counts and times.
+            clock: seconds, by which block lengths are chosen; for tests.
+            noise: the seed of a sampling without one; for tests.
+
+        Raises:
+            UsageError, TokenError, CapacityError: before the first token.
+            NumericalError: at any token; ``tokens`` shows whether the last yielded one is committed. An exception of a function
+                that was passed in ends the generation too.
+        """
+        self.check_generation(max_new_tokens, drafter, block_length)
+        ids = core_ids(tokens)
+        if not len(ids):
+            raise TokenError("the prompt is empty; give at least one token.")
+        fitting(list(ids), self.vocab_size, self.length, self.max_seq_len, pictures=self._takes_pictures)
+        arguments = GenerationArguments(
+            max_new_tokens=min(max_new_tokens, self.max_seq_len + 1),
+            block_length=block_length,
+            drafter=drafter,
+            sampling=sampling or Sampling(temperature=temperature, seed=seed),
+            ends=frozenset(self.manifest.eos_ids if eos_ids is None else eos_ids),
+            until=until,
+            watch=watch,
+            constraint=constraint,
+            stats=stats if stats is not None else GenerationStats(),
+            clock=clock,
+            noise=noise,
+        )
+        return Generation(self, ids, arguments).tokens()
+
+    @checked
+    def keep_hidden(self, wanted: bool, *, own: bool = False) -> None:
+        """Keep the hidden states of what is committed from now on, for the drafter of the next generation.
+
+        own: it is the artifact's own drafter, which then reads them before a snapshot, a checkpoint or a saved state is made.
+        """
+        self._run("keep_hidden", interface.DrafterKind.OWN if wanted and own else wanted)
+
+    def draft(
+        self, hidden: ArrayLike, following: Sequence[int], *, limit: int | None = None, draws: DraftNoise | None = None
+    ) -> Drafted:
+        """Propose tokens with the artifact's own drafter; none if the drafter's context is full.
+
+        Args:
+            hidden: [n, F] tapped hidden states of the tokens committed since the last call, n ≥ 1.
+            following: the token after each of them; the draft tokens follow the last.
+            limit: most draft tokens; by default as many as the drafter proposes.
+            draws: noise to draw them by, for a drafter that samples; by default it proposes its best tokens.
+
+        Raises:
+            TokenError: the numbers of hidden states and tokens differ.
+            DraftError: the artifact has no drafter.
+        """
+        ids = core_ids(following)
+        try:
+            with np.errstate(over="ignore"):  # too large for float32: infinite
+                rows = np.ascontiguousarray(hidden, np.float32)
+        except (TypeError, ValueError) as error:
+            raise TokenError(f"hidden states are no array of numbers [n, F]: {error}.") from None
+        if rows.ndim != 2 or not 0 < len(rows) == len(ids):
+            raise TokenError(f"{len(rows)} hidden states and {len(ids)} tokens; each state needs the token after it.")
+        self._check_drafter()
+        limit = self.model.draft_len if limit is None else limit
+        if type(limit) is not int or limit < 1:
+            raise DraftError(f"a limit of {limit!r} leaves no room for draft tokens; give 1 or more.")
+        noise = np.zeros(limit, np.float32) if draws is not None else None
+        if draws is not None and noise is not None:
+            noise[: len(draws.noise)] = draws.noise[:limit]
+        found = interface.DraftedStruct()
+        self._run(
+            "draft", rows.ctypes.data_as(Floats), *rows.shape, ids, limit,
+            noise.ctypes.data_as(Floats) if noise is not None else None, draws.temperature if draws else 0.0, byref(found),
+        )  # fmt: skip
+        return _drafted(found)
+
+    @checked
+    def save(self, path: str | Path, note: str = "") -> None:
+        """Write the whole state, slots included, and ``note`` to ``path``; a verified block is not part of it.
+
+        Raises OutputError if it cannot be written; an existing file then stays as it was.
+        """
+        self.check_artifact()
+        self._run("save", CText("the path", os.fsencode(path)), CText("the note", note.encode()))
+
+    @checked
+    def load_state(self, path: str | Path) -> int:
+        """Restore a saved state, bit for bit, and its ``note``; return the length.
+
+        Raises StateFileError for a file that is damaged or of another artifact; the state then stays as it was.
+        """
+        self.check_artifact()
+        try:
+            self._run("load", CText("the path", os.fsencode(path)))
+        except StateFileError as error:
+            raise StateFileError(f"{path}: {error}") from None
+        return self.length
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Return a copy of every buffer of the state by name, for inspection."""
+        count = c_size_t()
+        run("buffers", self.handle, None, 0, byref(count))
+        views = (ArrayStruct * count.value)()
+        self._run("buffers", views, count.value, byref(count))
+        return {view.name.decode(): seen(view).copy() for view in views}
+
+    def cancel(self) -> None:
+        """End the generation of this session after its next token or chunk of the prompt; callable from any thread."""
+        run("cancel", self.handle)
+
+    def check_artifact(self) -> None:
+        """Raise UsageError over a program in Python: a saved state belongs to an artifact, which is identified by its hash."""
+        if self.manifest.identity is None:
+            raise UsageError("only a session over an exported artifact can be saved and loaded.")
+
+    def check_generation(self, max_new_tokens: int, drafter: Drafter | None, block_length: int | None = None) -> None:
+        """Raise UsageError or DraftError for options of ``generate`` that the model cannot have."""
+        if max_new_tokens < 1:
+            raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
+        if drafter is not None and self.verify_len < 2:
+            raise UsageError(
+                "this artifact verifies one token at a time, which leaves no room for draft tokens; "
+                "export with --verify-len 2 or more, or generate without a drafter."
+            )
+        if block_length is not None and not 2 <= block_length <= self.verify_len:
+            raise UsageError(f"block_length is {block_length}, but must lie between 2 and the artifact's {self.verify_len}.")
+        asked = drafter.beside if isinstance(drafter, AutoDrafter) else drafter
+        if asked is not None and (isinstance(asked, type) or not isinstance(asked, Drafter)):
+            raise DraftError(
+                f"{asked!r} is no drafter; give PromptLookup(), another drafter of hybridge.runtime, or an object with "
+                "propose, is_cheap and needs_hidden."
+            )
+        if isinstance(asked, DraftModel):
+            check_draft(asked.model, self.model)
+        if isinstance(drafter, BlockDrafter):
+            self._check_drafter()
+
+    def _check_drafter(self) -> None:
+        if not self.model.draft_len:
+            raise DraftError("this artifact has no drafter of its own; export it again with --drafter or --mtp.")
+
+    @property
+    def _takes_pictures(self) -> bool:
+        return self.model.picture_unit > 0
+
+    def _run(self, call: str, *arguments: object) -> None:
+        """Call a function of the core on this session. Raises the error of a program in Python, or of the core."""
+        if status := self._call(call, *arguments):
+            raise self.model.reason(call, status)
+
+    def _extend(self, call: str, ids: Array[c_int64], *arguments: object) -> None:
+        """Run tokens. If the core refuses them, raise the error of the check that failed."""
+        status = self._call(call, *arguments)
+        if status in TOKENS_REFUSED:
+            pictures = self._takes_pictures and call == "prefill"
+            fitting(list(ids), self.vocab_size, self.length, self.max_seq_len, pictures=pictures)
+            check_open(list(ids))
+        if status:
+            raise self.model.reason(call, status)
+
+    def _call(self, call: str, *arguments: object) -> int:
+        """Return the status of a call; an exception of a signal handler is raised after the call, not inside a program."""
+        function: Callable[..., int] = getattr(load(), f"hybridge_{call}")
+        if self.model.program is None:
+            return function(self.handle, *arguments)
+        with signals_wait(lambda error: None):
+            return function(self.handle, *arguments)
+
+
+def _drafted(found: interface.DraftedStruct) -> Drafted:
+    """Copy the core's draft tokens into memory of Python's own."""
+    count, width = found.count, found.width
+    if not count:
+        return Drafted([], [])
+    scores = as_array(found.scores, (count, width)).copy() if found.scores else None
+    rows = 1 if found.shared_candidates else count
+    candidates = as_array(found.candidates, (rows, width)).copy() if found.candidates else None
+    return Drafted(found.tokens[:count], found.confidences[:count], scores, candidates)
