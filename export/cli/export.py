@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import field, fields, make_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from hybridge.errors import UsageError
-from hybridge.runtime.artifact.options import ExportOptions
-from hybridge.runtime.cli.console import err, megabytes, numbers, print_json, run_and_exit
+from hybridge.export.cli.choices import ExportChoices
+from hybridge.runtime.cli.console import err, megabytes, print_json, run_and_exit
 from hybridge.runtime.cli.options import JsonOption, with_options
 
 if TYPE_CHECKING:  # pydantic takes long to start
@@ -26,57 +24,6 @@ EXAMPLES = (
     "hybridge export LiquidAI/LFM2-350M -o lfm2 --format onnx",
     "hybridge export model-Q4_K_M.gguf -o model --verify-len 4,16",
 )
-TEXTS = {"verify_len": "4,8", "calibrate": None, "bits": "", "image_tokens": "", "tap_layers": "", "draft_blocks": ""}
-"""Options that are texts on the command line, with their default values."""
-LEFT_OUT = {"max_seq_len": None, "backend": None, "kernels": None, "rounding": None, "quantize": "auto", "mtp": None}
-"""Other default values than those of ``ExportOptions``; None where other options decide."""
-SWITCHES = ("mtp",)
-"""Options that are switches on the command line, with a third value if they are left out."""
-DRAFTERS = {
-    "draft_len": (
-        "drafter",
-        Annotated[
-            str | None,
-            typer.Option(
-                help="With this drafter of the model: a folder with a DFlash, DFlash 2, DSpark or EAGLE-3 checkpoint, "
-                "or an assistant of Gemma 4."
-            ),
-        ],
-    ),
-    "draft_blocks": (
-        "draft_vocab",
-        Annotated[
-            str | None,
-            typer.Option(
-                help="Tokens that a drafter may propose that shares the model's output layer: all, a number of the first "
-                "ones, self (those that the model says most often), or a file of text, or of ids in JSON, the most frequent "
-                "first; self:N and FILE:N are N tokens. Left out, all, or 32000 by self of more than 65536.",
-                metavar="all|N|self|FILE",
-            ),
-        ],
-    ),
-}
-"""Further options of drafters, by the option that they follow in the help."""
-
-
-def _choices() -> type:
-    """Return the options of an export as the command line has them, from the fields of ``ExportOptions``."""
-    hints, found = get_type_hints(ExportOptions), []
-    for each in (each for each in fields(ExportOptions) if each.metadata["command"]):
-        default = {**TEXTS, **LEFT_OUT}.get(each.name, each.default)
-        kind = str if each.name in TEXTS else bool if each.name in SWITCHES else hints[each.name]
-        flag, note = each.metadata["flag"] or f"--{each.name.replace('_', '-')}", each.metadata["help"]
-        given = typer.Option(flag, help=note, min=each.metadata["min"], show_default=default not in (None, ""))
-        found.append((each.name, Annotated[kind if default is not None else kind | None, given], field(default=default)))
-        if each.name in DRAFTERS:
-            found.append((*DRAFTERS[each.name], field(default=None)))
-    return make_dataclass("ExportChoices", found, frozen=True, kw_only=True)
-
-
-if TYPE_CHECKING:  # a type checker knows no class that is made
-    ExportChoices = Any
-else:
-    ExportChoices = _choices()
 
 
 @with_options
@@ -105,7 +52,7 @@ def export(
     """Turn a checkpoint into one ExecuTorch program with all methods over one state, or into a graph for onnxruntime."""
     from hybridge.runtime.kernels import library
 
-    options = export_options(choices)
+    options = choices.options()
     if options.format == "pte" and options.kernels == "hybridge" and not library.is_available():
         err.print(
             "[yellow]Here the artifact will not run:[/] hybridge's kernels are not compiled, and there is no C++ compiler. "
@@ -132,46 +79,6 @@ def export(
         print_json({"output": str(output), **manifest.model_dump(mode="json")})
     else:
         print_summary(output, manifest)
-
-
-def export_options(choices: ExportChoices) -> ExportOptions:
-    """Return the options of an export from those of the command line. Raises UsageError and typer.BadParameter."""
-    from hybridge.cache import DEFAULT_MAX_SEQ_LEN
-    from hybridge.export.quantize.bits import parse_bits
-
-    given = {each.name: getattr(choices, each.name) for each in fields(ExportOptions) if hasattr(choices, each.name)}
-    del given["calibrate"]  # a text or a file, which export_model reads
-    if choices.max_seq_len is None:
-        given["max_seq_len"] = DEFAULT_MAX_SEQ_LEN
-        err.print(f"[yellow]--max-seq-len was not given:[/] the state will hold {DEFAULT_MAX_SEQ_LEN} tokens.", highlight=False)
-    if choices.format == "onnx" and (named := choices.kernels or choices.backend):
-        raise UsageError(
-            f"--{'kernels' if choices.kernels else 'backend'} {named} is for --format pte: onnxruntime has its own. "
-            "Leave it out."
-        )
-    *shorter, longest = numbers(choices.verify_len, "--verify-len", "4,8,16", lowest=1)
-    blocks, images = choices.draft_blocks, choices.image_tokens
-    has_blocks = choices.format == "pte" and choices.kernels in (None, "hybridge") and choices.group_size % 32 == 0
-    return ExportOptions(**given | {
-        "verify_len": longest, "shorter_verify_lens": tuple(shorter),
-        "backend": choices.backend or "xnnpack", "kernels": choices.kernels or "hybridge",
-        "rounding": choices.rounding or ("blocks" if has_blocks else "search"),
-        "bits": parse_bits(choices.bits),
-        "image_tokens": tuple(numbers(images, "--image-tokens", "64,256", lowest=1)) if images else (),
-        "tap_layers": _taps(choices.tap_layers),
-        "mtp": "auto" if choices.mtp is None else choices.mtp,
-        "draft_blocks": tuple(numbers(blocks, "--draft-block", "4,8", lowest=2)) if blocks else (),
-    })  # fmt: skip
-
-
-def _taps(text: str) -> tuple[int, ...]:
-    """Return the layers of ``text`` in its order."""
-    try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r}: expected numbers of layers with commas between them, such as 2,-1.", param_hint="'--tap-layers'"
-        ) from None
 
 
 def print_summary(output: Path, manifest: Manifest) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -19,96 +19,67 @@ LONG_TEXT = 4096
 """Tokens at which a decode of LFM2-350M reads 100 MB of float32 keys and values beside 200 MB of weights of 4 bits."""
 
 
-def option(default: Any, text: str, *, least: int | None = None, flag: str | None = None, command: bool = True) -> Any:
-    """Return a field of ``ExportOptions``, from which ``hybridge export`` makes an option, too.
-
-    text: help for both. least: lowest value on the command line. flag: the option, if it is named otherwise. command: False
-    leaves it out of the command line.
-    """
-    return field(default=default, metadata={"help": text, "min": least, "flag": flag, "command": command})
-
-
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     """Every choice of an export; goes into the manifest unchanged. Raises UsageError for a value of the wrong kind.
 
-    On the command line, verify_len with shorter_verify_lens, bits, image_tokens, tap_layers and draft_blocks are lists with
-    commas, verify_len is 4,8 by default, and quantize and mtp are auto, which no manifest has.
+    Attributes:
+        max_seq_len: tokens that the state can hold.
+        prefill_chunk: tokens of one prefill call.
+        verify_len: most tokens of one verify call.
+        shorter_verify_lens: tokens of further verify methods for shorter blocks, ascending and below verify_len.
+        snapshot_slots: number of states that can be kept and restored.
+        format: the runtime, ExecuTorch (pte) or onnxruntime (onnx).
+        backend: computes the dense parts of a .pte, except with hybridge's kernels.
+        dtype: the data type of weights and state.
+        kernels: hybridge's own, the ``llama::`` operators of the stock runtime (llm), or core operators (aten).
+        quantize: bits of linear layers: 4 (8da4w, 4w), 8 (8w), those of a GGUF file (keep), or float32 (none). 8da4w also
+            rounds the inputs of layers to 8 bits. auto: keep for a quantized GGUF file and recipe balanced for other
+            checkpoints, if hybridge's kernels run it, otherwise none; no manifest has it.
+        group_size: columns of a weight that share a scale: 32, 64 or 128.
+        embedding_quantize: bits of the embedding, and of an output layer that is tied to it.
+        rounding: blocks, a scale and a minimum for each group; search, the scale with the least error; nearest, the scale
+            of the largest number.
+        calibrate: round weights for a text, or for texts that the model makes itself.
+        recipe: bits for each kind of weights; implies quantize 8da4w and quantizes the embedding.
+        bits: patterns of weights' names and the bits (4, 5, 6, 8 or 32) of those weights; the last that fits counts.
+        kv_cache: the data type of keys and values of full attention; ``kv_dtype`` says what auto stands for.
+        images: with the encoder of pictures, if the checkpoint has one that hybridge exports.
+        image_tokens: most tokens of a picture or tile, ascending; the encoder has a method for each number. Empty: those of
+            common squares and of the model's training.
+        tap_layers: layers whose hidden states are put out too: 0 the embedding, 3 the third layer, -1 the last norm.
+        mtp: with the checkpoint's layers for multi-token prediction as its drafter. auto: unless they add more than 12 % to
+            the bytes of the weights; no manifest has it.
+        draft_len: tokens that these layers propose at once.
+        draft_blocks: tokens of a drafter's blocks, the last one of the text included, ascending. Empty: the drafter's own
+            length, as far as a verify takes it.
+        draft_quantize: bits of a drafter's linear layers; same: as quantize.
     """
 
-    max_seq_len: int = option(2048, "Tokens that the state can hold; 2048 if left out.", least=1)
-    prefill_chunk: int = option(64, "Tokens of one prefill call.", least=1)
-    verify_len: int = option(8, "Most tokens of one verify call; 4,8,16 gives shorter blocks methods of their own.")
-    snapshot_slots: int = option(2, "States that can be kept to come back to.", least=0)
-    format: Literal["pte", "onnx"] = option("pte", "The runtime: ExecuTorch (pte) or onnxruntime (onnx).")
-    backend: Literal["xnnpack", "portable"] = option(
-        "xnnpack", "Who computes the dense parts of a .pte, unless hybridge's kernels do; xnnpack if left out."
-    )
-    dtype: Literal["float32"] = option("float32", "Of weights and state.")
-    kernels: Literal["hybridge", "llm", "aten"] = option(
-        "hybridge",
-        "hybridge's own (fastest; left out, these), the stock runtime's llama:: ones, or core operators that any build has.",
-    )
-    quantize: Literal["auto", "none", "keep", "8da4w", "4w", "8w"] = option(
-        "none",
-        "Linear layers in 4 or 8 bits; 8da4w also rounds what goes into them to 8 bits; keep has a GGUF file's own bits, its "
-        "embedding's too; none is float32. auto: what one would ship, which with hybridge's kernels is keep for a quantized "
-        "GGUF file and --recipe balanced for all else, with others none.",
-    )
-    group_size: int = option(32, "Columns of a weight that share a scale: 32, 64, 128.")
-    embedding_quantize: Literal["none", "4w", "5w", "6w", "8w"] = option(
-        "none", "The embedding, and the output layer where it is tied to it."
-    )
-    rounding: Literal["nearest", "search", "blocks"] = option(
-        "search",
-        "How weights are rounded: blocks have a scale and a minimum for each group, search a scale by the least error, nearest "
-        "one by the largest number. blocks if left out, where there are kernels for them, else search.",
-    )
-    calibrate: Literal["none", "self", "text"] = option(
-        "none", "Round weights for this file of text, or 'self' for texts that the model makes itself; slower."
-    )
-    recipe: Literal["none", "small", "balanced", "quality"] = option(
-        "none", "Bits by what their rounding costs; implies --quantize 8da4w and bits of the embedding."
-    )
-    bits: tuple[tuple[str, int], ...] = option(
-        (),
-        "Bits (4, 5, 6, 8 or 32) of weights by patterns of their names, such as 'out_proj=8,self_attn.*=8'; the last counts.",
-    )
-    kv_cache: Literal["auto", "float32", "float16", "int8"] = option(
-        "auto",
-        "Keys and values of full attention; fewer bits make long contexts cheap. auto: float16 for quantized weights and more "
-        f"than {LONG_TEXT} tokens, else float32.",
-    )
-    shorter_verify_lens: tuple[int, ...] = option(
-        (), "Further verify methods for shorter blocks, ascending and below verify_len.", command=False
-    )
-    images: bool = option(
-        True, "With the encoder of pictures, if the checkpoint has one that hybridge exports.", flag="--images/--no-images"
-    )
-    image_tokens: tuple[int, ...] = option(
-        (),
-        "Most tokens of one picture or tile, ascending: each number gives the encoder a method of its own, and a picture takes "
-        "the smallest that holds it. If left out, those of common squares and what the model was trained with.",
-    )
-    tap_layers: tuple[int, ...] = option(
-        (), "Layers whose hidden states are put out too: 0 the embeddings, 3 after 3 layers, -1 after the last norm."
-    )
-    mtp: Literal["auto", True, False] = option(
-        False,
-        "With the checkpoint's own layers of multi-token prediction. auto, which is left out on the command line: with those "
-        "that it has, unless they add more than 12 % of the weights' bytes.",
-        flag="--mtp/--no-mtp",
-    )
-    draft_len: int = option(3, "Tokens that this drafter proposes at once; a verify of one more is cheapest.", least=1)
-    draft_blocks: tuple[int, ...] = option(
-        (),
-        "Tokens of its blocks, the text's last one included; 4,8 gives shorter ones methods of their own. Left out, the "
-        "drafter's own length, as far as a verify takes it.",
-        flag="--draft-block",
-    )
-    draft_quantize: Literal["same", "none", "8da4w", "4w", "8w"] = option(
-        "same", "A drafter's linear layers; same: as --quantize."
-    )
+    max_seq_len: int = 2048
+    prefill_chunk: int = 64
+    verify_len: int = 8
+    snapshot_slots: int = 2
+    format: Literal["pte", "onnx"] = "pte"
+    backend: Literal["xnnpack", "portable"] = "xnnpack"
+    dtype: Literal["float32"] = "float32"
+    kernels: Literal["hybridge", "llm", "aten"] = "hybridge"
+    quantize: Literal["auto", "none", "keep", "8da4w", "4w", "8w"] = "none"
+    group_size: int = 32
+    embedding_quantize: Literal["none", "4w", "5w", "6w", "8w"] = "none"
+    rounding: Literal["nearest", "search", "blocks"] = "search"
+    calibrate: Literal["none", "self", "text"] = "none"
+    recipe: Literal["none", "small", "balanced", "quality"] = "none"
+    bits: tuple[tuple[str, int], ...] = ()
+    kv_cache: Literal["auto", "float32", "float16", "int8"] = "auto"
+    shorter_verify_lens: tuple[int, ...] = ()
+    images: bool = True
+    image_tokens: tuple[int, ...] = ()
+    tap_layers: tuple[int, ...] = ()
+    mtp: Literal["auto", True, False] = False
+    draft_len: int = 3
+    draft_blocks: tuple[int, ...] = ()
+    draft_quantize: Literal["same", "none", "8da4w", "4w", "8w"] = "same"
 
     __pydantic_config__: ClassVar[Any] = STRICT
 
@@ -151,12 +122,6 @@ class ExportOptions:
     def fixed_shapes(self) -> bool:
         """Return whether a method takes a fixed number of tokens; otherwise a verify takes fewer too."""
         return self.format == "pte"
-
-
-ExportOptions.__doc__ = "\n".join([
-    f"{ExportOptions.__doc__}\n    Attributes:",
-    *(f"        {each.name}: {each.metadata['help']}" for each in fields(ExportOptions)),
-])  # fmt: skip
 
 
 @cache

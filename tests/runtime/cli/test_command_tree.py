@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from documents import command_faults
@@ -14,6 +16,9 @@ from typer.testing import CliRunner
 
 import hybridge
 from hybridge.__main__ import COMMANDS, app
+from hybridge.cache import DEFAULT_MAX_SEQ_LEN
+from hybridge.export.cli.choices import ExportChoices
+from hybridge.runtime.artifact.options import ExportOptions
 
 SLOW_LIBRARIES = ("torch", "transformers", "executorch", "onnxruntime", "numpy", "tokenizers")
 ASK = """
@@ -103,3 +108,18 @@ def test_a_shell_completes_commands_and_options() -> None:
 
     assert completed("hybridge ex") == ["export"]
     assert "--verify-len" in completed("hybridge export --v")
+
+
+def test_the_command_line_has_every_option_of_an_export_with_its_values_and_its_default() -> None:
+    written = {each.name for each in fields(ExportOptions)} - {"shorter_verify_lens"}  # a part of --verify-len
+    choices, options = get_type_hints(ExportChoices), get_type_hints(ExportOptions)
+    assert choices.keys() - written == {"drafter", "draft_vocab"}
+    assert written <= choices.keys()
+    for name in written:
+        if get_origin(options[name]) is Literal and name not in ("calibrate", "mtp"):
+            [values] = [each for each in (choices[name], *get_args(choices[name])) if get_origin(each) is Literal]
+            assert get_args(values) == get_args(options[name]), name
+    decided: dict[str, Any] = {"quantize": "auto", "mtp": "auto", "rounding": "blocks", "shorter_verify_lens": (4,)}
+    assert ExportChoices().options() == ExportOptions(**decided)
+    assert ExportChoices(format="onnx").options() == ExportOptions(**decided | {"format": "onnx", "rounding": "search"})
+    assert ExportOptions().max_seq_len == DEFAULT_MAX_SEQ_LEN
