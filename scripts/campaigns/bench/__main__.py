@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from campaigns import ROOT, campaign
-from campaigns.bench import export_cost, peers, plots, prepare, results, speculation
+from campaigns.bench import export_cost, peers, prepare, results, speculation
 from campaigns.bench.drafter_shapes import DRAFTERS
 from campaigns.bench.driver import Bandwidth, Contestant, Limits, measure_group
 from campaigns.bench.results import GROUPS, VARIANTS, Row, Run, Variant
@@ -32,10 +32,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", help=f"engines with commas between: {', '.join(NAMES).replace('%', '%%')}")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each engine for each figure")
     parser.add_argument("--export-limit", type=float, default=1500, help="seconds for one export")
-    parser.add_argument("--compile-limit", type=float, default=900, help="seconds for torch.compile, for each context")
     parser.add_argument("--keep-artifacts", action="store_true", help="use artifacts of other code than this, too")
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache" / "hybridge-bench", help="for all large files")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "bench", help="for tables, plots, raw times")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "bench", help="for tables and raw times")
     isas = sorted(peers.INSTRUCTION_SETS)[1:]
     text = "let hybridge's kernels and llama.cpp, compiled for it, use this; else each what the machine has"
     parser.add_argument("--isa", choices=isas, default="", help=text)
@@ -43,7 +42,7 @@ def arguments() -> argparse.Namespace:
     text = "instead, speed by acceptance of drafters of published shapes, for these targets"
     parser.add_argument("--speculation", nargs="?", const=drafted, metavar="SHAPES", help=f"{text} (of {drafted})")
     parser.add_argument("--install-peers", action="store_true", help="install llama.cpp for this, and stop")
-    parser.add_argument("--tables-only", action="store_true", help="tables and plots again from the raw times in --output")
+    parser.add_argument("--tables-only", action="store_true", help="tables again from the raw times in --output")
     return parser.parse_args()
 
 
@@ -76,7 +75,7 @@ def main() -> None:
 
 
 def speculate(options: argparse.Namespace) -> None:
-    """Measure drafters target after target; print tables, and make plots."""
+    """Measure drafters target after target, and print tables."""
     raw = options.output / "speculation.json"
     if unknown := [name for name in options.speculation.split(",") if name not in DRAFTERS]:
         print(f"there is no shape {unknown[0]!r} with drafters; choose of: {', '.join(DRAFTERS)}", file=sys.stderr)
@@ -85,7 +84,6 @@ def speculate(options: argparse.Namespace) -> None:
         curves = [*speculation.measure(name, options, say), *speculation.measure_llama(name, options, say)]
         speculation.save(curves, raw)
     print(speculation.table(speculation.read(raw)))
-    plots.plot_acceptance(raw, options.output)
 
 
 def select(options: argparse.Namespace) -> list[Variant]:
@@ -109,7 +107,7 @@ def measure(name: str, group: list[Variant], options: argparse.Namespace) -> Run
     run.checkpoint_bytes = sum(path.stat().st_size for path in place.checkpoint.glob("*.safetensors"))
     contestants = start(run, group, place)
     try:
-        measure_group(run, contestants, Bandwidth(), Limits(options.rounds, options.compile_limit), say)
+        measure_group(run, contestants, Bandwidth(), Limits(options.rounds), say)
     finally:
         for contestant in contestants:
             contestant.client.close()
@@ -136,11 +134,10 @@ def start(run: Run, chosen: list[Variant], place: prepare.Workplace) -> list[Con
 
 
 def publish(runs: list[Run], options: argparse.Namespace) -> None:
-    """Write tables.md and the plots."""
+    """Write tables.md."""
     page = "\n\n".join(results.shape(run) for run in runs) + "\n"
     (options.output / "tables.md").write_text(page)
     print(page)
-    plots.plot_speeds(options.output / "raw.json", options.output)
 
 
 def machine(isa: str) -> dict[str, str]:

@@ -90,10 +90,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Limits:
-    """rounds: how often each engine gets its turn in each cell. Seconds: to compile, to make a context, for anything else."""
+    """rounds: how often each engine gets its turn in each cell. Seconds: to make a context, for anything else."""
 
     rounds: int
-    compile: float = 900.0
     fill: float = 3600.0
     step: float = 600.0
 
@@ -123,13 +122,13 @@ def measure_group(run: Run, contestants: list[Contestant], bandwidth: Bandwidth,
 
 
 def prepare(contestant: Contestant, context: int, threads: int, limits: Limits) -> bool:
-    """Threads, context and a first decode, which may compile; says why not in the row."""
+    """Threads, context and a first decode; says why not in the row."""
     if "all" in contestant.row.missing:
         return False
     try:
         contestant.ask(limits.step, do="set_threads", count=threads)
         contestant.ask(limits.fill, do="fill", context=context)
-        contestant.ask(limits.compile, do="measure", what={"name": "decode", "arguments": []}, steps=2)
+        contestant.ask(limits.step, do="measure", what={"name": "decode", "arguments": []}, steps=2)
     except EngineError as error:
         contestant.row.missing[f"context {context}, {threads} threads"] = str(error)
         if contestant.client.process.poll() is not None:

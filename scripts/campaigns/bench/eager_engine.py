@@ -1,11 +1,9 @@
-"""transformers: eager with its dynamic cache, and torch.compile with its static one."""
+"""Run transformers eagerly with its dynamic cache."""
 
 from __future__ import annotations
 
-import os
-
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from campaigns.bench.worker import VERIFY, tokens
 
@@ -51,43 +49,6 @@ class EagerEngine:
         self.cache = DynamicCache(config=self.model.config)
         ids = torch.tensor([tokens(count, self.model.config.vocab_size)])
         self.model(input_ids=ids, past_key_values=self.cache, logits_to_keep=1)
-
-
-class CompiledEngine(EagerEngine):
-    """Decode by torch.compile, as ``generate`` does it: a static cache, here just as long as the context needs.
-
-    The first decode of a context and a number of threads compiles; the driver's time limit is for that.
-    """
-
-    def __init__(self, checkpoint: str, cache: str) -> None:
-        super().__init__(checkpoint)
-        self.compiled: dict[tuple[int, int], StaticCache] = {}
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-        torch._dynamo.config.cache_size_limit = 64
-
-    @torch.inference_mode()
-    def fill(self, context: int) -> None:
-        key = context, torch.get_num_threads()
-        if key not in self.compiled:
-            self.compiled[key] = StaticCache(config=self.model.config, max_cache_len=context + 256)
-        self.cache = self.compiled[key]
-        self.cache.reset()
-        self.model(input_ids=self.block, past_key_values=self.cache, logits_to_keep=1)
-        for layer in self.cache.layers:
-            if getattr(layer, "cumulative_length", None) is not None:
-                layer.cumulative_length.fill_(context)
-        self.step = torch.compile(self.model, mode="default", dynamic=False)
-
-    @torch.inference_mode()
-    def decode(self) -> None:
-        step = self.step if self.compiled else self.model
-        step(input_ids=self.block[:, :1], past_key_values=self.cache)
-
-    def verify(self, count: int) -> None:
-        raise NotImplementedError("only decode is compiled")
-
-    def prefill(self, count: int) -> None:
-        raise NotImplementedError("only decode is compiled")
 
 
 def _rows(old: torch.Tensor, count: int) -> torch.Tensor:

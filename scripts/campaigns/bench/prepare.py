@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from campaigns.bench.results import PREFILL_CHUNK, Row, Variant
 from campaigns.bench.shapes import Sizes, vocabulary
 from campaigns.bench.worker import ROOM
 
-LOAD_LIMIT, PTE_LIMIT = 900.0, 600.0
-"""Seconds for loading, and for an export by transformers."""
+LOAD_LIMIT = 900.0
+"""Seconds for loading."""
 
 
 @dataclass(frozen=True)
@@ -104,30 +103,6 @@ def _eager(variant: Variant, place: Workplace, row: Row) -> Built:
     return sys.executable, "campaigns.bench.eager_engine:EagerEngine", options, row.file_bytes
 
 
-def _compiled(variant: Variant, place: Workplace, row: Row) -> Built:
-    row.file_bytes = _size(place.checkpoint)
-    options = {"checkpoint": str(place.checkpoint), "cache": str(place.work / "inductor")}
-    return sys.executable, "campaigns.bench.eager_engine:CompiledEngine", options, row.file_bytes
-
-
-def _pte(variant: Variant, place: Workplace, row: Row) -> Built:
-    """Export once, whatever comes of it: most shapes do not finish."""
-    folder, record = place.folder / "transformers-pte", place.folder / "transformers-pte.json"
-    if not record.exists():
-        command = [sys.executable, "-m", "campaigns.bench.pte_engine", str(place.checkpoint), str(folder)]
-        try:
-            seconds, memory = export_cost.run_measured(command, record.with_suffix(".log"), PTE_LIMIT, cwd=ROOT / "scripts")
-            record.write_text(json.dumps({"seconds": seconds, "memory": memory}))
-        except export_cost.CannotExportError as error:
-            record.write_text(json.dumps({"failed": f"its export: {error}"}))
-    made = json.loads(record.read_text())
-    if "failed" in made:
-        raise CannotRunError(made["failed"])
-    row.export_seconds, row.export_memory = made["seconds"], made["memory"]
-    row.file_bytes = sum(path.stat().st_size for path in folder.glob("*.pte"))
-    return sys.executable, "campaigns.bench.pte_engine:PteEngine", {"folder": str(folder)}, 2 * row.file_bytes
-
-
 def _llama(variant: Variant, place: Workplace, row: Row) -> Built:
     if not peers.installed(place.work, place.isa):
         raise CannotRunError(peers.how(place.isa))
@@ -144,7 +119,7 @@ def _llama(variant: Variant, place: Workplace, row: Row) -> Built:
     return python, "campaigns.bench.llama_engine:LlamaEngine", options | known, row.file_bytes
 
 
-BUILDERS = {"hybridge": _hybridge, "eager": _eager, "compiled": _compiled, "pte": _pte, "llama": _llama}
+BUILDERS = {"hybridge": _hybridge, "eager": _eager, "llama": _llama}
 
 
 def _check_memory(needed: int) -> None:

@@ -45,8 +45,6 @@ VARIANTS = (
     Variant("hybridge", "float32", "hybridge", Bits(), ("--kernels", "hybridge")),
     Variant("hybridge onnx", "float32", "hybridge", Bits(), ("--format", "onnx")),
     Variant("transformers eager", "float32", "eager", Bits()),
-    Variant("torch.compile", "float32", "compiled", Bits()),
-    Variant("transformers .pte", "float32", "pte", Bits()),
     Variant("llama.cpp F32", "float32", "llama", Bits(row=16), ("F32", "f16")),
     Variant("hybridge llm 8da4w", "int4", "hybridge", Bits(Q4, Q4), ("--kernels", "llm", *INT4)),
     Variant("hybridge 8da4w", "int4", "hybridge", Bits(Q4, Q4), ("--kernels", "hybridge", *INT4)),

@@ -7,19 +7,15 @@ checkpoint (config.json, model.safetensors, float32), which every engine then re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
 from transformers import AutoConfig
 
 from campaigns import ROOT
 from campaigns.campaign import whole
-from hybridge.export.pinned.transformers import build_empty
 
 EMBEDDED = ROOT / "export" / "embedded"
 QWEN3_5: dict[str, Any] = {
@@ -39,15 +35,6 @@ QWEN3_5: dict[str, Any] = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10_000_000.0, "partial_rotary_factor": 0.25},
     "tie_word_embeddings": True,
 }
-QWEN3_5_4B = QWEN3_5 | {
-    "hidden_size": 2560,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "linear_num_value_heads": 32,
-}
-QWEN3_5_9B = QWEN3_5_4B | {"hidden_size": 4096, "intermediate_size": 12288, "tie_word_embeddings": False}
 LFM2: dict[str, Any] = {
     "vocab_size": 65536,
     "hidden_size": 1024,
@@ -83,18 +70,6 @@ GRANITE: dict[str, Any] = {
     "position_embedding_type": None,
     "tie_word_embeddings": True,
 }
-TINY = QWEN3_5 | {
-    "vocab_size": 320,
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "head_dim": 32,
-    "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 2,
-}
 
 
 @dataclass(frozen=True)
@@ -112,10 +87,7 @@ SHAPES = {
     "granite-4-h-350m": Shape("granitemoehybrid", GRANITE),
     "embedded": Shape("qwen3_5_text", {}, EMBEDDED),
     "qwen3.5-8l": Shape("qwen3_5_text", QWEN3_5 | {"num_hidden_layers": 8, "vocab_size": 32768}),
-    "qwen3.5-4b": Shape("qwen3_5_text", QWEN3_5_4B),
-    "qwen3.5-9b": Shape("qwen3_5_text", QWEN3_5_9B),
     "lfm2.5-1.2b": Shape("lfm2", LFM2_5_1_2B),
-    "tiny": Shape("qwen3_5_text", TINY),
 }
 
 
@@ -188,45 +160,3 @@ def _product(shape: tuple[int, ...]) -> int:
 def vocabulary(checkpoint: Path) -> int:
     """Tokens that the model knows."""
     return int(json.loads((checkpoint / "config.json").read_text())["vocab_size"])
-
-
-DEVIATION = 0.02
-"""Of the random numbers: what most models are initialized with."""
-
-
-def write_large_checkpoint(shape: Shape, folder: Path, shard_bytes: int = 2 * 10**9, seed: int = 0) -> None:
-    """Write ``shape`` to ``folder`` as config.json, shards of at most ``shard_bytes`` and their index, unless it is there."""
-    if (folder / "model.safetensors.index.json").exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    config = AutoConfig.for_model(shape.model_type, **shape.config, dtype="bfloat16")
-    model = build_empty(config)
-    config.architectures = [type(model).__name__]
-    weights = {name: weight for name, weight in model.state_dict().items() if name not in model.all_tied_weights_keys}
-    shards = list(_shards(weights, shard_bytes))
-    places: dict[str, str] = {}
-    generator = torch.Generator().manual_seed(seed)
-    for number, names in enumerate(shards, start=1):
-        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        save_file({name: _random(weights[name], generator) for name in names}, folder / file, metadata={"format": "pt"})
-        places |= dict.fromkeys(names, file)
-    config.save_pretrained(folder)
-    index = {"metadata": {"total_size": sum(2 * weight.numel() for weight in weights.values())}, "weight_map": places}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
-
-
-def _shards(weights: dict[str, Tensor], limit: int) -> Iterable[list[str]]:
-    """Yield the names of weights that go into a shard together, in their order."""
-    shard: list[str] = []
-    size = 0
-    for name, weight in weights.items():
-        if shard and size + 2 * weight.numel() > limit:
-            yield shard
-            shard, size = [], 0
-        shard.append(name)
-        size += 2 * weight.numel()
-    yield shard
-
-
-def _random(empty: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.empty(empty.shape, dtype=torch.bfloat16).normal_(0.0, DEVIATION, generator=generator)

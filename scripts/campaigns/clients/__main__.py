@@ -16,7 +16,6 @@ from pathlib import Path
 from campaigns import campaign
 from campaigns.clients import in_process, in_programs
 from campaigns.clients.conversations import NEW, NEW_LATER, ClientError, Conversation, Row, conversation, score
-from campaigns.clients.random_operations import print_errors
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.random_program import Oracle
@@ -47,15 +46,13 @@ def main() -> int:
         export(folder)
         oracle = load_oracle(EMBEDDED, open_artifact(folder / "llm").manifest)
         right = print_clients(chosen, asked(folder, oracle))
-        if not options.only:
-            right = print_errors(folder, oracle) and right
     return 0 if right else 1
 
 
 def arguments() -> argparse.Namespace:
     """Parse the arguments."""
     parser = campaign.parser("clients", __doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="TEXT", help="clients with TEXT in their name, and no random operations")
+    parser.add_argument("--only", default="", metavar="TEXT", help="clients with TEXT in their name")
     parser.add_argument("--artifacts", type=Path, metavar="FOLDER", help="export to FOLDER, or use what is there already")
     return parser.parse_args()
 

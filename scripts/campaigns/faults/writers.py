@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,6 @@ from numpy.typing import NDArray
 
 from campaigns import ROOT
 from hybridge.errors import HybridgeError
-from hybridge.export.api import export_model
 from hybridge.export.write.folder import output_folder
 from hybridge.runtime.artifact.folder import open_artifact
 from hybridge.runtime.artifact.manifest import MANIFEST, PROGRAM
@@ -43,8 +40,6 @@ class Writer(ABC):
     """Writes into a folder of its own, where nobody else does."""
 
     name: ClassVar[str]
-    leaves: ClassVar[frozenset[str]]
-    """All that may be in the folder once a later writer is done."""
     may_vanish: ClassVar[bool] = False
     """Whether there may be nothing where there was the old: of a cache, which is then filled again."""
 
@@ -55,10 +50,6 @@ class Writer(ABC):
     @abstractmethod
     def write(self, folder: Path) -> None:
         """Write the new. Raises HybridgeError where it cannot."""
-
-    def write_until_killed(self, folder: Path) -> None:
-        """Write in a process that ends with it; more than once where one write is short beside what it takes to begin."""
-        self.write(folder)
 
     @abstractmethod
     def found(self, folder: Path) -> str:
@@ -85,7 +76,7 @@ def loads(reader: Session, path: Path) -> bool:
 class SaveOver(Writer):
     """``Session.save`` over an earlier save."""
 
-    name, leaves = "save", frozenset({"talk.state"})
+    name = "save"
 
     def __init__(self, artifact: Path) -> None:
         self.old, self.new, self.reader = (Session.load(artifact) for _ in range(3))
@@ -97,12 +88,6 @@ class SaveOver(Writer):
 
     def write(self, folder: Path) -> None:
         self.new.save(folder / "talk.state")
-
-    def write_until_killed(self, folder: Path) -> None:
-        """Save the old and the new in turns, the new last: one save is over before a kill finds it."""
-        for _ in range(20):
-            self.before(folder)
-            self.write(folder)
 
     def found(self, folder: Path) -> str:
         if not loads(self.reader, folder / "talk.state"):
@@ -152,9 +137,9 @@ class SaveChat(SaveOver):
 
 
 class Replace(Writer):
-    """What ``hybridge export --force`` does with the files once it has them; the export itself is ``Export``."""
+    """Put the files of an artifact in place as ``hybridge export --force`` does."""
 
-    name, leaves = "replace an artifact", frozenset({"out"})
+    name = "replace an artifact"
 
     def __init__(self, artifact: Path, other: Path) -> None:
         self.sources = {"old": artifact, "new": other}
@@ -172,21 +157,10 @@ class Replace(Writer):
         return _artifact(folder / "out", self.identities)
 
 
-class Export(Replace):
-    """A whole ``export_model`` over an artifact."""
-
-    name = "export"
-
-    def write(self, folder: Path) -> None:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            export_model(CHECKPOINT, folder / "out", other_options(), force=True)
-
-
 class Compile(Writer):
     """The cache of compiled code, over an earlier build; the compiler is one that copies."""
 
-    name, leaves = "kernel build", frozenset({"library.so", "library.so.sha256"})
+    name = "kernel build"
     may_vanish = True
 
     def before(self, folder: Path) -> None:
@@ -216,12 +190,6 @@ class Compile(Writer):
 def other_options() -> ExportOptions:
     """Return options of an artifact with another program."""
     return ExportOptions(max_seq_len=320, prefill_chunk=16, verify_len=4, snapshot_slots=1)
-
-
-def leftovers(writer: Writer, folder: Path) -> set[str]:
-    """Return what is in the folder and should not be."""
-    place = _library(folder).parent if isinstance(writer, Compile) else folder
-    return {path.name for path in place.iterdir()} - writer.leaves
 
 
 def _saved(session: Session) -> list[NDArray[np.generic]]:

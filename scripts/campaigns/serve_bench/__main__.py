@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from campaigns import campaign
-from campaigns.serve_bench.measurements import bytes_of_a_checkpoint, crowd, mask_of_a_row, overhead, restart, structured, turns
+from campaigns.serve_bench.measurements import crowd, overhead, restart, structured, turns
 from campaigns.serve_bench.server import Row, made_artifact, serving
-from hybridge.runtime.binding.session import Session
 
-FIGURES = ("turns", "bytes", "restart", "json", "mask", "overhead", "crowd")
+FIGURES = ("turns", "restart", "json", "overhead", "crowd")
 
 
 def arguments() -> argparse.Namespace:
@@ -38,14 +37,10 @@ def figures(artifact: Path, options: argparse.Namespace) -> Iterator[Row]:
         with serving(artifact) as one:
             one.ask([{"role": "user", "content": "warm up"}], 20)
             yield from turns(one, options.tokens, options.rounds)
-    if "bytes" in options.only:
-        yield from bytes_of_a_checkpoint(Session.load(artifact), options.tokens)
     if "restart" in options.only:
         yield from restart(artifact, options.tokens, options.rounds)
     if "json" in options.only:
         yield from structured(artifact, options.rounds)
-    if "mask" in options.only:
-        yield from mask_of_a_row()
     if "overhead" in options.only:
         yield from overhead(artifact, options.rounds, options.streamed)
     if "crowd" in options.only:

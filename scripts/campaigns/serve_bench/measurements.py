@@ -11,15 +11,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 
-from campaigns.serve_bench.server import VOCABULARY, Row, Running, conversation, made_up_tokenizer, serving, words
+from campaigns.serve_bench.server import Row, Running, conversation, serving, words
 from hybridge.export.check.validate import tolerance
 from hybridge.runtime.binding.session import Session
-from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.generate import TextModel, generate_text, open_text_model, open_text_models
 from hybridge.runtime.text.grammars import Grammar, Grammars
@@ -108,20 +106,6 @@ def turns(one: Running, tokens: int, rounds: int) -> Iterator[Row]:
     yield "an edited message and back, against reading it again", f"{statistics.median(edits) / base:.1%}", "≤ 3 %"
 
 
-def bytes_of_a_checkpoint(session: Session, tokens: int) -> Iterator[Row]:
-    """Yield the row of a checkpoint's bytes."""
-    session.prefill(list(words(tokens, 5).encode()))
-    made, state = session.checkpoint(), session.state()
-    slots = {name for name in state if name.endswith("_slots")}
-    bounded = {name.removesuffix("_slots") for name in slots}
-    states = sum(state[name].nbytes for name in bounded)
-    own = takewhile(lambda name: not name.endswith("drafted_length"), state)  # a drafter behind them has read nothing
-    by_position = [state[name] for name in own if state[name].ndim > 1 and state[name].shape[1] > session.max_seq_len]
-    rows = sum(each.nbytes // each.shape[1] * session.length for each in by_position)
-    what = f"bytes of a checkpoint at {tokens} tokens ÷ bounded states and rows"
-    yield what, f"{made.nbytes / (states + rows):.3f}", "≤ 1.02"
-
-
 def restart(artifact: Path, tokens: int, rounds: int) -> Iterator[Row]:
     """Yield the row of a restart with a folder of checkpoints."""
     cold, warm = [], []
@@ -147,7 +131,6 @@ SCHEMA = {
     "required": ["identifier", "description", "classification", "measurements"],
     "additionalProperties": False,
 }
-FITTING = b'{"identifier": 12, "description": "a bridge", "classification": "bridge", "measurements": [1, 2]}'
 
 
 def structured(artifact: Path, rounds: int) -> Iterator[Row]:
@@ -189,20 +172,6 @@ def gap(session: Session, grammar: Grammar, prompt: list[int], plain: Sequence[i
     allowed = logits[np.isfinite(logits)]
     second, best = np.sort(allowed)[-2:].tolist()
     return (best - second) / float(np.abs(allowed).max())
-
-
-def mask_of_a_row(size: int = VOCABULARY) -> Iterator[Row]:
-    """Yield the row of a mask over a made-up vocabulary."""
-    grammar = Grammars(Tokenizer(made_up_tokenizer(size, random.Random(1)).encode()), size, [size - 1]).json_schema(SCHEMA)
-    logits, times = np.random.default_rng(0).standard_normal(size, np.float32), []
-    for _ in range(5):
-        follower = grammar.follow()
-        for byte in FITTING:
-            began = time.perf_counter()
-            follower.mask(logits)
-            times.append(time.perf_counter() - began)
-            follower.take(byte)
-    yield f"mask of a row of {size} logits, median", f"{statistics.median(times) * 1000:.3f} ms", "≤ 0.1 ms"
 
 
 def overhead(artifact: Path, rounds: int, most: int) -> Iterator[Row]:

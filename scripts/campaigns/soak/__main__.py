@@ -1,7 +1,7 @@
 """Play random operations on real artifacts until the time is up, and hold all that they give against the eager model.
 
-Each subject is a family, a kernel set and a precision (subjects.py). What was played is kept in
-``.soak/`` and counted again as long as the code is the same, so an interrupted soak goes on where it was.
+Each subject is a family, a kernel set and a precision (subjects.py). Artifacts are kept in ``.soak/`` as long as the code is
+the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -49,19 +49,14 @@ class Totals:
 
 
 class Journal:
-    """The rounds of one seed by one code, in a file that keeps those of others as well."""
+    """The rounds that were played."""
 
-    def __init__(self, path: Path, *, seed: int, code: str) -> None:
-        self.path, self.key = path, {"seed": seed, "code": code}
+    def __init__(self) -> None:
         self.subjects: dict[str, Totals] = {}
-        for subject, played in self._read():
-            self._count(subject, played)
 
     def add(self, subject: str, played: Round) -> None:
-        """Count a round and write it down."""
-        self._count(subject, played)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**self.key, "subject": subject, "round": vars(played)}) + "\n")
+        """Count a round."""
+        self.subjects.setdefault(subject, Totals()).add(played)
 
     def next(self, subject: str) -> int:
         """Return the number of the first round that was not played."""
@@ -86,18 +81,6 @@ class Journal:
             every.ties, every.failures = every.ties + each.ties, every.failures + each.failures
         return "\n".join([*lines, _line("**all**", every)])
 
-    def _count(self, subject: str, played: Round) -> None:
-        self.subjects.setdefault(subject, Totals()).add(played)
-
-    def _read(self) -> Iterator[tuple[str, Round]]:
-        if not self.path.exists():
-            return
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            entry: dict[str, Any] = json.loads(line)
-            if {name: entry[name] for name in self.key} == self.key:
-                played = entry["round"]
-                yield entry["subject"], Round(**played | {"operations": Counter(played["operations"])})
-
 
 def _line(name: str, totals: Totals) -> str:
     refused = sum(count for operation, count in totals.operations.items() if operation.endswith("refused"))
@@ -117,20 +100,18 @@ def main(
     seed: Annotated[int, typer.Option(help="What the random operations are made of.")] = 0,
     turn: Annotated[float, typer.Option(min=0, help="Seconds of a subject before the next has its turn.")] = 30,
     only_round: Annotated[int | None, typer.Option("--round", help="Play this one again, and no other.")] = None,
-    work: Annotated[Path, typer.Option(help="For artifacts and the journal.")] = ROOT / ".soak",
+    work: Annotated[Path, typer.Option(help="For artifacts.")] = ROOT / ".soak",
 ) -> None:
     """Play random operations against the eager model; exit code 1 if any result was wrong."""
     names = [name for name in SUBJECTS if not subjects or name.startswith(tuple(subjects))]
     if unknown := [each for each in subjects or [] if not any(name.startswith(each) for name in SUBJECTS)]:
         err.print(f"there is no subject {unknown[0]!r}; there are: {', '.join(SUBJECTS)}", highlight=False)
         raise typer.Exit(2)
-    code = fingerprint()[:16]
-    folder = work / code
+    folder = work / fingerprint()[:16]
     folder.mkdir(parents=True, exist_ok=True)
-    journal = Journal(work / "journal.jsonl", seed=seed, code=code)
-    end, before = time.monotonic() + 60 * minutes, journal.operations
+    journal, end = Journal(), time.monotonic() + 60 * minutes
     for name in turns(names, once=only_round is not None):
-        if time.monotonic() > end or 0 < operations <= journal.operations - before:
+        if time.monotonic() > end or 0 < operations <= journal.operations:
             break
         seconds = 0.0 if only_round is not None else min(turn, end - time.monotonic())
         first = journal.next(name) if only_round is None else only_round

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from babbling import babble, talk, tokens_of
-from campaigns.faults.methods import FailingStep, Trial, try_methods
+from failing_methods import FailingStep, Trial, try_methods
 from store import demo_folder
 from store import exported as stored
 from table import VOCABULARY, Table

@@ -21,7 +21,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from campaigns import ROOT
 from hybridge.errors import BrokenStateError, HybridgeError, SnapshotError
 from hybridge.runtime import Model, Session, open_artifact
 from hybridge.runtime.kernels import compiling
@@ -269,8 +268,8 @@ def library() -> Path:
 
 def try_methods(artifact: Path, every: int = 1) -> Report:
     """Try an artifact in a process of its own. every: one fault of so many."""
-    command = [sys.executable, "-m", "campaigns.faults.methods", str(artifact), "--every", str(every)]
-    settings = {"LD_PRELOAD": str(library()), PRELOADED: str(library()), "PYTHONPATH": str(ROOT / "scripts")}
+    command = [sys.executable, __file__, str(artifact), "--every", str(every)]
+    settings = {"LD_PRELOAD": str(library()), PRELOADED: str(library())}
     done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=False)
     if done.returncode:
         return Report(wrong=[f"{artifact.name}: {done.stderr[-2000:]}"])
@@ -287,7 +286,7 @@ def main() -> None:
     model = Model.open(open_artifact(options.artifact))
     with tempfile.TemporaryDirectory() as folder:
         report = Trial(model, Preloaded(), Path(folder), options.every).run()
-    print(json.dumps({"outcomes": report.outcomes, "wrong": report.wrong}))
+    sys.stdout.write(json.dumps({"outcomes": report.outcomes, "wrong": report.wrong}))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""What scripts/trust on-aarch64 is made of."""

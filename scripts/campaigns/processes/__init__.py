@@ -1,1 +1,0 @@
-"""Sessions that come and go, many at once, in threads and in children."""
