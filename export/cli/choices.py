@@ -60,8 +60,8 @@ class ExportChoices:
         typer.Option(
             "--quantize",
             help="Bits of linear layers. 8da4w, 4w: 4 bits; 8w: 8 bits; 8da4w also rounds the inputs of layers to 8 bits. "
-            "keep: those of a GGUF file, its embedding included. none: float32. auto: keep for a quantized GGUF file and --recipe "
-            "balanced for other checkpoints, if hybridge's kernels run it; otherwise none.",
+            "keep: those of a GGUF file, its embedding included. none: float32. auto: keep for a quantized GGUF file and "
+            "--recipe balanced for other checkpoints, if hybridge's kernels run it; otherwise none.",
         ),
     ] = "auto"
     group_size: Annotated[int, typer.Option("--group-size", help="Columns of a weight that share a scale: 32, 64 or 128.")] = (

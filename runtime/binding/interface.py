@@ -458,7 +458,6 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "grammar_fitting": [Handle, Tokens, c_size_t, Tokens, c_size_t, Count],
     "answer_form_find": [Handle, Handle, POINTER(Handle)],
     "answer_form_named": [c_char_p, c_size_t, POINTER(Handle)],
-    "answer_form_general": [Handle, POINTER(Handle)],
     "answer_form_describe": [Handle, c_char_p, c_size_t, Count],
     "answer_form_close": [Handle],
     "answer_open": [Handle, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(Handle)],
@@ -468,7 +467,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "answer_close": [Handle],
     "template_open": [c_char_p, c_size_t, POINTER(Handle)],
     "template_render": [
-        *(Handle, c_char_p, c_size_t, CTextArgument),
+        *(Handle, Handle, c_char_p, c_size_t, CTextArgument),
         *(POINTER(c_void_p), Count, POINTER(POINTER(SpanStruct)), Count),
     ],
     "template_read": [CTextArgument, POINTER(Handle)],

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from ctypes import POINTER, byref, c_size_t, c_void_p, string_at
+from ctypes import POINTER, byref, c_size_t, c_uint64, c_void_p, string_at
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -77,13 +77,14 @@ class JinjaTemplate:
         """Return what the templates are."""
         return TemplateDescription(**json.loads(copied_text("template_describe", self.handle)))
 
-    def render(self, variables: Mapping[str, Any], now: str | None = None) -> RenderedChat:
+    def render(self, variables: Mapping[str, Any], now: str | None = None, form: c_uint64 | None = None) -> RenderedChat:
         """Return the text for ``variables``: by the template for tools if there are some and the model has one.
 
         Args:
             variables: by name; those whose names end with ``_token`` are the model's own words. A template sees a value that
                 is not JSON as a text that names its type.
             now: the local time in ISO's format, or None for the system's.
+            form: the handle of the form of the model's answers; for a template that reads no tools, this tells them in words.
 
         Raises:
             TemplateError: the template refuses this, or it exceeds a limit.
@@ -93,7 +94,7 @@ class JinjaTemplate:
         text, size, words, count = c_void_p(), c_size_t(), POINTER(SpanStruct)(), c_size_t()
         with self._lock:
             status = load().hybridge_template_render(
-                self.handle, given, len(given), time, byref(text), byref(size), byref(words), byref(count)
+                self.handle, form or 0, given, len(given), time, byref(text), byref(size), byref(words), byref(count)
             )
             _check("template_render", status)
             data = string_at(text.value or 0, size.value)

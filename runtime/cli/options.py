@@ -136,7 +136,7 @@ class GenerationOptions(SamplingOptions):
         form = AnswerFormat.find(JinjaTemplate(model.artifact.folder), model.tokenizer)
 
         def constrain(prompt: str) -> Constraint:
-            end = form.reasoning_end(prompt) if form is not None and prompt else ""
+            end = form.reasoning_end(prompt) if prompt else ""
             return follows.follow(end)
 
         return constrain

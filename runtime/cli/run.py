@@ -105,7 +105,7 @@ def run(
         from hybridge.runtime.text.chat_template import load_template
 
         pictures = [model.pictures.read(path) for path in image or ()]
-        chat_template = load_template(model.artifact, variables, template.thinking)
+        chat_template = load_template(model.artifact, variables, template.thinking, model.tokenizer)
         asked = as_message(model.tokenizer, text, system_prompt(system), chat_template, pictures)
     else:
         asked = as_text(model.tokenizer, text)

@@ -76,8 +76,9 @@ def serve(
     models = open_text_models(artifact, sessions, threads=threads, **vars(drafter))
     slots = [SessionSlot(model.session, model.drafter) for model in models]
     opened, tokenizer = models[0].artifact, models[0].tokenizer
-    chat_template = ChatTemplate(JinjaTemplate(opened.folder), variables, template.thinking)
-    form = AnswerFormat.find(chat_template.jinja, tokenizer)
+    jinja = JinjaTemplate(opened.folder)
+    form = AnswerFormat.find(jinja, tokenizer)
+    chat_template = ChatTemplate(jinja, variables, template.thinking, form=form)
     with kept_checkpoints(models[0].session, cache.cache_bytes, cache.cache_dir) as checkpoints:
         pictures = models[0].pictures if opened.manifest.pictures is not None else None
         remote = RemotePictures(max_body_bytes) if allow_remote_images else None

@@ -28,7 +28,7 @@ from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.sampling import Sampling
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.connections import Limits, check_host, check_key, read_body
-from hybridge.runtime.server.prompts import ChatRenderer, Prompt, Prompts, ignores_tools, with_tools_in_text
+from hybridge.runtime.server.prompts import ChatRenderer, Prompt, Prompts
 from hybridge.runtime.server.remote_pictures import RemotePictures
 from hybridge.runtime.server.request_pictures import RequestPictures
 from hybridge.runtime.server.requests import (
@@ -51,7 +51,7 @@ from hybridge.runtime.server.responses import (
 )
 from hybridge.runtime.server.structure import Constrain, Structures
 from hybridge.runtime.server.worker import Finished, Inbox, Job, Metrics, SessionSlot, Worker
-from hybridge.runtime.text.answers import Answer, AnswerFormat, Delta, decoder_of, merged, with_general_calls
+from hybridge.runtime.text.answers import Answer, AnswerFormat, Delta, decoder_of, merged
 from hybridge.runtime.text.generate import TextPiece
 from hybridge.runtime.text.pictures import PictureProcessor
 
@@ -110,7 +110,7 @@ class Server:
         render: ChatRenderer,
         cache: PrefixCache,
         settings: ServerSettings,
-        form: AnswerFormat | None = None,
+        form: AnswerFormat,
         pictures: PictureProcessor | None = None,
         remote: RemotePictures | None = None,
     ) -> None:
@@ -122,23 +122,19 @@ class Server:
             render: renders conversations.
             cache: keeps checkpoints of what was read.
             settings: hold for all requests.
-            form: the model's format of calls and reasoning, if it is known.
+            form: of the model's answers.
             pictures: prepares the pictures of requests, for a model that takes some.
             remote: fetches pictures from addresses; left out, these are refused.
         """
         self.tokenizer, self.settings, self.metrics = tokenizer, settings, Metrics()
         self.answers = form
-        if form is not None and form.has_calls and not ignores_tools(render):
-            self.calling = form
-        else:
-            self.calling, render = with_general_calls(form), with_tools_in_text(render)
         session = slots[0].session
         self._eos_ids = session.manifest.eos_ids
         self.prompts = Prompts(tokenizer, render, session.max_seq_len, session.manifest.eos_ids)
         self.pictures = RequestPictures(pictures, remote, self.prompts.check_length)
         self.worker = Worker(slots, cache, self.metrics, settings.queue)
-        self.structures = Structures(tokenizer, session.manifest, self.calling)
-        self.decoder = decoder_of(self.calling, tokenizer)
+        self.structures = Structures(tokenizer, session.manifest, form)
+        self.decoder = decoder_of(form, tokenizer)
         self._created = int(time())
 
     def app(self) -> Starlette:
@@ -216,9 +212,7 @@ class Server:
         """Return the prompt of a chat, its empty answer, and the text that ends the reasoning that it has begun, or ""."""
         variables = {**(asked.chat_template_kwargs or {}), **({"tools": asked.offered} if asked.offered else {})}
         prompt = self.prompts.of_chat(asked.messages, variables, pictures)
-        form = self.calling if asked.offered else self.answers
-        if form is None:
-            return prompt, Answer(), ""
+        form = self.answers
         reasoning = form.reasoning_end(prompt.text) if asked.is_structured or asked.offered else ""
         if asked.is_structured and not asked.required and not reasoning:
             prompt = self.prompts.with_lead(prompt, form.lead(prompt.text))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections import OrderedDict
@@ -11,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from hybridge.errors import HybridgeError, UsageError
+from hybridge.errors import HybridgeError
 from hybridge.runtime.binding.jinja import RenderedChat, Spans
 from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.tokenizer import Encoding, Tokenizer
@@ -221,104 +220,3 @@ def _put(known: OrderedDict[Key, Any], key: Key, value: Any) -> None:
     known.move_to_end(key)
     while len(known) > MOST_ANSWERS:
         known.popitem(last=False)
-
-
-# Tools for models whose chat template has none: functions as JSON in the system turn, calls in tags
-
-
-TOLD = """You can call these functions, each described by a line of JSON:
-{functions}
-
-To call one, write its name and its arguments in this form, and nothing behind it:
-<tool_call>
-{{"name": "NAME", "arguments": {{"PARAMETER": "VALUE"}}}}
-</tool_call>
-The result comes in <tool_response> tags. Call a function only where it helps; otherwise answer in words."""
-PROBE = {"type": "function", "function": {"name": "hybridge_probe", "description": "None", "parameters": {"type": "object"}}}
-
-
-def ignores_tools(render: ChatRenderer) -> bool:
-    """Return whether a chat template ignores the tools that it is given."""
-    try:
-        return "hybridge_probe" not in render([{"role": "user", "content": "Hello"}], {"tools": [PROBE]}).text
-    except HybridgeError:  # it refuses this conversation, and may render others
-        return False
-
-
-def with_tools_in_text(render: ChatRenderer) -> ChatRenderer:
-    """Return a function that renders conversations with tools by a template without tools."""
-
-    def rendered(messages: list[Message], variables: Mapping[str, Any]) -> RenderedChat:
-        plain = _without_calls(messages)
-        others = {name: each for name, each in variables.items() if name != "tools"}
-        tools = variables.get("tools")
-        if not tools:
-            return render(plain, others)
-        if any(not isinstance(message["content"], str) for message in plain):
-            raise UsageError(
-                "this model's chat template has no tools of its own, so that they are told in a text: leave out the tools, or "
-                "the pictures."
-            )
-        functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-        told = TOLD.format(functions=functions)
-        try:
-            written = render(_told_by_the_system(plain, told), others)
-            if functions in written.text:
-                return written
-        except HybridgeError:  # some templates refuse a system turn, others leave it out
-            pass
-        return render(_told_by_the_user(plain, told), others)
-
-    return rendered
-
-
-def _told_by_the_system(messages: Sequence[Message], told: str) -> list[Message]:
-    if messages and messages[0]["role"] == "system":
-        first = messages[0]
-        return [{**first, "content": f"{first['content']}\n\n{told}".lstrip()}, *messages[1:]]
-    return [{"role": "system", "content": told}, *messages]
-
-
-def _told_by_the_user(messages: Sequence[Message], told: str) -> list[Message]:
-    at = next((i for i, message in enumerate(messages) if message["role"] == "user"), 0)
-    return [
-        {**message, "content": f"{told}\n\n{message['content']}"} if i == at else message for i, message in enumerate(messages)
-    ]
-
-
-def _without_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return messages with calls as the assistant's text, and results as the user's, joined if they are neighbours."""
-    plain: list[Message] = []
-    results = False
-    for message in messages:
-        if message["role"] == "tool":
-            said = f"<tool_response>\n{message['content']}\n</tool_response>"
-            if results:
-                plain[-1] = {**plain[-1], "content": f"{plain[-1]['content']}\n{said}"}
-            else:
-                plain.append({"role": "user", "content": said})
-            results = True
-            continue
-        if results and message["role"] == "user":
-            plain[-1] = {**message, "content": _joined(plain[-1]["content"], message["content"])}
-        else:
-            plain.append(_in_text(message))
-        results = False
-    return plain
-
-
-def _joined(text: str, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """Return a content, which may have pictures, behind a text."""
-    return f"{text}\n{content}" if isinstance(content, str) else [{"type": "text", "text": f"{text}\n"}, *content]
-
-
-def _in_text(message: Message) -> Message:
-    """Return a message with its calls as text."""
-    if not isinstance(message["content"], str):
-        return message  # pictures, which are the user's
-    calls = [
-        f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>"
-        for call in message.get("tool_calls") or ()
-    ]
-    content = "\n".join([*([message["content"]] if message["content"] else []), *calls])
-    return {**{name: each for name, each in message.items() if name != "tool_calls"}, "content": content}

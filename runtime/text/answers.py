@@ -133,18 +133,18 @@ class AnswerFormat:
         self.has_calls = bool(self.description["call_open"])
 
     @classmethod
-    def find(cls, template: JinjaTemplate, tokenizer: Tokenizer) -> Self | None:
-        """Return the format of a model; None if it is unknown.
+    def find(cls, template: JinjaTemplate, tokenizer: Tokenizer) -> Self:
+        """Return the format of a model.
 
         The model's tokenizer may have a description of its own, ``response_template`` or ``response_schema``; otherwise the
-        chat template or the vocabulary has the marks of a family. A description that cannot be followed is logged.
+        chat template or the vocabulary has the marks of a family. A description that cannot be followed is logged. A template
+        that reads no tools gets calls as JSON in tags, as the prompt then says.
         """
         handle = Handle()
         run("answer_form_find", tokenizer.handle, template.handle, byref(handle))
         if warning := template.description.warning:
             log.warning("%s", warning)
-        found = cls(handle)
-        return found if found.name else None
+        return cls(handle)
 
     @classmethod
     def named(cls, name: str) -> Self:
@@ -166,12 +166,6 @@ class AnswerFormat:
     def reasoning_end(self, prompt: str) -> str:
         """Return the text that ends the reasoning which ``prompt`` has begun, or "" if it has begun none."""
         return AnswerParser(self, prompt, ()).reasoning_end()
-
-    def general(self) -> AnswerFormat:
-        """Return the format for a model without one for calls: JSON in tags, which the prompt explains."""
-        handle = Handle()
-        run("answer_form_general", self.handle, byref(handle))
-        return AnswerFormat(handle)
 
     def lead(self, prompt: str) -> str:
         """Return the text that leads from ``prompt`` directly to content, closing reasoning that it has begun."""
@@ -209,15 +203,6 @@ class AnswerParser:
         return [Delta(call=Call(text, more)) if kind == "call" else Delta(**{kind: text}) for kind, text, more in found]
 
 
-def with_general_calls(form: AnswerFormat | None) -> AnswerFormat:
-    """Return a format for models without one for calls: JSON in tags, which the prompt explains; reasoning as in ``form``."""
-    if form is not None:
-        return form.general()
-    handle = Handle()
-    run("answer_form_general", 0, byref(handle))
-    return AnswerFormat(handle)
-
-
 @dataclass(frozen=True)
 class AnswerSplitter:
     """Splits a model's answers.
@@ -235,11 +220,10 @@ def unsplit(decoder: TokenDecoder) -> AnswerSplitter:
     return AnswerSplitter(decoder, lambda prompt: Answer())
 
 
-def decoder_of(form: AnswerFormat | None, tokenizer: Tokenizer) -> TokenDecoder:
+def decoder_of(form: AnswerFormat, tokenizer: Tokenizer) -> TokenDecoder:
     """Return a decoder that drops special tokens, except those that the format's parser looks for."""
-    looked_for = form.looked_for if form is not None else ""
     special = tokenizer.added_tokens(special=True)
-    shown = frozenset(token for token, text in special.items() if text in looked_for)
+    shown = frozenset(token for token, text in special.items() if text in form.looked_for)
     return ShownTokens(tokenizer, shown) if shown else tokenizer
 
 

@@ -9,7 +9,7 @@ from hybridge.errors import UsageError
 from hybridge.runtime.artifact.folder import Artifact
 from hybridge.runtime.binding.jinja import JinjaTemplate, RenderedChat
 from hybridge.runtime.binding.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, decoder_of, unsplit
+from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, decoder_of
 
 Message = dict[str, Any]
 RESERVED = frozenset(
@@ -28,7 +28,7 @@ class ChatTemplate:
 
     def __init__(
         self, jinja: JinjaTemplate, variables: Mapping[str, Any] | None = None, thinking: bool | None = None,
-        now: str | None = None,
+        now: str | None = None, form: AnswerFormat | None = None,
     ) -> None:  # fmt: skip
         """Take over templates.
 
@@ -37,11 +37,12 @@ class ChatTemplate:
             variables: further variables of them, by name.
             thinking: switches thinking on or off by the template's own switch; None leaves the default.
             now: the local time that the template sees, in ISO's format; left out, the system's.
+            form: of the model's answers. A template that reads no tools tells them in words by it; left out, it drops them.
 
         Raises:
             UsageError: there is no switch for thinking, or ``variables`` sets it already.
         """
-        self.jinja, self.variables, self.now = jinja, dict(variables or {}), now
+        self.jinja, self.variables, self.now, self.form = jinja, dict(variables or {}), now, form
         if thinking is None:
             return
         option, switch = "--thinking" if thinking else "--no-thinking", jinja.description.thinking_switch
@@ -67,19 +68,21 @@ class ChatTemplate:
         if taken := RESERVED & (variables or {}).keys():
             raise UsageError(f"chat_template_kwargs: {min(taken)} is set by the conversation itself; leave it out.")
         given = {"tools": None, "documents": None, **self.variables, **(variables or {})}
-        return self.jinja.render({**given, "messages": [*map(_message, messages)], "add_generation_prompt": True}, self.now)
+        every = {**given, "messages": [*map(_message, messages)], "add_generation_prompt": True}
+        return self.jinja.render(every, self.now, self.form.handle if self.form else None)
 
     def splitter(self, tokenizer: Tokenizer) -> AnswerSplitter:
-        """Return a splitter of the model's answers, with calls of the template's tools apart; unknown formats yield content."""
-        form = AnswerFormat.find(self.jinja, tokenizer)
-        if form is None:
-            return unsplit(tokenizer)
+        """Return a splitter of the model's answers, with calls of the template's tools apart."""
+        form = self.form or AnswerFormat.find(self.jinja, tokenizer)
         tools = self.variables.get("tools") or ()
         return AnswerSplitter(decoder_of(form, tokenizer), lambda prompt: form.answer(prompt, tools), form.looked_for)
 
 
-def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None, thinking: bool | None = None) -> ChatTemplate:
-    """Return the chat template of an artifact; see ``ChatTemplate``.
+def load_template(
+    artifact: Artifact, variables: Mapping[str, Any] | None = None, thinking: bool | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> ChatTemplate:  # fmt: skip
+    """Return the chat template of an artifact; see ``ChatTemplate``. tokenizer: the artifact's, to tell tools in words.
 
     Raises:
         ArtifactError: a file of it is damaged.
@@ -90,7 +93,8 @@ def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None
         raise UsageError(
             f"{artifact.folder} has no chat template, so its model was not made to chat; use 'hybridge run' to continue a text."
         )
-    return ChatTemplate(jinja, variables, thinking)
+    form = AnswerFormat.find(jinja, tokenizer) if tokenizer else None
+    return ChatTemplate(jinja, variables, thinking, form=form)
 
 
 def _message(message: Message) -> Message:

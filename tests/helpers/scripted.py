@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from babbling import template_of
 from served import BYTES, END, Served, Slow, serving
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from hybridge.runtime.artifact.description import ModelDescription
 from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.server.worker import SessionSlot
 from hybridge.runtime.text.answers import AnswerFormat
+from hybridge.runtime.text.chat_template import ChatTemplate
 
 OPENING = "<|im_start|>assistant\n"
 STARTS = BYTES.encode(OPENING).ids
@@ -81,7 +81,7 @@ def speaker(
     description = ModelDescription(vocab_size=260, options=sizes, eos_ids=[END], identity="speaker")
     places = [SessionSlot(Session.over(Slow(speaking(script), 3000, 0), description), PromptLookup()) for _ in range(sessions)]
 
-    with serving(
-        places, template_of(template).render, form=form or AnswerFormat.find(JinjaTemplate(template), BYTES), **options
-    ) as one:
+    jinja = JinjaTemplate(template)
+    form = form or AnswerFormat.find(jinja, BYTES)
+    with serving(places, ChatTemplate(jinja, form=form).render, form=form, **options) as one:
         yield one

@@ -18,6 +18,7 @@ from openai import OpenAI
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.artifact.description import ModelDescription
 from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.binding.programs import Numbers, TextProgram
 from hybridge.runtime.server.app import Server, ServerSettings
 from hybridge.runtime.server.connections import bound, over
@@ -101,6 +102,11 @@ def served(
         yield one
 
 
+def unknown_form() -> AnswerFormat:
+    """Return the form of a model of which nothing is known."""
+    return AnswerFormat.find(JinjaTemplate(""), BYTES)
+
+
 @contextmanager
 def serving(
     places: list[SessionSlot],
@@ -109,14 +115,14 @@ def serving(
     form: AnswerFormat | None = None,
     **options: Any,
 ) -> Iterator[Served]:
-    """Serve what computes in ``places``."""
+    """Serve what computes in ``places``. form: of its answers; left out, all of an answer is content."""
     server = Server(
         places,
         BYTES,
         renderer,
         PrefixCache(places[0].session.model, cache_bytes),
         ServerSettings(name="babble", **options),
-        form,
+        form or unknown_form(),
     )
     with running(server, places) as one:
         yield one

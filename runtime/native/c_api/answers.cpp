@@ -104,12 +104,6 @@ hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybrid
   });
 }
 
-hybridge_status hybridge_answer_form_general(hybridge_answer_form form, hybridge_answer_form* general) {
-  if (general == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  if (form == 0) return guarded([&] { return add(with_general_calls(plain_form()), general); });
-  return with_open<const AnswerForm>(form, [&](const auto& of) { return add(with_general_calls(*of), general); });
-}
-
 hybridge_status hybridge_answer_form_describe(hybridge_answer_form form, char* text, size_t capacity, size_t* size) {
   if ((text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return with_open<const AnswerForm>(form, [&](const auto& of) { return copy(described(*of), text, capacity, size); });

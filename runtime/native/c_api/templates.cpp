@@ -99,17 +99,19 @@ hybridge_status hybridge_template_read(const char* folder, hybridge_template* op
 }
 
 hybridge_status hybridge_template_render(
-    hybridge_template opened, const char* variables, size_t variables_size, const char* now, const char** text, size_t* size,
-    const hybridge_span** words, size_t* word_count
+    hybridge_template opened, hybridge_answer_form form, const char* variables, size_t variables_size, const char* now,
+    const char** text, size_t* size, const hybridge_span** words, size_t* word_count
 ) {
   const bool has_all = variables != nullptr && text != nullptr && size != nullptr && words != nullptr && word_count != nullptr;
   if (!has_all) return HYBRIDGE_INVALID_ARGUMENT;
+  const auto chosen = handles<const hybridge::text::AnswerForm>().find(form);
+  if (form != 0 && chosen == nullptr) return HYBRIDGE_INVALID_HANDLE;
   return with_one_call<OpenTemplate>(opened, [&](OpenTemplate& open) {
     const std::string_view given(variables, variables_size);
     RenderOptions options;
     if (now != nullptr) options.now = time_of(now);
     const bool has_tools = open.read->has_one_for_tools() && JsonDocument(given).root()["tools"];
-    open.rendered = open.read->render(given, has_tools, options);
+    open.rendered = open.read->render(given, has_tools, chosen != nullptr && chosen->tells_tools, options);
     open.words.clear();
     for (const auto& [begin, end] : open.rendered.input) open.words.push_back({begin, end});
     *text = open.rendered.bytes.data();

@@ -573,13 +573,13 @@ hybridge_status hybridge_grammar_fitting(
 
 // Answers: reasoning, content and calls of tools are separated while an answer comes, by the form in which the model's family writes
 // them. find: by the response template that the tokenizer of an artifact's folder may have; or else the first form whose marks are
-// in the chat template, or else in the tokenizer's vocabulary, or one without reasoning and calls. general: the same with calls as JSON in <tool_call> tags, for a model that knows none and is told so in its prompt; of 0,
-// without reasoning. describe: a form as a JSON object for callers that make prompts: its name, the text that leads to content, the
-// marks of reasoning, how calls are written and what opens them, and looked_for, which contains the special tokens that must stay in
-// the text. A form may be closed while answers of it are open.
+// in the chat template, or else in the tokenizer's vocabulary. Where the template reads no tools, or the form of the model's calls is
+// not known, calls are JSON in <tool_call> tags, and hybridge_template_render tells the tools in words. describe: a form as a JSON
+// object for callers that make prompts: its name, the text that leads to content, the marks of reasoning, how calls are written and
+// what opens them, and looked_for, which contains the special tokens that must stay in the text. A form may be closed while answers
+// of it are open.
 hybridge_status hybridge_answer_form_find(hybridge_tokenizer tokenizer, hybridge_template chat_template, hybridge_answer_form* form);
 hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybridge_answer_form* form);
-hybridge_status hybridge_answer_form_general(hybridge_answer_form form, hybridge_answer_form* general);
 hybridge_status hybridge_answer_form_describe(hybridge_answer_form form, char* text, size_t capacity, size_t* size);
 hybridge_status hybridge_answer_form_close(hybridge_answer_form form);
 
@@ -602,6 +602,7 @@ hybridge_status hybridge_answer_close(hybridge_answer_parser answer);
 // Chat templates in Jinja, as checkpoints have them. open: HYBRIDGE_INVALID_ARGUMENT for an error in the syntax. render gives the text for
 // variables, a JSON object such as {"messages": [...], "add_generation_prompt": true}, as transformers' sandbox does, and those parts of
 // it that come from the variables, in which special tokens are text; variables whose names end with _token are the model's own words.
+// form: of the model's answers, or 0; by one whose tools are told in words, the variables' tools, calls and results are in messages.
 // now: the local time, such as 2026-01-31T12:00:00; null for the system's. The text and the parts stay until the next call with this
 // template, of which there is one at a time. HYBRIDGE_INVALID_ARGUMENT for what the template refuses and for what exceeds the limits of
 // steps, memory and text; hybridge_failure says why. read: those of an artifact's folder, with its special tokens, which rendering adds
@@ -612,8 +613,8 @@ hybridge_status hybridge_answer_close(hybridge_answer_parser answer);
 hybridge_status hybridge_template_open(const char* text, size_t size, hybridge_template* opened);
 hybridge_status hybridge_template_read(const char* folder, hybridge_template* opened);
 hybridge_status hybridge_template_render(
-    hybridge_template opened, const char* variables, size_t variables_size, const char* now, const char** text, size_t* size,
-    const hybridge_span** words, size_t* word_count
+    hybridge_template opened, hybridge_answer_form form, const char* variables, size_t variables_size, const char* now,
+    const char** text, size_t* size, const hybridge_span** words, size_t* word_count
 );
 hybridge_status hybridge_template_describe(hybridge_template opened, char* text, size_t capacity, size_t* size);
 hybridge_status hybridge_template_close(hybridge_template opened);

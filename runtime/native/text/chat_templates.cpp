@@ -7,6 +7,7 @@
 #include "answers/value.h"
 #include "jinja/lexer.h"
 #include "json.h"
+#include "told_tools.h"
 
 namespace hybridge::text {
 namespace {
@@ -92,13 +93,6 @@ std::string written(const Message& message) {
   if (message.role == "tool") call = member("name", to_json(message.call.name)) + member("tool_call_id", to_json(message.call.id));
   return "{" + member("role", to_json(message.role)) + reasoning + calls + call + to_json("content") + ": " + content + "}";
 }
-
-// Takes all of an answer as its content.
-class WholeAnswer final : public Splitter {
- public:
-  Parts push(std::string_view piece) override { return {std::string(piece), "", {}}; }
-  Parts finish() override { return {}; }
-};
 
 // Keeps the parts of an answer apart.
 class ParsedAnswer final : public Splitter {
@@ -187,7 +181,23 @@ const ChatTemplates::Named& ChatTemplates::chosen(bool has_tools) const {
       "chat_template.jinja, and export it again");
 }
 
-jinja::Text ChatTemplates::render(std::string_view variables, bool has_tools, jinja::RenderOptions options) const {
+jinja::Text ChatTemplates::render(
+    std::string_view variables, bool has_tools, bool tells_tools, const jinja::RenderOptions& options
+) const {
+  if (!tells_tools) return render_as_it_is(variables, has_tools, options);
+  const ToldTools told(variables);
+  if (!told.changes()) return render_as_it_is(variables, false, options);
+  if (!told.functions().empty()) {
+    try {
+      jinja::Text text = render_as_it_is(told.variables(ToldTools::Teller::SYSTEM), false, options);
+      if (text.bytes.find(told.functions()) != text.bytes.npos) return text;
+    } catch (const TextError&) {  // some templates refuse a message of the system, others leave it out
+    }
+  }
+  return render_as_it_is(told.variables(ToldTools::Teller::USER), false, options);
+}
+
+jinja::Text ChatTemplates::render_as_it_is(std::string_view variables, bool has_tools, jinja::RenderOptions options) const {
   if (!options.now) options.now = local_time();
   options.own = special_;
   const std::lock_guard lock(reading_);
@@ -247,8 +257,9 @@ std::string ChatTemplates::sources() const {
 }
 
 AnswerForm ChatTemplates::answer_form(const Tokenizer& tokenizer) const {
-  if (own_.form) return *own_.form;
-  return find_answer_form(sources(), [&](const std::string& mark) { return tokenizer.id(mark) >= 0; });
+  const auto is_token = [&](const std::string& mark) { return tokenizer.id(mark) >= 0; };
+  AnswerForm form = own_.form ? *own_.form : find_answer_form(sources(), is_token);
+  return form.calls.open.empty() || !reads("tools", true) ? with_general_calls(std::move(form)) : form;
 }
 
 ModelTemplate::ModelTemplate(
@@ -264,9 +275,6 @@ ModelTemplate::ModelTemplate(
     offered_ = tools;
     tools_ = std::make_shared<const ToolSchemas>(tools);
     if (tools_->empty()) throw TextError("the tools are an empty list: leave them out");
-    if (!templates_->reads("tools", true) || form_.calls.open.empty()) {
-      throw TextError("the model's chat template knows no tools, or it writes their calls in a form that is not known: leave them out");
-    }
   }
   const std::string_view choice = thinking == Thinking::AS_USUAL ? "" : templates_->thinking_switch(has_tools);
   if (thinking != Thinking::AS_USUAL && choice.empty()) {
@@ -289,14 +297,13 @@ Rendered ModelTemplate::render(std::span<const Message> messages) const {
   std::string all;
   for (const Message& each : messages) all += (all.empty() ? "" : ", ") + written(each);
   const std::string variables = "{" + variables_ + member("messages", "[" + all + "]") + to_json("add_generation_prompt") + ": true}";
-  jinja::Text text = templates_->render(variables, tools_ != nullptr, {.now = now_});
+  jinja::Text text = templates_->render(variables, tools_ != nullptr, form_.tells_tools, {.now = now_});
   Rendered rendered{std::move(text.bytes), {}};
   for (const auto& [begin, end] : text.input) rendered.words.push_back({begin, end});
   return rendered;
 }
 
 std::unique_ptr<Splitter> ModelTemplate::answer(std::string_view rendered) const {
-  if (form_.name.empty()) return std::make_unique<WholeAnswer>();
   return std::make_unique<ParsedAnswer>(form_, rendered, allows_calls_ ? tools_ : nullptr);
 }
 

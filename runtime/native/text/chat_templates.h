@@ -37,8 +37,8 @@ class ChatTemplates {
   static bool is_read(std::string_view file);
 
   // The text for variables, which are a JSON object, and for the special tokens: by the template for tools if there are some and it
-  // exists, or else by the default one. Throws TextError.
-  jinja::Text render(std::string_view variables, bool has_tools, jinja::RenderOptions options) const;
+  // exists, or else by the default one. tells_tools: the variables' tools are told in the messages. Throws TextError.
+  jinja::Text render(std::string_view variables, bool has_tools, bool tells_tools, const jinja::RenderOptions& options) const;
 
   // Throws TextError with the line of an error in the default template's syntax, or if there is none.
   void check() const;
@@ -56,7 +56,8 @@ class ChatTemplates {
   // The text of all templates.
   std::string sources() const;
 
-  // The form of the model's answers: by its tokenizer's own description, or by the templates and the vocabulary.
+  // The form of the model's answers: by its tokenizer's own description, or by the templates and the vocabulary. Where the template
+  // reads no tools, or the form of the model's calls is not known, tools are told in words, and calls have the general form.
   AnswerForm answer_form(const Tokenizer& tokenizer) const;
 
   // Why the tokenizer's own description is not followed; empty if it is, or if there is none.
@@ -71,6 +72,7 @@ class ChatTemplates {
     mutable std::optional<jinja::Template> read = {};
   };
 
+  jinja::Text render_as_it_is(std::string_view variables, bool has_tools, jinja::RenderOptions options) const;
   const Named& chosen(bool has_tools) const;
   const jinja::Template& read(bool has_tools) const;  // under the lock
   void add(std::string_view name, std::string_view source);

@@ -17,11 +17,13 @@ import numpy as np
 from campaigns.fuzz.pictures import CHAT, GOOD, MESSAGES, PICTURE, REQUEST, ROWS, noise, request, user
 from hybridge.errors import HybridgeError, UsageError
 from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.server.app import Server, ServerSettings
 from hybridge.runtime.server.connections import bound, over
 from hybridge.runtime.server.worker import SessionSlot
+from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model, open_text_models
@@ -169,9 +171,10 @@ def _serving(models: Sequence[TextModel]) -> int:
     """Serve a model in a thread until the process ends; return the port."""
     slots = [SessionSlot(model.session, model.drafter) for model in models]
     artifact = models[0].artifact
+    form = AnswerFormat.find(JinjaTemplate(models[0].artifact.folder), models[0].tokenizer)
     server = Server(
         slots, models[0].tokenizer, load_template(artifact).render, PrefixCache(models[0].session.model),
-        ServerSettings(name="babble"), None, models[0].pictures if artifact.manifest.pictures is not None else None,
+        ServerSettings(name="babble"), form, models[0].pictures if artifact.manifest.pictures is not None else None,
     )  # fmt: skip
     opened = bound("127.0.0.1", 0)
     opened = opened.__enter__()

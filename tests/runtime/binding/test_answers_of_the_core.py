@@ -59,14 +59,12 @@ def test_a_form_is_found_and_described() -> None:
         run("answer_form_find", BYTES.handle, read.handle, byref(form))
         return described(form)
 
-    assert (found("")["name"], found("")["call_open"], found("")["reasoning_open"]) == ("", [], [])
-    assert found("<tool_call>\n<function=")["name"] == "qwen-xml"
+    assert (found("")["name"], found("")["call_open"], found("")["reasoning_open"]) == ("general", ["<tool_call>"], [])
+    assert found("{{ tools }}<tool_call>\n<function=")["name"] == "qwen-xml"
+    without = found("<tool_call>\n<function=<think>")  # a template that reads no tools
+    assert (without["name"], without["reasoning_close"]) == ("general", ["</think>"])
     with pytest.raises(UsageError):
         run("answer_form_find", BYTES.handle, 0, byref(Handle()))
-    general = Handle()
-    run("answer_form_general", named("granite"), byref(general))
-    assert described(general)["call_open"] == ["<tool_call>"]
-    assert described(general)["reasoning_close"] == ["</think>"]
     for name in ANSWERS:
         form = described(named(name))
         assert form["name"] == name

@@ -22,6 +22,8 @@ from hybridge.runtime.binding.interface import OnToken
 from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.binding.library import run
 from hybridge.runtime.binding.programs import TextProgram
+from hybridge.runtime.text.answers import AnswerFormat
+from hybridge.runtime.text.chat_template import ChatTemplate
 from hybridge.runtime.text.grammars import Grammars
 
 WEATHER = {
@@ -211,6 +213,58 @@ def test_a_choice_that_cannot_be_made_is_refused_and_changes_nothing() -> None:
         run("generate", plain.handle, (c_int64 * 1)(1), 1, byref(options(5, tool_choice=b"none")), OnToken(), None, None)
 
 
+NO_TOOLS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>\n{% endfor %}assistant\n{{ '' }}"
+"""A template that reads no tools."""
+GENERAL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("template", "teller"),
+    [
+        (NO_TOOLS, "system"),
+        (NO_TOOLS.replace("messages %}", "messages if m.role != 'system' %}"), "user"),
+        ("{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + NO_TOOLS, "user"),
+        ("{# tools #}{{ '' if tools else '' }}" + NO_TOOLS, "system"),  # calls in a form that is not known
+    ],
+)
+def test_a_template_without_tools_tells_them_in_words(template: str, teller: str) -> None:
+    program = TextProgram(in_order(f"Wait!\n{GENERAL}\n{GENERAL}", GENERAL, "Rain!"))
+    session = fresh_session(max_seq_len=2000, program=program)
+    chat = Chat.over(session, BYTES, JinjaTemplate(template), tools=[WEATHER])
+    chat.send("Where does it rain?", lambda *_: None, options(200))
+    asked, answered = chat.messages
+    assert asked == {"role": "user", "content": "Where does it rain?"}  # the chat keeps what was said
+    assert answered["content"] == "Wait!"
+    assert [each["function"]["arguments"] for each in answered["tool_calls"]] == [{"city": "Oslo"}] * 2
+    chat.give_results(["wet", "dry"], lambda *_: None, options(200))
+    chat.give_results(["wet"], lambda *_: None, options(200))
+    assert chat.messages[-1] == {"role": "assistant", "content": "Rain!"}
+    said = json.dumps(WEATHER["function"])
+    read = BYTES.decode(session.tokens, skip_special_tokens=False)
+    assert read.count(said) == 1
+    assert read.startswith(f"<{teller}>You can call these functions, each described by a line of JSON:\n{said}\n\n")
+    assert f"<assistant>Wait!\n{GENERAL}\n{GENERAL}</>" in read
+    assert "<user><tool_response>\nwet\n</tool_response>\n<tool_response>\ndry\n</tool_response></>" in read
+
+
+def test_tools_told_in_words_go_with_no_pictures() -> None:
+    jinja, form = JinjaTemplate(NO_TOOLS), AnswerFormat.find(JinjaTemplate(NO_TOOLS), BYTES)
+    told = ChatTemplate(jinja, {"tools": [WEATHER]}, form=form)
+    parts = [{"type": "image"}, {"type": "text", "text": "Where?"}]
+    with pytest.raises(UsageError, match="leave out the tools, or the pictures"):
+        told.render([{"role": "user", "content": parts}])
+    untold = ChatTemplate(JinjaTemplate("{{ messages | tojson }}"), form=form)
+    messages = [
+        {"role": "user", "content": parts, "name": "x"},
+        {"role": "tool", "content": [1]},
+        {"role": "user", "content": parts},
+    ]
+    assert json.loads(untold.render(messages).text) == [
+        messages[0],
+        {"role": "user", "content": [{"type": "text", "text": "<tool_response>\n[1]\n</tool_response>\n"}, *parts]},
+    ]
+
+
 def test_a_call_that_is_cut_off_is_none() -> None:
     chat = calling(ONE)
     chat.send("Where?", lambda *_: None, options(len(ONE) - 20))
@@ -221,8 +275,6 @@ def test_a_call_that_is_cut_off_is_none() -> None:
 @pytest.mark.parametrize(
     ("template", "tools", "why"),
     [
-        ("{{ messages[-1].content }}<tool_call>", [WEATHER], "knows no tools"),
-        ("{{ tools }}{{ messages[-1].content }}", [WEATHER], "in a form that is not known"),
         (CALLING, [{"type": "function"}], "tools"),
         (CALLING, ["weather"], "tools"),
     ],

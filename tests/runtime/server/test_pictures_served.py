@@ -15,9 +15,11 @@ from picture_files import file_of, noise, url_of
 from served import Served, ask, chat, client, running, user
 
 from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.server.app import Server, ServerSettings
 from hybridge.runtime.server.worker import SessionSlot
 from hybridge.runtime.text import pictures
+from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.generate import open_text_models
 
@@ -29,9 +31,10 @@ def seeing_server(request: pytest.FixtureRequest) -> Iterator[Served]:
     """A server of the artifact of the fixture that a test names, LFM2-VL's if it names none."""
     models = open_text_models(request.getfixturevalue(request.param), 2)
     places = [SessionSlot(model.session, model.drafter) for model in models]
+    form = AnswerFormat.find(JinjaTemplate(models[0].artifact.folder), models[0].tokenizer)
     server = Server(
         places, models[0].tokenizer, load_template(models[0].artifact).render, PrefixCache(models[0].session.model),
-        ServerSettings(name="babble"), None, models[0].pictures,
+        ServerSettings(name="babble"), form, models[0].pictures,
     )  # fmt: skip
     with running(server, places) as one:
         yield one

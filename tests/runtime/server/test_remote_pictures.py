@@ -20,9 +20,11 @@ from served import Served, chat, running
 
 from hybridge.errors import PictureError
 from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.server.app import Server, ServerSettings
 from hybridge.runtime.server.remote_pictures import RemotePictures, is_public
 from hybridge.runtime.server.worker import SessionSlot
+from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.generate import open_text_models
 
@@ -225,9 +227,10 @@ def fetching_server(pictures_artifact: Path, remote: RemotePictures) -> Iterator
     """A server that fetches pictures from this machine."""
     models = open_text_models(pictures_artifact, 1)
     places = [SessionSlot(model.session, model.drafter) for model in models]
+    form = AnswerFormat.find(JinjaTemplate(models[0].artifact.folder), models[0].tokenizer)
     server = Server(
         places, models[0].tokenizer, load_template(models[0].artifact).render, PrefixCache(models[0].session.model),
-        ServerSettings(name="babble"), None, models[0].pictures, remote,
+        ServerSettings(name="babble"), form, models[0].pictures, remote,
     )  # fmt: skip
     with running(server, places) as one:
         yield one

@@ -190,7 +190,7 @@ def test_a_template_that_loops_stops_nobody() -> None:
 
 ENDLESS = """
 import sys
-from served import BYTES, PrefixCache, Server, ServerSettings, SessionSlot, session
+from served import BYTES, PrefixCache, Server, ServerSettings, SessionSlot, session, unknown_form
 from hybridge.runtime.server import connections
 connections.LAST_SECONDS = 1.0
 def render(messages, variables):
@@ -198,7 +198,8 @@ def render(messages, variables):
     while True:
         pass
 place = SessionSlot(session(), None)
-server = Server([place], BYTES, render, PrefixCache(place.session.model, 1 << 20), ServerSettings(name="babble"))
+cache = PrefixCache(place.session.model, 1 << 20)
+server = Server([place], BYTES, render, cache, ServerSettings(name="babble"), unknown_form())
 connections.listen(server.app(), "127.0.0.1", 0, lambda url: print(url, flush=True))
 """
 

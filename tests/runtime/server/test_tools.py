@@ -27,23 +27,22 @@ from hybridge.runtime.text.generate import TextPiece
 
 
 def test_a_format_is_known_by_its_template_or_its_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def name(chat_template: str, *tokens: str, own: Any = None) -> str | None:
+    def name(chat_template: str, *tokens: str, own: Any = None) -> str:
         made = Reference.from_str(BYTES.json.decode())
         made.add_special_tokens(list(tokens))
-        config = {"chat_template": chat_template, "response_template": own}
+        config = {"chat_template": chat_template + "{{ tools }}", "response_template": own}
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-        found = AnswerFormat.find(JinjaTemplate(tmp_path), Tokenizer(made.to_str().encode()))
-        return None if found is None else found.name
+        return AnswerFormat.find(JinjaTemplate(tmp_path), Tokenizer(made.to_str().encode())).name
 
-    assert name("{{ messages }}") is None
+    assert name("{{ messages }}") == "general"
     assert name("… <tool_call> …") == "hermes"
     assert name("… <tool_call>\n<function= …", "<|tool_call|>") == "qwen-xml"
     assert name("List of tools: [", "<|tool_call_start|>") == "lfm2"
     assert name("<tool_call>", "<|tool_call|>") == "hermes"
     assert name("", "<|tool_call|>") == "granite"
     assert name("<|channel|>analysis") == "harmony"
-    assert name("<think></think>") == "thinking"
-    assert name("<tool_call>", own={"start_anchor": "a", "fields": {"content": {}}}) == "own"
+    assert name("<think></think>") == "general"
+    assert name("<tool_call>", own={"start_anchor": "a", "fields": {"content": {}}}) == "general"
     assert not caplog.records
     assert name("<tool_call>", own={"fields": {"content": {"nonsense": 1}}}) == "hermes"
     assert 'its field "content" has an unknown key, "nonsense"; answers are read by the form' in caplog.text

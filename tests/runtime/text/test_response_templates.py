@@ -195,10 +195,10 @@ def test_noise_as_a_template_ends_somehow(core: AnswerProgram, fields: Any, anch
 
 def test_a_folders_own_template_is_followed_and_a_warning_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def found(own: Any) -> AnswerFormat:
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "<tool_call>", "response_template": own}))
-        form = AnswerFormat.find(JinjaTemplate(tmp_path), BYTES)
-        assert form is not None
-        return form
+        (tmp_path / "tokenizer_config.json").write_text(
+            json.dumps({"chat_template": "{{ tools }}<tool_call>", "response_template": own})
+        )
+        return AnswerFormat.find(JinjaTemplate(tmp_path), BYTES)
 
     with caplog.at_level(logging.WARNING):
         own = found(TEMPLATES["actions"][2])

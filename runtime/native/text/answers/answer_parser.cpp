@@ -48,7 +48,8 @@ size_t half_mark(const Marks& marks, std::string_view text) {
 AnswerParser::AnswerParser(const AnswerForm& form, std::string_view prompt, std::shared_ptr<const ToolSchemas> tools)
     : form_(form), tools_(std::move(tools)) {
   if (tools_ != nullptr && tools_->empty()) tools_ = nullptr;
-  begin_prompt(prompt);
+  is_plain_ = tools_ == nullptr && !form.has_channels && form.reasoning_open.empty() && form.dropped.empty();
+  if (!is_plain_) begin_prompt(prompt);
 }
 
 void AnswerParser::begin_prompt(std::string_view prompt) {
@@ -78,13 +79,17 @@ std::string AnswerParser::reasoning_end() const {
 }
 
 std::vector<AnswerEvent> AnswerParser::push(std::string_view piece) {
-  text_ += piece;
-  advance(false);
+  if (is_plain_) {
+    add(Kind::CONTENT, piece);
+  } else {
+    text_ += piece;
+    advance(false);
+  }
   return std::exchange(events_, {});
 }
 
 std::vector<AnswerEvent> AnswerParser::finish() {
-  advance(true);
+  if (!is_plain_) advance(true);
   return std::exchange(events_, {});
 }
 

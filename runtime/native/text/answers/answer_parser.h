@@ -71,6 +71,7 @@ class AnswerParser {
 
   const AnswerForm& form_;
   std::shared_ptr<const ToolSchemas> tools_;
+  bool is_plain_;  // all of the answer is content, as it is
   Part part_ = Part::CONTENT;
   std::string text_;  // what is held back, from at_ on
   size_t at_ = 0;

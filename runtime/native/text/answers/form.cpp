@@ -262,6 +262,7 @@ const AnswerForm* answer_form(std::string_view name) {
 AnswerForm with_general_calls(AnswerForm form) {
   form.name = "general";
   form.markers.clear();
+  form.tells_tools = true;
   if (!form.has_channels) form.calls = json({"<tool_call>"}, {"</tool_call>"});
   return form;
 }

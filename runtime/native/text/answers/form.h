@@ -52,6 +52,7 @@ struct AnswerForm {
   Marks dropped = {};                             // marks around content
   bool begins_reasoning = false;                  // also if neither the prompt nor the answer has a mark that opens it
   bool has_channels = false;                      // gpt-oss' messages with headers, in place of the marks above
+  bool tells_tools = false;                       // the prompt tells the model its tools in words (told_tools.h)
   // What may begin the assistant's turn in a prompt: what comes after the last one is a part of the answer.
   Marks turn_open = {"<|im_start|>assistant", "<|start_of_role|>assistant<|end_of_role|>", "<|start|>assistant"};
 };
@@ -67,7 +68,7 @@ AnswerForm plain_form();
 AnswerForm find_answer_form(std::string_view chat_template, const std::function<bool(const std::string&)>& is_token);
 const AnswerForm* answer_form(std::string_view name);
 
-// Returns the form for a model that knows no calls: JSON in tags, which the prompt explains, and reasoning as in `form`.
+// Returns the form for a model that knows no calls: JSON in tags, as the prompt tells it, and reasoning as in `form`.
 AnswerForm with_general_calls(AnswerForm form);
 
 // Returns a text that has all special tokens in it that the form's parser looks for.
