@@ -55,10 +55,8 @@ def compiled(root: Path) -> list[Path]:
 
     Raises KernelsError where compiling fails.
     """
-    # The packages without their __init__, which imports PyTorch: it takes no part in this, and is not here.
-    for name, folder in {"hybridge": root, "hybridge.cache": root / "cache", "hybridge.runtime": root / "runtime"}.items():
-        package = sys.modules[name] = ModuleType(name)
-        package.__path__ = [str(folder)]
+    package = sys.modules["hybridge"] = ModuleType("hybridge")
+    package.__path__ = [str(root / "src" / "hybridge"), str(root)]  # an archive of the sources may have no links in src/
     from hybridge.runtime.binding import library as core
     from hybridge.runtime.kernels import library
     from hybridge.runtime.pinned import COPIED, library_folder
