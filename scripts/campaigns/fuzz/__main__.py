@@ -14,7 +14,7 @@ from campaigns import campaign
 from campaigns.fuzz import files, pictures
 from campaigns.fuzz.driver import Report, Target, fuzz
 from campaigns.fuzz.kernels import Kernels
-from campaigns.fuzz.tokenizers import Chats, Grammars, Templates, Tokenizers
+from campaigns.fuzz.tokenizers import Calls, Chats, Grammars, Templates, Tokenizers
 
 BASELINE = "x86-64" if platform.machine() == "x86_64" else "armv8-a"  # a processor with few instructions, whose code is another
 TARGETS: Mapping[str, Callable[[], Target]] = {
@@ -23,6 +23,7 @@ TARGETS: Mapping[str, Callable[[], Target]] = {
     "native-tokenizers": Tokenizers,
     "native-chats": Chats,
     "native-grammars": Grammars,
+    "native-calls": Calls,
     "native-templates": Templates,
     "native-picture-files": pictures.PictureFiles,
     **{each.name: partial(replace, each) for each in (*files.TARGETS, *pictures.TARGETS)},

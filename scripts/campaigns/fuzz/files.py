@@ -48,8 +48,11 @@ def changed_json(rng: random.Random, content: Any) -> Any:
 
 def changed_text(rng: random.Random, text: bytes) -> bytes:
     """Return a JSON file changed by its structure, three times of four, else as text."""
-    if rng.random() < 0.75:
-        return json.dumps(changed_json(rng, json.loads(text))).encode()
+    return json.dumps(changed_json(rng, json.loads(text))).encode() if rng.random() < 0.75 else changed_plain(rng, text)
+
+
+def changed_plain(rng: random.Random, text: bytes) -> bytes:
+    """Return a file changed as text."""
     at = rng.randrange(len(text))
     return rng.choice(
         (

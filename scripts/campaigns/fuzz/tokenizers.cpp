@@ -1,14 +1,17 @@
 // Reads tokenizers and texts, or with the argument `chats` files of chat templates and what is said, with `grammars` schemas and
-// regular expressions and what is chosen, with `templates` chat templates and their variables, each pair after its length, and answers
-// each with a line; see driver.py. A pair is the length of the file (uint32), the file and the text.
+// regular expressions and what is chosen, with `calls` tools and what is chosen, with `templates` chat templates and their variables,
+// each pair after its length, and answers each with a line; see driver.py. A pair is the length of the file (uint32), the file and the text.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "text/answers/answer_parser.h"
 #include "text/chat_log.h"
 #include "text/chat_templates.h"
 #include "text/grammar/grammar.h"
@@ -28,8 +31,10 @@ std::string refused(const TextError& error) {
   return "refused: " + reason.substr(0, 200);
 }
 
-// Writes a conversation of parts of the text, splits the text as an answer, and keeps both as a log. file: a template, or a
-// tokenizer_config.json.
+constexpr std::string_view TOOLS = R"([{"type": "function", "function": {"name": "act", "parameters": {"properties": {"x": {"type": "integer"}}}}}])";
+
+// Writes a conversation of parts of the text, splits the text as an answer with calls, and keeps both as a log. file: a template, or a
+// tokenizer_config.json, whose own description of answers is then followed.
 std::string answer_chat(std::string_view file, std::string_view text) {
   static const Tokenizer tokenizer(R"({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}})");
   try {
@@ -53,7 +58,7 @@ std::string answer_chat(std::string_view file, std::string_view text) {
       }
     }
     const std::string said = valid_utf8(text);
-    const ModelTemplate chat_template(templates, tokenizer);
+    const ModelTemplate chat_template(templates, tokenizer, Thinking::AS_USUAL, {}, TOOLS);
     const auto splitter = chat_template.answer(prompt);
     StopStrings stops({part(2).empty() ? "a" : part(2), "</"});
     size_t shown = 0;
@@ -61,9 +66,11 @@ std::string answer_chat(std::string_view file, std::string_view text) {
       const std::string piece = stops.push(std::string_view(said).substr(at, length_of(said[at])));
       const Parts parts = splitter->push(piece);
       shown += parts.content.size() + parts.reasoning.size();
+      for (const ToolCall& call : parts.calls) const JsonDocument arguments(call.arguments);  // are always JSON
     }
     splitter->push(stops.finish());
     const Parts last = splitter->finish();
+    for (const ToolCall& call : last.calls) const JsonDocument arguments(call.arguments);
     if (shown > said.size() || last.content.size() > said.size()) return "wrong: an answer has more than was said";
     const auto picture = std::make_shared<const MessagePicture>(MessagePicture{{-5}, [saved = std::string(part(0))] { return saved; }});
     const ChatLog log{{{"user", part(1), "", 1}, {"assistant", said, said}}, {{0, 2, 1, said, said, {{0, 1}}, {picture}}}, {1, -5, 3}};
@@ -78,10 +85,12 @@ std::string answer_chat(std::string_view file, std::string_view text) {
   }
 }
 
-// Follows a grammar by the bytes of a text as choices: each token that is chosen is allowed, and what is forced and fits is, too. The
-// first byte of a grammar says what it is: r for a regular expression.
-std::string follow_grammar(std::string_view given, std::string_view text) {
-  static const auto tokenizer = std::make_shared<const Tokenizer>([] {  // a token for each byte, and one for each pair of letters
+// A token for each byte, one for each pair of letters, and the end of a text.
+constexpr size_t SIZE = 933;
+constexpr int64_t END = 932, ENDS[] = {END};
+
+std::shared_ptr<const Tokenizer> bytes_and_pairs() {
+  static const auto tokenizer = std::make_shared<const Tokenizer>([] {
     std::string vocabulary, characters;
     for (int byte = 0; byte < 256; byte++) vocabulary += "\"<0x" + std::string{"0123456789ABCDEF"[byte / 16], "0123456789ABCDEF"[byte % 16]} + ">\":" + std::to_string(byte) + ",";
     for (int pair = 0; pair < 26 * 26; pair++) {
@@ -90,36 +99,104 @@ std::string follow_grammar(std::string_view given, std::string_view text) {
     return R"({"added_tokens":[],"decoder":{"type":"ByteFallback"},"model":{"type":"BPE","byte_fallback":true,"unk_token":null,"merges":[],"vocab":{)" +
            vocabulary + R"("\u00e9":932}}})";
   }());
-  constexpr size_t SIZE = 933;
-  constexpr int64_t END = 932, ends[] = {END};
+  return tokenizer;
+}
+
+// What was chosen, without the end. wrong: what the grammar did that it must not, or why it cannot go on; empty otherwise.
+struct Chosen {
+  std::string text = {};
+  bool has_ended = false;
+  std::string wrong = {};
+};
+
+// Follows a grammar by bytes as choices: each token that is chosen is allowed, and what is forced and fits is, too.
+Chosen follow(const std::shared_ptr<Grammar>& grammar, std::string_view choices) {
+  GrammarFollower follower(grammar, ENDS, 0);
+  std::vector<int64_t> said;
+  for (const char each : choices) {
+    std::vector<float> logits(SIZE);
+    follower.mask(said, logits);
+    if (!follower.failure().empty()) return {.wrong = "refused: " + follower.failure()};
+    std::vector<int64_t> allowed;
+    for (size_t id = 0; id < SIZE; id++) {
+      if (logits[id] == 0) allowed.push_back(static_cast<int64_t>(id));
+    }
+    if (allowed.empty()) return {.wrong = "wrong: nothing may come, and there is no failure"};
+    const auto forced = follower.forced(said, 8);
+    if (!forced.empty() && (allowed.size() != 1 || allowed[0] != forced[0])) {
+      return {.wrong = "wrong: what is forced is not all that is allowed"};
+    }
+    if (follower.fitting(said, forced) != forced.size()) return {.wrong = "wrong: what is forced does not fit"};
+    said.push_back(allowed.back() == END && each % 2 == 0 ? END : allowed[static_cast<uint8_t>(each) * allowed.size() / 256]);
+    if (said.back() == END) break;
+  }
+  if (follower.fitting({}, said) != said.size() && follower.failure().empty()) return {.wrong = "wrong: what was chosen does not fit"};
+  Chosen chosen{.has_ended = !said.empty() && said.back() == END};
+  if (chosen.has_ended) said.pop_back();
+  for (const int64_t token : said) chosen.text += bytes_and_pairs()->bytes(static_cast<uint32_t>(token));
+  return chosen;
+}
+
+// The first byte of a grammar says what it is: r for a regular expression.
+std::string follow_grammar(std::string_view given, std::string_view choices) {
   try {
     const bool is_regex = given.starts_with('r');
     const std::string_view rules = given.substr(std::min<size_t>(1, given.size()));
-    const auto grammar = is_regex ? Grammar::regex(rules, tokenizer) : Grammar::json_schema(rules, tokenizer);
-    GrammarFollower follower(grammar, ends, 0);
-    std::vector<int64_t> said;
-    for (const char each : text) {
-      std::vector<float> logits(SIZE);
-      follower.mask(said, logits);
-      if (!follower.failure().empty()) return "refused: " + follower.failure();
-      std::vector<int64_t> allowed;
-      for (size_t id = 0; id < SIZE; id++) {
-        if (logits[id] == 0) allowed.push_back(static_cast<int64_t>(id));
-      }
-      if (allowed.empty()) return "wrong: nothing may come, and there is no failure";
-      const auto forced = follower.forced(said, 8);
-      if (!forced.empty() && (allowed.size() != 1 || allowed[0] != forced[0])) return "wrong: what is forced is not all that is allowed";
-      if (follower.fitting(said, forced) != forced.size()) return "wrong: what is forced does not fit";
-      said.push_back(allowed[static_cast<uint8_t>(each) * allowed.size() / 256]);
-      if (said.back() == END) break;
-    }
-    const bool has_ended = !said.empty() && said.back() == END;
-    if (follower.fitting({}, said) != said.size() && follower.failure().empty()) return "wrong: what was chosen does not fit";
-    if (!has_ended || is_regex) return "accepted";
-    std::string json;
-    for (const int64_t token : std::span(said).first(said.size() - 1)) json += tokenizer->bytes(static_cast<uint32_t>(token));
-    const JsonDocument document(json);  // what fits a schema is JSON
+    const auto& make = is_regex ? Grammar::regex : Grammar::json_schema;
+    const Chosen chosen = follow(make(rules, bytes_and_pairs()), choices);
+    if (!chosen.wrong.empty()) return chosen.wrong;
+    if (chosen.has_ended && !is_regex) const JsonDocument document(chosen.text);  // what fits a schema is JSON
     return "accepted";
+  } catch (const TextError& error) {
+    return refused(error);
+  }
+}
+
+std::vector<AnswerEvent> split(const AnswerForm& form, std::string_view said, std::string_view tools, size_t most) {
+  AnswerParser parser(form, form.has_channels ? "<|start|>assistant" : "", std::make_shared<const ToolSchemas>(tools));
+  std::vector<AnswerEvent> events;
+  for (size_t at = 0, length; at < said.size(); at += length) {
+    for (length = 0; at + length < said.size() && (length < most || length == 0);) length += length_of(said[at + length]);
+    std::ranges::copy(parser.push(said.substr(at, length)), std::back_inserter(events));
+  }
+  std::ranges::copy(parser.finish(), std::back_inserter(events));
+  return events;
+}
+
+// Follows the grammar of calls, and reads what was chosen, and a text, by the same form. given: the name of a form, a line end, tools.
+// text: a number of bytes, so many choices, and the text.
+std::string follow_calls(std::string_view given, std::string_view text) {
+  try {
+    const size_t line = std::min(given.find('\n'), given.size());
+    const AnswerForm* form = answer_form(given.substr(0, line));
+    const std::string_view tools = given.substr(std::min(line + 1, given.size()));
+    if (form == nullptr) return "wrong: no form has this name";
+    const size_t count = text.empty() ? 0 : std::min<size_t>(static_cast<uint8_t>(text[0]) * 4, text.size() - 1);
+    const std::string said = valid_utf8(text.substr(std::min(1 + count, text.size())));
+    const auto contents = [](const std::vector<AnswerEvent>& events) {
+      std::string all[2];
+      for (const AnswerEvent& each : events) {
+        if (each.kind == AnswerEvent::Kind::CALL) const JsonDocument arguments(each.arguments);  // are always JSON
+        all[each.kind == AnswerEvent::Kind::REASONING] += each.kind == AnswerEvent::Kind::CALL ? each.text + each.arguments : each.text;
+      }
+      return all[0] + '\0' + all[1];
+    };
+    if (contents(split(*form, said, tools, 1)) != contents(split(*form, said, tools, said.size() + 1))) {
+      return "wrong: an answer in pieces is another one";
+    }
+    const auto grammar = Grammar::calls(*form, tools, ToolChoice::of("required"), bytes_and_pairs());
+    const Chosen chosen = follow(grammar, text.substr(std::min<size_t>(1, text.size()), count));
+    if (!chosen.wrong.empty()) return chosen.wrong;
+    if (!chosen.has_ended) return "accepted";
+    size_t calls = 0;
+    for (const AnswerEvent& each : split(*form, chosen.text, tools, 1)) {
+      if (each.kind == AnswerEvent::Kind::CONTENT) return "wrong: required calls have content";
+      if (each.kind == AnswerEvent::Kind::CALL && !JsonDocument(each.arguments).root().is_object()) {
+        return "wrong: arguments are no object";
+      }
+      calls += each.kind == AnswerEvent::Kind::CALL;
+    }
+    return calls > 0 ? "accepted" : "wrong: required calls are none";
   } catch (const TextError& error) {
     return refused(error);
   }
@@ -171,7 +248,7 @@ std::string answer(std::string_view json, std::string_view text) {
 
 int main(int argc, char** argv) {
   const std::string_view kind = argc > 1 ? argv[1] : "";
-  const auto& asked = kind == "chats" ? answer_chat : kind == "grammars" ? follow_grammar : kind == "templates" ? render_template : answer;
+  const auto& asked = kind == "chats" ? answer_chat : kind == "grammars" ? follow_grammar : kind == "calls" ? follow_calls : kind == "templates" ? render_template : answer;
   uint32_t length;
   std::string data;
   while (std::fread(&length, sizeof length, 1, stdin) == 1) {

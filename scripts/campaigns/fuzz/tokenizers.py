@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from campaigns.fuzz.driver import Compiled, Input
-from campaigns.fuzz.files import changed_text
+from campaigns.fuzz.files import changed_plain, changed_text
 from campaigns.fuzz.kernels import SANITIZERS
 from hybridge.runtime.binding import library
 from hybridge.runtime.kernels import compiling
+from hybridge.runtime.text.answers import AnswerFormat
 
 DRIVER = Path(__file__).with_name("tokenizers.cpp")
 FLAGS = ("-O1", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", f"-I{library.SOURCES}")
@@ -68,7 +70,7 @@ def deep(rng: random.Random) -> dict[str, object]:
 
 
 class Chats(Compiled):
-    """See ``Target``: files of our tests' chat templates, changed nine times of ten, and logs of chats."""
+    """See ``Target``: our tests' chat templates and descriptions of answers, changed nine times of ten, and logs."""
 
     name = "native-chats"
     words = ("chats",)
@@ -82,7 +84,13 @@ class Chats(Compiled):
         rng = random.Random(f"{self.name} {seed} {index}")
         good = rng.random() < 0.1
         file = rng.choice(template_files() if good else [*template_files(), LOG])
-        data = file if good else changed_text(rng, file)
+        data = (
+            file
+            if good
+            else changed_text(rng, file)
+            if file.startswith(b"{") and file[1:2] != b"%"
+            else changed_plain(rng, file)
+        )
         said = "".join(rng.choices(SAID, k=rng.randint(0, 30))).encode()
         if rng.random() < 0.3:
             said = rng.randbytes(rng.randint(0, 40)) + said
@@ -113,6 +121,33 @@ class Grammars(Compiled):
             data = b"s" + (schema if good else changed_text(rng, schema))
         choices = rng.randbytes(rng.randint(0, 60)) + bytes(rng.choices(range(256), k=rng.randint(0, 60)))
         return Input(struct.pack("<I", len(data)) + data + choices, f"{data[:300]!r}", good=good)
+
+
+class Calls(Compiled):
+    """See ``Target``: tools whose schemas are changed half the time, for the grammar and the parser of each form of answers."""
+
+    name = "native-calls"
+    words = ("calls",)
+
+    def prepare(self) -> None:
+        """Compile the core's text, as for ``Tokenizers``."""
+        self.program = compiled()
+
+    def make(self, seed: int, index: int) -> Input:
+        """Return choices among the tokens that may come in a call, and an answer of the form's marks and odd pieces."""
+        from json_schemas import parameters
+
+        rng = random.Random(f"{self.name} {seed} {index}")
+        form, looked_for = rng.choice(forms())
+        schema = parameters(rng) if rng.random() < 0.8 else rng.choice(SCHEMAS)
+        tools = json.dumps([{"type": "function", "function": {"name": "act", "parameters": schema}}]).encode()
+        if rng.random() < 0.5:
+            tools = changed_text(rng, tools)
+        data = form.encode() + b"\n" + tools
+        count = rng.randint(0, 255)
+        choices = bytes(rng.choices(range(256), k=4 * count))
+        said = "".join(rng.choices([*looked_for, *SAID, *ANSWERED], k=rng.randint(0, 30))).encode()
+        return Input(struct.pack("<I", len(data)) + data + bytes([count]) + choices + said, f"{data[:300]!r}; {said[:80]!r}")
 
 
 class Templates(Compiled):
@@ -262,6 +297,11 @@ SAID = [
     "{{ reasoning }}",
     "\0",
 ]
+ANSWERED = [
+    *("act", "x", '"x"', '{"name": "act", "arguments": {"x": 1}}', '"', "'", "{", "}", "[", "]", "(", ")", "=", ":", ",", ">"),
+    *("1", "-0.5e3", "null", "True", '\\"', "<", "</", "\\", "\r\n", "act(x=1)", '<parameter name="x">', "<parameter=x>"),
+]
+"""Parts of calls, for texts between a form's marks."""
 LOG = json.dumps(
     {
         "messages": [
@@ -277,13 +317,23 @@ LOG = json.dumps(
 
 @cache
 def template_files() -> list[bytes]:
-    """Return the chat templates of our tests, and each as a tokenizer_config.json has it."""
+    """Return the chat templates of our tests, each as a tokenizer_config.json has it, and descriptions of answers."""
     from public_folders import CHAT_TEMPLATES
+    from response_templates import TEMPLATES
 
     texts = [path.read_text(encoding="utf-8") for path in sorted(CHAT_TEMPLATES.glob("*.jinja"))]
     configs = [{"chat_template": text, "bos_token": "<s>", "extra_special_tokens": {"image": "<image>"}} for text in texts]
     configs.append({"chat_template": [{"name": "default", "template": texts[0]}, {"name": "tool_use", "template": texts[1]}]})
+    configs += [{"chat_template": texts[0], "response_template": template} for _, _, template in TEMPLATES.values()]
     return [*(text.encode() for text in texts), *(json.dumps(each).encode() for each in configs)]
+
+
+@cache
+def forms() -> list[tuple[str, list[str]]]:
+    """Return the name of each form of answers that has calls, and its marks."""
+    names = re.findall(r'\{\.name = "([^"]+)"', (library.SOURCES / "text/answers/form.cpp").read_text(encoding="utf-8"))
+    named = ((name, AnswerFormat.named(name)) for name in names)
+    return [(name, form.looked_for.split("\n")) for name, form in named if form.has_calls]
 
 
 @cache
