@@ -84,17 +84,12 @@ class Chats(Compiled):
         rng = random.Random(f"{self.name} {seed} {index}")
         good = rng.random() < 0.1
         file = rng.choice(template_files() if good else [*template_files(), LOG])
-        data = (
-            file
-            if good
-            else changed_text(rng, file)
-            if file.startswith(b"{") and file[1:2] != b"%"
-            else changed_plain(rng, file)
-        )
+        if not good:
+            file = changed_text(rng, file) if file.startswith(b'{"') else changed_plain(rng, file)
         said = "".join(rng.choices(SAID, k=rng.randint(0, 30))).encode()
         if rng.random() < 0.3:
             said = rng.randbytes(rng.randint(0, 40)) + said
-        return Input(struct.pack("<I", len(data)) + data + said, f"{len(data)} bytes; {said[:80]!r}", good=good)
+        return Input(struct.pack("<I", len(file)) + file + said, f"{len(file)} bytes; {said[:80]!r}", good=good)
 
 
 class Grammars(Compiled):
