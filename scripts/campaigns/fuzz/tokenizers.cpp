@@ -38,7 +38,7 @@ constexpr std::string_view TOOLS = R"([{"type": "function", "function": {"name":
 std::string answer_chat(std::string_view file, std::string_view text) {
   static const Tokenizer tokenizer(R"({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}})");
   try {
-    const auto templates = file.starts_with("{")
+    const auto templates = file.starts_with("{\"")
                                ? std::make_shared<const ChatTemplates>(ChatTemplates::Files{{"tokenizer_config.json", std::string(file)}}, "<image>")
                                : std::make_shared<const ChatTemplates>(file);
     const auto part = [&](size_t number) { return valid_utf8(text.substr(text.size() * number / 5, text.size() / 5)); };
@@ -58,8 +58,14 @@ std::string answer_chat(std::string_view file, std::string_view text) {
       }
     }
     const std::string said = valid_utf8(text);
-    const ModelTemplate chat_template(templates, tokenizer, Thinking::AS_USUAL, {}, TOOLS);
-    const auto splitter = chat_template.answer(prompt);
+    const auto chat_template = [&] {
+      try {
+        return std::make_unique<ModelTemplate>(templates, tokenizer, Thinking::AS_USUAL, std::string_view(), TOOLS);
+      } catch (const TextError&) {  // it knows no tools
+        return std::make_unique<ModelTemplate>(templates, tokenizer);
+      }
+    }();
+    const auto splitter = chat_template->answer(prompt);
     StopStrings stops({part(2).empty() ? "a" : part(2), "</"});
     size_t shown = 0;
     for (size_t at = 0; at < said.size(); at += length_of(said[at])) {
