@@ -43,11 +43,13 @@ std::string answer_chat(std::string_view file, std::string_view text) {
                                : std::make_shared<const ChatTemplates>(file);
     const auto part = [&](size_t number) { return valid_utf8(text.substr(text.size() * number / 5, text.size() / 5)); };
     const std::vector<Message> messages = {
-        {"system", part(0)}, {"user", part(1), "", 1}, {"assistant", part(2), part(3)}, {"user", part(4)}};
+        {"system", part(0)}, {"user", part(1)}, {"assistant", part(2), part(3), 0, {{"act", R"({"x": [1.50, "a"]})", "a1"}}},
+        {"tool", part(4)}, {"user", part(1), "", text.size() % 2}};
     std::string prompt = part(0);
     for (const Thinking thinking : {Thinking::AS_USUAL, Thinking::ON, Thinking::OFF}) {
       try {
-        const Rendered rendered = ModelTemplate(templates, tokenizer, thinking, R"({"x": [1]})").render(messages);
+        const auto tools = thinking == Thinking::AS_USUAL ? TOOLS : std::string_view();
+        const Rendered rendered = ModelTemplate(templates, tokenizer, thinking, R"({"x": [1]})", tools).render(messages);
         size_t end = 0;
         for (const TextPart& words : rendered.words) {
           if (words.begin < end || words.end <= words.begin || words.end > rendered.text.size()) return "wrong: words out of place";
@@ -58,14 +60,8 @@ std::string answer_chat(std::string_view file, std::string_view text) {
       }
     }
     const std::string said = valid_utf8(text);
-    const auto chat_template = [&] {
-      try {
-        return std::make_unique<ModelTemplate>(templates, tokenizer, Thinking::AS_USUAL, std::string_view(), TOOLS);
-      } catch (const TextError&) {  // it knows no tools
-        return std::make_unique<ModelTemplate>(templates, tokenizer);
-      }
-    }();
-    const auto splitter = chat_template->answer(prompt);
+    const ModelTemplate chat_template(templates, tokenizer, Thinking::AS_USUAL, {}, TOOLS);
+    const auto splitter = chat_template.answer(prompt);
     StopStrings stops({part(2).empty() ? "a" : part(2), "</"});
     size_t shown = 0;
     for (size_t at = 0; at < said.size(); at += length_of(said[at])) {
