@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from hybridge.runtime.binding.checkpoint import Checkpoint, PrefixCache
     from hybridge.runtime.binding.drafters import (
         AutoDrafter,
-        BlockDrafter,
         Context,
         Drafter,
         DraftModel,
+        OwnDrafter,
         PromptLookup,
         Proposal,
     )
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Artifact",
     "AutoDrafter",
-    "BlockDrafter",
     "Checkpoint",
     "Context",
     "DraftModel",
@@ -35,6 +34,7 @@ __all__ = [
     "GenerationStats",
     "Manifest",
     "Model",
+    "OwnDrafter",
     "PrefixCache",
     "PromptLookup",
     "Proposal",
@@ -49,7 +49,7 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
         {
             "Artifact": "hybridge.runtime.artifact.folder",
             "AutoDrafter": "hybridge.runtime.binding.drafters",
-            "BlockDrafter": "hybridge.runtime.binding.drafters",
+            "OwnDrafter": "hybridge.runtime.binding.drafters",
             "Checkpoint": "hybridge.runtime.binding.checkpoint",
             "Context": "hybridge.runtime.binding.drafters",
             "DraftModel": "hybridge.runtime.binding.drafters",

@@ -30,7 +30,7 @@ from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
 from hybridge.export.source.tokenizer import without_nfc
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.artifact.options import ExportOptions
-from hybridge.runtime.binding.drafters import BlockDrafter, Context, Proposal
+from hybridge.runtime.binding.drafters import Context, OwnDrafter, Proposal
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.statistics import GenerationStats
 from hybridge.runtime.binding.tokenizer import Tokenizer
@@ -375,7 +375,7 @@ def _own_drafter(session: Session) -> GenerateDrafted | None:
     """Return a function that generates with the artifact's own drafter in the longest blocks; None without a drafter."""
     if session.manifest.drafter is None:
         return None
-    drafter = BlockDrafter(session)
+    drafter = OwnDrafter(session)
 
     def drafted(prompt: list[int], new_tokens: int, stats: GenerationStats) -> Iterator[int]:
         return session.generate(

@@ -188,10 +188,10 @@ def load(artifacts: Artifacts) -> Subject:
 
 def own_drafter(session: Session) -> dict[str, Drafter]:
     """Return the drafter inside an artifact, if it has one, by its name."""
-    from hybridge.runtime.binding.drafters import BlockDrafter
+    from hybridge.runtime.binding.drafters import OwnDrafter
 
     description = session.manifest.drafter
-    return {} if description is None else {DRAFTER_NAMES.get(description.kind, description.kind): BlockDrafter(session)}
+    return {} if description is None else {DRAFTER_NAMES.get(description.kind, description.kind): OwnDrafter(session)}
 
 
 def show(report: BenchReport) -> None:

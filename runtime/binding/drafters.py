@@ -98,7 +98,7 @@ class PromptLookup:
     needs_hidden: ClassVar = False
 
 
-class BlockDrafter:
+class OwnDrafter:
     """The drafter inside the target's artifact (``--drafter``, ``--mtp``), which proposes a block from its hidden states.
 
     Without a seed, one that can sample draws at the target's temperature and says from which distribution, which accepts most.
@@ -163,7 +163,7 @@ class AutoDrafter:
         self.own_reads = self.needs_hidden and (beside is None or not beside.needs_hidden)
 
 
-Drafter = PromptLookup | BlockDrafter | DraftModel | AutoDrafter | Proposer
+Drafter = PromptLookup | OwnDrafter | DraftModel | AutoDrafter | Proposer
 
 
 def check_draft(draft: Model, target: DraftTarget) -> None:

@@ -18,7 +18,7 @@ from hybridge.runtime.artifact.description import Description
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.binding import interface
 from hybridge.runtime.binding.checkpoint import Checkpoint
-from hybridge.runtime.binding.drafters import AutoDrafter, BlockDrafter, Drafter, DraftModel, check_draft
+from hybridge.runtime.binding.drafters import AutoDrafter, Drafter, DraftModel, OwnDrafter, check_draft
 from hybridge.runtime.binding.generation import Constraint, Generation, GenerationArguments, Until, Watch, signals_wait
 from hybridge.runtime.binding.interface import ArrayStruct, CText, Floats, Handle, Status
 from hybridge.runtime.binding.library import copied_text, failure, load, run
@@ -427,7 +427,7 @@ class Session(Owned):
             )
         if isinstance(asked, DraftModel):
             check_draft(asked.model, self.model)
-        if isinstance(drafter, BlockDrafter):
+        if isinstance(drafter, OwnDrafter):
             self._check_drafter()
 
     def _check_drafter(self) -> None:

@@ -20,7 +20,7 @@ from hybridge.errors import UsageError
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.checkpoint_folder import CheckpointFolder
-from hybridge.runtime.binding.drafters import AutoDrafter, BlockDrafter, Drafter, DraftModel, PromptLookup
+from hybridge.runtime.binding.drafters import AutoDrafter, Drafter, DraftModel, OwnDrafter, PromptLookup
 from hybridge.runtime.binding.generation import Constraint
 from hybridge.runtime.binding.library import set_threads
 from hybridge.runtime.binding.model import Model
@@ -206,7 +206,7 @@ def _drafter(opened: Artifact, program: Model, draft: Path | None, lookup: bool,
     if draft is not None:
         return AutoDrafter(program, DraftModel.load(draft, opened, program))
     if own:
-        return BlockDrafter(program)
+        return OwnDrafter(program)
     if lookup:
         return PromptLookup()
     # A drafter is useless to an artifact that verifies one token at a time; only a caller who chooses one gets an error.

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from hybridge import errors
 from hybridge.runtime.artifact.folder import open_artifact
-from hybridge.runtime import BlockDrafter, DraftModel, Model, PromptLookup, Proposal, Sampling, Session
+from hybridge.runtime import OwnDrafter, DraftModel, Model, PromptLookup, Proposal, Sampling, Session
 model = Model.open(open_artifact({artifact!r}))
 session = Session(model)
 """

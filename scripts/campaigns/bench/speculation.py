@@ -25,11 +25,11 @@ from campaigns.bench.shapes import SHAPES, write_checkpoint
 from campaigns.bench.worker import VERIFY
 from hybridge.runtime import (
     Artifact,
-    BlockDrafter,
     Context,
     Drafter,
     GenerationStats,
     Model,
+    OwnDrafter,
     Proposal,
     Session,
     open_artifact,
@@ -125,7 +125,7 @@ def fill(curve: Curve, model: Model, rounds: int) -> None:
     for share in SHARES:
         found, tokens = list[float](), list[float]()
         with Session(model) as session:
-            drafter = Free(share) if curve.drafter == LOOKUP else BlockDrafter(session)
+            drafter = Free(share) if curve.drafter == LOOKUP else OwnDrafter(session)
             for seed in range(rounds):
                 plain, stats = (generate(session, share, each, curve.block or None, seed) for each in (None, drafter))
                 found.append(stats.tokens_per_second / plain.tokens_per_second)

@@ -48,7 +48,7 @@ from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.export.write.pte import PteWriter
 from hybridge.runtime.artifact.manifest import Manifest
 from hybridge.runtime.artifact.options import ExportOptions
-from hybridge.runtime.binding.drafters import AutoDrafter, BlockDrafter, Drafter
+from hybridge.runtime.binding.drafters import AutoDrafter, Drafter, OwnDrafter
 from hybridge.runtime.binding.session import Session
 
 SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
@@ -136,7 +136,7 @@ def of_drafter(family: str, variant: int, kernels: str, blocks: int, tokens: int
         compared = seed = 0
         while compared < blocks:
             compared, seed = compared + compare_blocks(session, definition, seed, BLOCK_OPERATIONS), seed + 1
-        drafter = AutoDrafter(session) if kind == "auto" else BlockDrafter(session)
+        drafter = AutoDrafter(session) if kind == "auto" else OwnDrafter(session)
         same, ties = tokens_as_plain(session, drafter, tokens)
         return {"passed": True, "blocks": compared, "tokens": same, "ties": ties}
 

@@ -22,7 +22,7 @@ from hybridge.export.program.build import build_cache
 from hybridge.export.program.eager import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.binding.drafters import BlockDrafter
+from hybridge.runtime.binding.drafters import OwnDrafter
 from hybridge.runtime.binding.session import DraftNoise
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(2, 4, 6))
@@ -53,7 +53,7 @@ def test_proposals_are_those_of_transformers(tmp_path: Path, form: str) -> None:
     definition = reference.definition(model)
     assert sum(compare_blocks(session, definition, seed, operations=25) for seed in range(2)) > 25
     texts = []
-    for drafter, block in ((None, None), (BlockDrafter(session), 6), (BlockDrafter(session), None)):
+    for drafter, block in ((None, None), (OwnDrafter(session), 6), (OwnDrafter(session), None)):
         session.reset()
         texts.append(list(session.generate([5, 6, 7], max_new_tokens=42, drafter=drafter, block_length=block, eos_ids=())))
     assert texts[1:] == texts[:1] * 2
@@ -104,7 +104,7 @@ def test_a_drafter_that_is_broken_breaks_nothing(clustered_assistant: Path) -> N
     assert isinstance(program, EagerProgram)
     program._methods["draft"].get_submodule("state.drafter.weights.model.norm").weight.fill_(float("nan"))
     session.reset()
-    drafted = session.generate([5, 6, 7], max_new_tokens=20, drafter=BlockDrafter(session), block_length=6, eos_ids=())
+    drafted = session.generate([5, 6, 7], max_new_tokens=20, drafter=OwnDrafter(session), block_length=6, eos_ids=())
     assert list(drafted) == plain
 
 

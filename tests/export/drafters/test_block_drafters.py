@@ -20,7 +20,7 @@ from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.drafters.vocabulary import choose_rows
 from hybridge.export.program.eager import EagerProgram, LoadedDrafter, eager_session
 from hybridge.runtime import ExportOptions, Sampling, Session
-from hybridge.runtime.binding.drafters import BlockDrafter
+from hybridge.runtime.binding.drafters import OwnDrafter
 from hybridge.runtime.binding.session import DraftNoise
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, shorter_verify_lens=(3,), draft_blocks=(2, 4, 6))
@@ -94,7 +94,7 @@ def test_rows_before_a_restored_length_are_still_known(subject: Subject) -> None
 def test_text_is_plain_decodings(subject: Subject) -> None:
     session, prompt = subject.session, [5, 6, 7, 8, 9, 5, 6, 7]
     texts = []
-    for drafter, block in ((None, None), (BlockDrafter(session), 6), (BlockDrafter(session), 2), (BlockDrafter(session), None)):
+    for drafter, block in ((None, None), (OwnDrafter(session), 6), (OwnDrafter(session), 2), (OwnDrafter(session), None)):
         session.reset()
         texts.append(list(session.generate(prompt, max_new_tokens=37, drafter=drafter, block_length=block, eos_ids=())))
     assert texts[1:] == texts[:1] * 3
@@ -122,7 +122,7 @@ def test_drawn_tokens_come_from_the_distribution_that_is_given(subject: Subject)
 
 def test_a_seeds_text_is_the_same_with_it(subject: Subject) -> None:
     session, sampling, texts = subject.session, Sampling(temperature=1.0, seed=3), []
-    for drafter in (None, BlockDrafter(session)):
+    for drafter in (None, OwnDrafter(session)):
         session.reset()
         texts.append(list(session.generate([4, 5, 6, 7], max_new_tokens=30, drafter=drafter, sampling=sampling, eos_ids=())))
     assert texts[0] == texts[1]
@@ -153,7 +153,7 @@ def test_a_drafter_that_is_broken_breaks_nothing(tmp_path: Path, kind: str) -> N
     drafter.get_submodule("weights.backbone.norm").weight.fill_(float("nan"))
     for sampling in (Sampling(), Sampling(temperature=1.0, seed=1), Sampling(temperature=1.0)):
         session.reset()
-        drafted = session.generate([5, 6, 7], max_new_tokens=20, drafter=BlockDrafter(session), sampling=sampling, eos_ids=())
+        drafted = session.generate([5, 6, 7], max_new_tokens=20, drafter=OwnDrafter(session), sampling=sampling, eos_ids=())
         tokens = list(drafted)
         assert len(tokens) == 20
         assert sampling.temperature or tokens == plain

@@ -33,7 +33,7 @@ from hybridge.export.drafters.vocabulary import (
 )
 from hybridge.export.program.eager import LoadedDrafter, eager_session
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
-from hybridge.runtime import BlockDrafter, ExportOptions, Session
+from hybridge.runtime import ExportOptions, OwnDrafter, Session
 from hybridge.runtime.binding.session import DraftNoise
 
 OPTIONS = ExportOptions(max_seq_len=48, prefill_chunk=7, verify_len=5, tap_layers=(-1,), mtp=True, draft_len=3)
@@ -199,10 +199,10 @@ def test_proposals_are_the_best_of_the_part(tmp_path: Path, family: str, sizes: 
     assert len(reference.allowed) < checkpoint.vocab_size
     assert compare_blocks(session, lambda text, count: reference.chain(text, count), seed=0, operations=9) > 3
     plain = list(session_text(session, None))
-    assert list(session_text(session, BlockDrafter(session))) == plain
+    assert list(session_text(session, OwnDrafter(session))) == plain
 
 
-def session_text(session: Session, drafter: BlockDrafter | None) -> Sequence[int]:
+def session_text(session: Session, drafter: OwnDrafter | None) -> Sequence[int]:
     session.reset()
     block = 4 if drafter else None
     return list(session.generate([5, 6, 7, 8], max_new_tokens=30, drafter=drafter, block_length=block, eos_ids=()))
@@ -229,7 +229,7 @@ def test_a_program_proposes_the_best_of_its_part(public: Path, vocabulary: str |
     reference = MtpReference(loaded.model, load_mtp(loaded))
     reference.allowed = rows.ids
     assert compare_blocks(session, lambda text, count: reference.chain(text, count), seed=0, operations=9) > 3
-    assert session_text(session, BlockDrafter(session)) == session_text(session, None)
+    assert session_text(session, OwnDrafter(session)) == session_text(session, None)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.write import pte as exporter
 from hybridge.runtime import ExportOptions, GenerationStats, Sampling, Session
-from hybridge.runtime.binding.drafters import BlockDrafter
+from hybridge.runtime.binding.drafters import OwnDrafter
 
 OPTIONS = ExportOptions(max_seq_len=48, prefill_chunk=8, verify_len=6, snapshot_slots=1, draft_blocks=(4, 6))
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -66,10 +66,10 @@ def test_guesses_are_those_of_the_definition(tmp_path: Path, kernels: Any) -> No
     session.load_state(tmp_path / "state")
     plain = list(session.generate([3], max_new_tokens=10, eos_ids=()))
     session.load_state(tmp_path / "state")
-    assert list(session.generate([3], max_new_tokens=10, drafter=BlockDrafter(session), block_length=4, eos_ids=())) == plain
+    assert list(session.generate([3], max_new_tokens=10, drafter=OwnDrafter(session), block_length=4, eos_ids=())) == plain
     sampling = Sampling(temperature=1.0)
     session.reset()
-    drawn = list(session.generate([3, 4], max_new_tokens=20, drafter=BlockDrafter(session), sampling=sampling, block_length=6))
+    drawn = list(session.generate([3, 4], max_new_tokens=20, drafter=OwnDrafter(session), sampling=sampling, block_length=6))
     assert all(0 <= token < session.vocab_size for token in drawn)
 
 
@@ -94,7 +94,7 @@ def test_fewer_bits_for_the_drafter_alone(tmp_path: Path) -> None:
     session, _, _ = made(tmp_path, "lfm2", config, options)
     plain = list(session.generate([3, 4, 5], max_new_tokens=20, eos_ids=()))
     session.reset()
-    drafted = session.generate([3, 4, 5], max_new_tokens=20, drafter=BlockDrafter(session), block_length=6, eos_ids=())
+    drafted = session.generate([3, 4, 5], max_new_tokens=20, drafter=OwnDrafter(session), block_length=6, eos_ids=())
     assert list(drafted) == plain
 
 
@@ -187,7 +187,7 @@ def test_a_checkpoint_has_the_rows_that_the_drafter_has_read(session: Session) -
 
 @pytest.mark.slow
 def test_the_text_is_plain_decodings(session: Session) -> None:
-    prompt, stats, drafter = [3, 1, 4, 1, 5, 9, 2, 6], GenerationStats(), BlockDrafter(session)
+    prompt, stats, drafter = [3, 1, 4, 1, 5, 9, 2, 6], GenerationStats(), OwnDrafter(session)
     for sampling in (Sampling(), Sampling(temperature=0.9, seed=3)):
         session.reset()
         plain = list(session.generate(prompt, max_new_tokens=40, sampling=sampling))
@@ -210,7 +210,7 @@ def test_the_same_noise_gives_the_same_draws(session: Session) -> None:
                 session.reset()
                 stats = GenerationStats()
                 new = session.generate(
-                    [3, 1, 4, 1, 5], max_new_tokens=40, temperature=0.7, drafter=BlockDrafter(session), noise=noise,
+                    [3, 1, 4, 1, 5], max_new_tokens=40, temperature=0.7, drafter=OwnDrafter(session), noise=noise,
                     block_length=block, stats=stats,
                 )  # fmt: skip
                 drawn.append((list(new), stats.proposed, stats.accepted))
@@ -258,7 +258,7 @@ def test_what_is_no_draft_is_refused(session: Session) -> None:
 
 @pytest.mark.slow
 def test_an_artifact_without_a_drafter_has_none(kernels_artifact: Path) -> None:
-    session, drafter = Session.load(kernels_artifact), BlockDrafter(Session.load(demo_folder() / "hybridge-demo"))
+    session, drafter = Session.load(kernels_artifact), OwnDrafter(Session.load(demo_folder() / "hybridge-demo"))
     session.prefill([1, 2, 3])
     with pytest.raises(DraftError, match="no drafter of its own"):
         session.draft(np.zeros((1, 4), np.float32), [4])

@@ -15,7 +15,7 @@ from hybridge.export.drafters.eagle import read_eagle_config
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.program.eager import LoadedDrafter, eager_session
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.binding.drafters import BlockDrafter
+from hybridge.runtime.binding.drafters import OwnDrafter
 from hybridge.runtime.binding.session import DraftNoise
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(3, 5))
@@ -43,7 +43,7 @@ def test_guesses_are_those_of_the_definition(tmp_path: Path, form: str) -> None:
     session, twin, model = made(tmp_path, *FORMS[form])
     assert sum(compare_blocks(session, definition_of(twin, model), seed, operations=25) for seed in range(3)) > 30
     texts = []
-    for drafter in (None, BlockDrafter(session)):
+    for drafter in (None, OwnDrafter(session)):
         session.reset()
         texts.append(list(session.generate([1, 2, 3, 4], max_new_tokens=30, drafter=drafter, block_length=drafter and 5)))
     assert texts[0] == texts[1]

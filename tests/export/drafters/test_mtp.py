@@ -35,7 +35,7 @@ from hybridge.runtime import Context, ExportOptions, GenerationStats, PrefixCach
 from hybridge.runtime.artifact.description import ModelDescription
 from hybridge.runtime.artifact.drafter import DrafterDescription
 from hybridge.runtime.binding.checkpoint import bring_to, keep_checkpoint
-from hybridge.runtime.binding.drafters import AutoDrafter, BlockDrafter
+from hybridge.runtime.binding.drafters import AutoDrafter, OwnDrafter
 from hybridge.runtime.binding.library import run
 from hybridge.runtime.binding.session import DraftNoise
 
@@ -202,7 +202,7 @@ def steady_clock() -> Callable[[], float]:
 
 def first_drafts(session: Session, text: list[int]) -> tuple[list[int], list[int]]:
     """Continue ``text``, whose last token is not committed; return the text before the first draft tokens, and these."""
-    stats, drafter = Drafts(), BlockDrafter(session)
+    stats, drafter = Drafts(), OwnDrafter(session)
     new = list(
         session.generate(
             text[-1:], max_new_tokens=6, drafter=drafter, block_length=4, eos_ids=(), stats=stats, clock=steady_clock()
@@ -213,7 +213,7 @@ def first_drafts(session: Session, text: list[int]) -> tuple[list[int], list[int
 
 
 def read(session: Session, text: list[int], cache: PrefixCache, marks: Sequence[int] = ()) -> int:
-    return bring_to(session, text, cache, marks, drafter=BlockDrafter(session))
+    return bring_to(session, text, cache, marks, drafter=OwnDrafter(session))
 
 
 def from_memory(session: Session, text: list[int], cache: PrefixCache, folder: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_next_turn_drafts_as_if_it_had_read_the_first(
     session.reset()
     cache = PrefixCache(session.model, 1 << 20)
     read(session, TOKENS[:9], cache)
-    for drafter in (BlockDrafter(session), AutoDrafter(session)):
+    for drafter in (OwnDrafter(session), AutoDrafter(session)):
         list(session.generate([7], max_new_tokens=9, drafter=drafter, block_length=3, eos_ids=(), clock=steady_clock()))
         keep_checkpoint(session, cache)
         text = [*session.tokens, 30, 31, 32]
@@ -363,7 +363,7 @@ def test_hidden_states_that_no_session_could_have_kept_are_refused(
 def test_greedy_text_is_the_same_with_it(reference_and_session: tuple[MtpReference, Session], block: int | None) -> None:
     _, session = reference_and_session
     texts = []
-    for drafter in (None, BlockDrafter(session)):
+    for drafter in (None, OwnDrafter(session)):
         session.reset()
         texts.append(list(session.generate(TOKENS[:4], max_new_tokens=30, drafter=drafter, block_length=drafter and block)))
     assert texts[0] == texts[1]
@@ -569,7 +569,7 @@ def test_a_real_program_guesses_the_same(tmp_path: Path, family: str, kernels: A
     want = list(session.generate([3], max_new_tokens=8, eos_ids=()))
     session.reset()
     session.load_state(tmp_path / "state")
-    assert list(session.generate([3], max_new_tokens=8, drafter=BlockDrafter(session), block_length=3, eos_ids=())) == want
+    assert list(session.generate([3], max_new_tokens=8, drafter=OwnDrafter(session), block_length=3, eos_ids=())) == want
 
 
 # By default
@@ -650,7 +650,7 @@ def test_a_default_drafter_is_kept_or_left_out_with_a_reason(
     plain = list(session.generate(TOKENS[:4], max_new_tokens=12, eos_ids=()))
     if kept:
         session.reset()
-        drafted = session.generate(TOKENS[:4], max_new_tokens=12, drafter=BlockDrafter(session), block_length=4, eos_ids=())
+        drafted = session.generate(TOKENS[:4], max_new_tokens=12, drafter=OwnDrafter(session), block_length=4, eos_ids=())
         assert list(drafted) == plain
 
 

@@ -15,7 +15,7 @@ from tokenizers import ByteLevelBPETokenizer
 from hybridge.export.program.build import build_cache
 from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.runtime import ExportOptions, Session, open_artifact
-from hybridge.runtime.binding.drafters import BlockDrafter
+from hybridge.runtime.binding.drafters import OwnDrafter
 from hybridge.runtime.binding.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.text.chat_template import load_template
 
@@ -57,7 +57,7 @@ def test_the_state_of_a_drafter_is_that_of_the_text_model(qwen_checkpoint: Path)
 def test_text_is_the_same_with_its_own_drafter(qwen_artifact: Path) -> None:
     session = Session.load(qwen_artifact)
     texts = []
-    for drafter in (None, BlockDrafter(session)):
+    for drafter in (None, OwnDrafter(session)):
         session.reset()
         texts.append(list(session.generate([5, 6, 7, 8], max_new_tokens=40, drafter=drafter, eos_ids=[])))
     assert len(texts[0]) == 40

@@ -14,8 +14,8 @@ import pytest
 from hybridge.errors import HybridgeError
 from hybridge.runtime import (
     AutoDrafter,
-    BlockDrafter,
     DraftModel,
+    OwnDrafter,
     PrefixCache,
     Sampling,
     Session,
@@ -117,7 +117,7 @@ def doors(session: Session) -> Doors:
         "load_state": (session.load_state, {"path": path}),
         "save": (session.save, {"path": path, "note": ("", lambda value: isinstance(value, str))}),
         "Sampling": (Sampling, {**dict.fromkeys(numbers, (1.0, is_number)), "top_k": slot, "seed": (1, or_none(is_whole))}),
-        "BlockDrafter": (BlockDrafter, {"target": (session, never)}),
+        "OwnDrafter": (OwnDrafter, {"target": (session, never)}),
         "DraftModel": (DraftModel, {"model": (model, never), "target": (session, never)}),
         "AutoDrafter": (AutoDrafter, {"target": (session, never), "beside": (None, or_none(never))}),
         "PrefixCache": (PrefixCache, {"model": (model, never), "budget": (0, is_whole), "used": (None, or_none(callable))}),

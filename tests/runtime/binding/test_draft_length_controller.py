@@ -15,12 +15,12 @@ from table import Table, table_session
 
 from hybridge.runtime import (
     AutoDrafter,
-    BlockDrafter,
     Context,
     Drafter,
     DraftModel,
     GenerationStats,
     Model,
+    OwnDrafter,
     PromptLookup,
     Proposal,
     Sampling,
@@ -510,7 +510,7 @@ def test_whatever_is_measured_the_text_is_the_same(
     plain = [*CODE, *session.generate(CODE, max_new_tokens=150, sampling=sampling)]
     made: dict[str, Callable[[], Drafter]] = {
         "lookup": PromptLookup,
-        "own": lambda: BlockDrafter(session),
+        "own": lambda: OwnDrafter(session),
         "model": lambda: DraftModel(small, session),
         "guesses": lambda: Guesses(plain, 0.9),
         "auto": lambda: AutoDrafter(session),

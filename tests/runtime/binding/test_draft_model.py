@@ -16,7 +16,7 @@ from hybridge.errors import ArtifactError, DraftError, TokenError, UsageError
 from hybridge.runtime import Artifact, ExportOptions, GenerationStats, Model, PromptLookup, Sampling, Session, open_artifact
 from hybridge.runtime.artifact.description import ModelDescription
 from hybridge.runtime.artifact.folder import file_entry
-from hybridge.runtime.binding.drafters import BlockDrafter, DraftModel
+from hybridge.runtime.binding.drafters import DraftModel, OwnDrafter
 from hybridge.runtime.binding.programs import TextProgram
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7]
@@ -163,7 +163,7 @@ def test_a_checkpoint_is_no_draft(checkpoint: Path, opened_artifact: Artifact, s
 
 def test_an_artifact_without_a_drafter_of_its_own_says_how_to_get_one(session: Session) -> None:
     with pytest.raises(DraftError, match="--mtp"):
-        BlockDrafter(session)
+        OwnDrafter(session)
 
 
 def test_a_draft_with_a_small_context_slides_along() -> None:
@@ -201,7 +201,7 @@ def test_a_constraint_decides_what_may_come_with_every_drafter(sampling: Samplin
     session = Session.load(demo / "hybridge-demo")
     draft = DraftModel(Model.open(open_artifact(demo / "hybridge-demo-draft")), session)
     texts, stats = [], GenerationStats()
-    for drafter in (None, PromptLookup(), BlockDrafter(session), draft):
+    for drafter in (None, PromptLookup(), OwnDrafter(session), draft):
         session.reset()
         options: dict[str, Any] = {"block_length": 4, "stats": stats} if drafter else {}
         constraint = Modulus(3, len(CODE))

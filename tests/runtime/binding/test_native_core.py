@@ -61,7 +61,7 @@ WITHOUT_TORCH = """
         found[name] = list(session.generate(CODE, max_new_tokens=60, **options))
     kept("plain")
     kept("lookup", drafter=PromptLookup(), block_length=4)
-    kept("own", drafter=BlockDrafter(session), block_length=4)
+    kept("own", drafter=OwnDrafter(session), block_length=4)
     kept("model", drafter=DraftModel(Model.open(open_artifact(DRAFT)), session), block_length=4)
     kept("function", drafter=Repeating(), block_length=4)
     kept("drawn", sampling=Sampling(temperature=0.8, top_k=30, seed=5))

@@ -14,7 +14,7 @@ from state_files import forge_state
 
 from hybridge.errors import CheckpointError, HybridgeError, StateFileError
 from hybridge.runtime.binding.checkpoint import PrefixCache, bring_to
-from hybridge.runtime.binding.drafters import BlockDrafter, PromptLookup
+from hybridge.runtime.binding.drafters import OwnDrafter, PromptLookup
 from hybridge.runtime.binding.model import Model
 from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.session import Session
@@ -131,7 +131,7 @@ def test_text_behind_pictures_is_the_same_with_draft_tokens(session: Session, dr
     plain = list(session.generate(prompt, max_new_tokens=40, eos_ids=[]))
     session.reset()
     stats = GenerationStats()
-    chosen = BlockDrafter(session) if drafter == "own" else PromptLookup()
+    chosen = OwnDrafter(session) if drafter == "own" else PromptLookup()
     drafted = session.generate(prompt, max_new_tokens=40, eos_ids=[], drafter=chosen, block_length=4, stats=stats)
     assert list(drafted) == plain
     assert stats.proposed > 0

@@ -30,12 +30,12 @@ from transformers.generation.logits_process import (
 
 from hybridge.errors import UsageError
 from hybridge.runtime import (
-    BlockDrafter,
     Context,
     Drafter,
     DraftModel,
     GenerationStats,
     Model,
+    OwnDrafter,
     PromptLookup,
     Proposal,
     Sampling,
@@ -398,7 +398,7 @@ def session_and_drafter(request: pytest.FixtureRequest) -> tuple[Session, Drafte
     folder = demo_folder()
     if request.param == "dspark":
         target = Session.load(folder / "hybridge-demo-dspark")
-        return target, BlockDrafter(target)
+        return target, OwnDrafter(target)
     target = Session.load(folder / "hybridge-demo")
     return target, DraftModel(Model.open(open_artifact(folder / "hybridge-demo-draft")), target)
 

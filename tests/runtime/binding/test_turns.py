@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from store import demo_folder
 
 from hybridge.errors import DraftError, UsageError
-from hybridge.runtime import AutoDrafter, BlockDrafter, Model, PrefixCache, PromptLookup, Session, open_artifact
+from hybridge.runtime import AutoDrafter, Model, OwnDrafter, PrefixCache, PromptLookup, Session, open_artifact
 from hybridge.runtime.binding.chat import Chat, chat_options
 from hybridge.runtime.binding.interface import FUNCTIONS, CText, CTextArgument
 from hybridge.runtime.binding.jinja import JinjaTemplate
@@ -161,4 +161,4 @@ def test_hidden_states_of_another_width_are_refused_by_their_number(model: Model
                 session.draft(np.zeros((1, wrong)), [5])
     fresh = Session(model)
     assert len(fresh.draft(np.zeros((1, width)), [5]).tokens) > 0
-    BlockDrafter(fresh)
+    OwnDrafter(fresh)
