@@ -68,7 +68,6 @@ class RoundedWeight:
     def scales(self) -> Tensor:
         """Return the scales [N, K / group] of a weight without other factors."""
         assert self.factors.scales is not None
-        assert self.factors.is_plain
         return self.factors.scales
 
     @property
@@ -140,14 +139,6 @@ class _Packed(WithoutWeight):
         """Return the weight's factors, in panels."""
         return Factors(self.scales, self.minima, self.superscales, self.table)
 
-    def call(self, name: str, inputs: Sequence[Tensor], rest: Sequence[object]) -> Tensor:
-        """Call operator ``name`` for plain scales, or the one for all factors; ``rest`` are the arguments behind the weight."""
-        if self.factors.is_plain:
-            out: Tensor = getattr(torch.ops.hybridge, f"packed_{name}")(*inputs, self.packed, self.scales, *rest)
-        else:
-            out = getattr(torch.ops.hybridge, f"block_{name}")(*inputs, self.packed, *self.factors, *rest)
-        return out
-
 
 class PackedLinear(_Packed):
     """A linear layer. integer: round inputs to 8 bits, by the groups of the weight if it has any."""
@@ -158,7 +149,8 @@ class PackedLinear(_Packed):
         self.bias = None if bias is None else constant(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.call("linear", (x,), (self.bias, self.out_features, self.integer))
+        out: Tensor = torch.ops.hybridge.block_linear(x, self.packed, *self.factors, self.bias, self.out_features, self.integer)
+        return out
 
     def some_outputs(self, ids: Tensor) -> PanelLinear:
         """Return a layer over the same weight with the outputs ``ids`` alone: whole panels, ascending."""
@@ -201,7 +193,10 @@ class PackedExperts(_Packed):
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
         """Map x [M, K], chosen int64 [M] to [M, N]."""
-        return self.call("experts", (x, chosen), (self.bias, self.out_features, self.integer))
+        out: Tensor = torch.ops.hybridge.block_experts(
+            x, chosen, self.packed, *self.factors, self.bias, self.out_features, self.integer
+        )
+        return out
 
 
 class PackedEmbedding(_Packed):
@@ -212,7 +207,7 @@ class PackedEmbedding(_Packed):
         self.shape, self.factor = (weight.rows, weight.columns), factor
 
     def forward(self, tokens: Tensor) -> Tensor:
-        out = self.call("embedding", (tokens,), self.shape)
+        out: Tensor = torch.ops.hybridge.block_embedding(tokens, self.packed, *self.factors, *self.shape)
         return out if self.factor == 1.0 else out * self.factor
 
 

@@ -1,7 +1,7 @@
 """Define linear layers, embeddings and experts: over weights as in a checkpoint, and over weights in panels (``panels.h``).
 
-``packed_*`` are for weights with one float16 scale a group, or with none, as all were in earlier artifacts; ``block_*`` take
-whatever ``panels.h`` draws, such as the blocks of a GGUF file. ``panel_linear`` computes some outputs of either.
+``block_*`` take all forms of ``panels.h``, from numbers in float32, which have no scales, to the blocks of a GGUF file.
+``panel_linear`` computes some outputs of such a layer.
 
 Axes: T tokens, N rows (outputs), K columns (inputs); of experts, E experts and M rows (tokens × choices).
 """
@@ -28,20 +28,10 @@ def round_activations(x: Tensor, groups: int) -> Tensor:
     return rounded
 
 
-def packed_linear(x: Tensor, packed: Tensor, scales: Tensor | None, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
-    """Map x float32 [..., K] to [..., N]; ``integer`` rounds x to 8 bits by the weights' groups, otherwise x stays (4w, 8w)."""
-    return product(x, packed, Factors(scales), bias, rows, integer)
-
-
-def packed_embedding(tokens: Tensor, packed: Tensor, scales: Tensor | None, rows: int, columns: int) -> Tensor:
-    """Return rows ``tokens`` (int64 [...]) of the weight, float32 [..., K]."""
-    return F.embedding(tokens, weights(packed, Factors(scales), rows))
-
-
 def block_linear(
     x: Tensor,
     packed: Tensor,
-    scales: Tensor,
+    scales: Tensor | None,
     minima: Tensor | None,
     superscales: Tensor | None,
     table: Tensor | None,
@@ -49,21 +39,21 @@ def block_linear(
     rows: int,
     integer: bool,
 ) -> Tensor:
-    """Map x as ``packed_linear`` does."""
+    """Map x float32 [..., K] to [..., N]; ``integer`` rounds x to 8 bits by the weights' groups, otherwise x stays (4w, 8w)."""
     return product(x, packed, Factors(scales, minima, superscales, table), bias, rows, integer)
 
 
 def block_embedding(
     tokens: Tensor,
     packed: Tensor,
-    scales: Tensor,
+    scales: Tensor | None,
     minima: Tensor | None,
     superscales: Tensor | None,
     table: Tensor | None,
     rows: int,
     columns: int,
 ) -> Tensor:
-    """Return rows as ``packed_embedding`` does."""
+    """Return rows ``tokens`` (int64 [...]) of the weight, float32 [..., K]."""
     return F.embedding(tokens, weights(packed, Factors(scales, minima, superscales, table), rows))
 
 
@@ -98,7 +88,7 @@ def product(x: Tensor, packed: Tensor, factors: Factors, bias: Tensor | None, ro
     return F.linear(rounded, weights(packed, factors, rows), bias)
 
 
-FACTORS = "Tensor scales, Tensor? minima, Tensor? superscales, Tensor? table"
+FACTORS = "Tensor? scales, Tensor? minima, Tensor? superscales, Tensor? table"
 """A weight's ``panels.Factors`` in a schema."""
 
 define(
@@ -108,18 +98,6 @@ define(
     lambda x, weight, bias: x.new_empty(*x.shape[:-1], weight.shape[0]),
 )
 define(
-    "packed_linear",
-    "Tensor x, Tensor packed, Tensor? scales, Tensor? bias, int rows, bool integer",
-    packed_linear,
-    lambda x, packed, scales, bias, rows, integer: x.new_empty(*x.shape[:-1], rows),
-)
-define(
-    "packed_embedding",
-    "Tensor tokens, Tensor packed, Tensor? scales, int rows, int columns",
-    packed_embedding,
-    lambda tokens, packed, scales, rows, columns: packed.new_empty(*tokens.shape, columns, dtype=torch.float32),
-)
-define(
     "block_linear",
     f"Tensor x, Tensor packed, {FACTORS}, Tensor? bias, int rows, bool integer",
     block_linear,
@@ -127,8 +105,7 @@ define(
 )
 define(
     "panel_linear",
-    "Tensor x, Tensor packed, Tensor? scales, Tensor? minima, Tensor? superscales, Tensor? table, Tensor? bias, Tensor panels, "
-    "int rows, int chosen_rows, bool integer",
+    f"Tensor x, Tensor packed, {FACTORS}, Tensor? bias, Tensor panels, int rows, int chosen_rows, bool integer",
     panel_linear,
     lambda x, packed, scales, minima, superscales, table, bias, panels, rows, chosen_rows, integer: x.new_empty(
         *x.shape[:-1], chosen_rows
@@ -138,27 +115,17 @@ define(
     "block_embedding",
     f"Tensor tokens, Tensor packed, {FACTORS}, int rows, int columns",
     block_embedding,
-    lambda tokens, packed, scales, minima, superscales, table, rows, columns: scales.new_empty(
+    lambda tokens, packed, scales, minima, superscales, table, rows, columns: packed.new_empty(
         *tokens.shape, columns, dtype=torch.float32
     ),
 )
-
-
-def packed_experts(
-    x: Tensor, chosen: Tensor, packed: Tensor, scales: Tensor | None, bias: Tensor | None, rows: int, integer: bool
-) -> Tensor:
-    """Map x float32 [M, K], chosen int64 [M] (0..E - 1) to [M, N]; ``packed`` and ``scales`` hold the panels of E weights.
-
-    rows: N, of which each expert has its own panels. bias [E, N]; ``integer`` as in ``packed_linear``.
-    """
-    return _product(x, chosen, packed, Factors(scales), bias, rows, integer)
 
 
 def block_experts(
     x: Tensor,
     chosen: Tensor,
     packed: Tensor,
-    scales: Tensor,
+    scales: Tensor | None,
     minima: Tensor | None,
     superscales: Tensor | None,
     table: Tensor | None,
@@ -166,13 +133,11 @@ def block_experts(
     rows: int,
     integer: bool,
 ) -> Tensor:
-    """Map x as ``packed_experts`` does, with the other weights of ``block_linear``."""
-    return _product(x, chosen, packed, Factors(scales, minima, superscales, table), bias, rows, integer)
+    """Map x float32 [M, K], chosen int64 [M] (0..E - 1) to [M, N]; ``packed`` and the factors hold the panels of E weights.
 
-
-def _product(
-    x: Tensor, chosen: Tensor, packed: Tensor, factors: Factors, bias: Tensor | None, rows: int, integer: bool
-) -> Tensor:
+    rows: N, of which each expert has its own panels. bias [E, N]; ``integer`` as in ``block_linear``.
+    """
+    factors = Factors(scales, minima, superscales, table)
     out, panels = x.new_empty(x.shape[0], rows), -(-rows // LANES)
     for expert in chosen.unique().tolist():
         part, mine = slice(expert * panels, (expert + 1) * panels), chosen == expert
@@ -181,12 +146,6 @@ def _product(
     return out
 
 
-define(
-    "packed_experts",
-    "Tensor x, Tensor chosen, Tensor packed, Tensor? scales, Tensor? bias, int rows, bool integer",
-    packed_experts,
-    lambda x, chosen, packed, scales, bias, rows, integer: x.new_empty(x.shape[0], rows),
-)
 define(
     "block_experts",
     f"Tensor x, Tensor chosen, Tensor packed, {FACTORS}, Tensor? bias, int rows, bool integer",
@@ -204,7 +163,7 @@ LANES = 16
 """Rows of a panel."""
 
 UNITS = {5: 32, 6: 16}
-"""Columns whose upper bits fill 64 bytes, by the bits of a weight; they lie behind those columns' lower four bits."""
+"""Columns whose upper bits fill 64 bytes, by the bits of a weight; they lie after those columns' lower four bits."""
 
 BITS = {64: 4, 320: 5, 192: 6}
 """Bits by the last dimension of a uint8 tensor of panels."""
@@ -225,12 +184,6 @@ class Factors(NamedTuple):
     minima: Tensor | None = None
     superscales: Tensor | None = None
     table: Tensor | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether there are scales by themselves, or nothing."""
-        plain = self.scales is None or self.scales.is_floating_point()
-        return plain and self.minima is None and self.superscales is None and self.table is None
 
     def in_panels(self) -> Factors:
         """Return these factors of rows in panels; float32 become float16."""

@@ -20,7 +20,7 @@ from hybridge.runtime.artifact.options import ExportOptions, check_limits
 from hybridge.runtime.artifact.pictures import PictureDescription, check_pictures
 from hybridge.runtime.files import read_regular
 
-FORMAT_VERSION, PROGRAM_VERSION = 4, 3
+FORMAT_VERSION, PROGRAM_VERSION = 5, 4
 """Versions of the folder's format, and of the methods in model.pte."""
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
@@ -261,8 +261,8 @@ def read_manifest(folder: Path) -> Manifest:
     version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise ArtifactError(
-            f"{folder} has format version {shortened(version)}, but this hybridge reads {FORMAT_VERSION}; "
-            "export the model again, or use the hybridge that made it."
+            f"{folder} has format version {shortened(version)}, but this hybridge reads {FORMAT_VERSION}. Export the model "
+            f"again with 'hybridge export CHECKPOINT -o {folder} --force', or use the hybridge that made it."
         )
     if content.pop("checksum", None) != _checksum(content):
         raise ArtifactError(f"{path} was altered: its checksum does not match. Export the model again.")

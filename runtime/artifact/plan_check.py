@@ -185,7 +185,7 @@ def _check_call(name: str, called: Sequence[Called], values: Values, index: int,
         return
     if len(given) < len(wanted):
         raise _refusal(name, f"hands {operator} {len(given)} of {len(wanted)} values")
-    for place, (kind, argument) in enumerate(zip(given, wanted, strict=False)):  # behind them come those that it wrote
+    for place, (kind, argument) in enumerate(zip(given, wanted, strict=False)):  # after them come those that it wrote
         if kind not in argument.kinds:
             raise _refusal(name, f"hands {operator} a value of another kind as its value {place}")
         if argument.is_written and values.are_constant[arguments[place]]:

@@ -214,7 +214,7 @@ class InstructionSet:
 
 
 def instruction_sets(machine: str | None = None) -> list[InstructionSet]:
-    """Return those of a processor by its name (this one's if left out), a better one behind a worse."""
+    """Return those of a processor by its name (this one's if left out), a better one after a worse."""
     wanted = (machine or platform.machine()).lower()
     lines = [line.split() for line in TABLE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     sets = [InstructionSet(name, tuple(flags)) for processor, name, *flags in lines if processor == SAME.get(wanted, wanted)]

@@ -38,7 +38,7 @@ FLAGS = [
     *("-O1", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-include", str(STUB / "stub_runtime.h")),
     f"-I{library.FOLDER}",
 ]
-CALLED = ["activation", "linear", "packed_linear", "permute"]  # the files of the kernels that the tests call
+CALLED = ["activation", "linear", "block_linear", "permute"]  # the files of the kernels that the tests call
 
 Argument = Tensor | int | float | bool | str | Sequence[int] | None
 

@@ -101,7 +101,7 @@ def _repeats(weight: tuple[int, ...], x: tuple[int, ...]) -> bool:
 
 
 def _scaled(program: ExportedProgram, norm: AnyNode) -> None:
-    """Multiply a number behind the norm into its weight, which is then folded."""
+    """Multiply a number after the norm into its weight, which is then folded."""
     user, weight = only_user(norm), norm.args[1]
     if calls(user, aten.mul.Tensor) and isinstance(weight, Node):
         assert user is not None
@@ -247,7 +247,6 @@ def _with_rest(rotated: AnyNode, x: AnyNode) -> tuple[AnyNode, AnyNode] | None:
 
 BIAS = {
     aten.linear.default: 2,
-    torch.ops.hybridge.packed_linear.default: 3,
     torch.ops.hybridge.block_linear.default: 6,
 }
 """Linear layers, and which argument is the bias."""
@@ -298,7 +297,7 @@ BY_NUMBER = (ops.activation.default, aten.mul.Tensor)
 
 
 def cancel_transposes(program: ExportedProgram) -> None:
-    """Move transposes behind what works on rows or numbers, then remove those that undo each other."""
+    """Move transposes after what works on rows or numbers, then remove those that undo each other."""
     for node in all_nodes(program):
         if (axes := _moved(node)) is not None:
             source = node.args[0].args[0]
@@ -317,7 +316,7 @@ def _axes(node: AnyNode) -> tuple[int, int]:
 
 
 def _moved(node: AnyNode) -> tuple[int, int] | None:
-    """Return the axes of a transpose in front of ``node`` that can move behind it, or None."""
+    """Return the axes of a transpose in front of ``node`` that can move after it, or None."""
     if not calls(node, *ROW_WISE, *BY_NUMBER) or not calls(node.args[0], aten.transpose.int):
         return None
     axes, last = _axes(node.args[0]), len(shape(node)) - 1

@@ -16,7 +16,7 @@ namespace hybridge::cli {
 
 namespace {
 
-constexpr uint64_t FORMAT_VERSION = 4, LARGEST_MANIFEST = 8 << 20, LARGEST_FILE = uint64_t(1) << 48;
+constexpr uint64_t FORMAT_VERSION = 5, LARGEST_MANIFEST = 8 << 20, LARGEST_FILE = uint64_t(1) << 48;
 constexpr size_t CHUNK = 1 << 20;  // bytes that are hashed at once
 
 std::string read_file(const std::string& path, uint64_t most) {
@@ -83,7 +83,8 @@ ArtifactFolder::ArtifactFolder(std::string path) : path_(std::move(path)) {
     if (version != FORMAT_VERSION) {
       throw Failure(
           path_ + " has format version " + std::to_string(version) + ", but this hybridge-cli reads " +
-          std::to_string(FORMAT_VERSION) + "; export the model again, or use the hybridge-cli of the hybridge that made it."
+          std::to_string(FORMAT_VERSION) + ". Export the model again with 'hybridge export CHECKPOINT -o " + path_ +
+          " --force', or use the hybridge-cli of the hybridge that made it."
       );
     }
     if (!has("model.pte")) {

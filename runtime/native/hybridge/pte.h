@@ -227,7 +227,7 @@ class PteModel final : public Model {
  private:
   using File = PteMethods::File;
 
-  static constexpr int64_t FORMAT = 3;
+  static constexpr int64_t FORMAT = 4;
   static constexpr const char* METHOD_PREFIX = "hybridge_";
 
   PteModel(

@@ -128,42 +128,11 @@ def _linear(rng: Rng) -> Call:
     return [floats(rng, 1, T, K), floats(rng, N, K), maybe(rng, floats(rng, N)), out(1, T, N)]
 
 
-def _packed(rng: Rng, panels: int) -> tuple[int, Array, Maybe, bool]:
-    """K, the weight, its scales, and whether it may be multiplied in whole numbers."""
-    bits, groups, group = int(rng.choice([4, 8, 32])), size(rng, 3), 8 * size(rng, 4)
-    K = groups * group
-    if bits == 32:
-        return K, floats(rng, panels, K, LANES), Maybe(None), False
-    low, high, dtype = (0, 255, np.uint8) if bits == 4 else (-127, 127, np.int8)
-    scales = Array(rng.random((panels, groups, LANES)).astype(np.float16))
-    return K, whole(rng, low, high, panels, K * bits // 32, 64, dtype=dtype), Maybe(scales), True
-
-
-@call("packed_linear")
-def _packed_linear(rng: Rng) -> Call:
-    T, N = size(rng, 30), size(rng, 40)
-    K, packed, scales, whole_numbers = _packed(rng, -(-N // LANES))
-    integer = int(whole_numbers and rng.random() < 0.5)
-    return [floats(rng, 1, T, K), packed, scales, maybe(rng, floats(rng, N)), N, integer, out(1, T, N)]
-
-
-@call("packed_embedding")
-def _packed_embedding(rng: Rng) -> Call:
-    T, N = size(rng), size(rng, 40)
-    K, packed, scales, _ = _packed(rng, -(-N // LANES))
-    return [whole(rng, 0, N - 1, 1, T), packed, scales, N, K, out(1, T, K)]
-
-
-@call("packed_experts")
-def _packed_experts(rng: Rng) -> Call:
-    M, E, N = size(rng), size(rng), size(rng, 40)
-    K, packed, scales, whole_numbers = _packed(rng, E * -(-N // LANES))
-    integer, chosen = int(whole_numbers and rng.random() < 0.5), whole(rng, 0, E - 1, M)
-    return [floats(rng, M, K), chosen, packed, scales, maybe(rng, floats(rng, E, N)), N, integer, out(M, N)]
-
-
-def _blocks(rng: Rng, panels: int) -> tuple[int, Call]:
-    """K, and a weight with its scales, minima, superscales and table, of which some are missing."""
+def _blocks(rng: Rng, panels: int) -> tuple[int, Call, bool]:
+    """K; a weight with its scales, minima, superscales and table, of which some are missing; whether it has whole numbers."""
+    if rng.random() < 0.2:
+        K = size(rng, 40)
+        return K, [floats(rng, panels, K, LANES), Maybe(None), Maybe(None), Maybe(None), Maybe(None)], False
     bits, superblocks, shared = int(rng.choice([4, 5, 6, 8])), size(rng, 3), size(rng, 3)
     group, groups = {5: 32, 6: 16}.get(bits, 8) * size(rng, 2), superblocks * shared
     K = groups * group
@@ -176,7 +145,7 @@ def _blocks(rng: Rng, panels: int) -> tuple[int, Call]:
         table = Maybe(whole(rng, -127, 127, 16, dtype=np.int8))
     each = [_factors(rng, str(form), panels, groups) for _ in range(1 + minima)]
     supers = Maybe(_factors(rng, "halves", panels, superblocks * (1 + minima)) if form == "bytes" else None)
-    return K, [packed, each[0], Maybe(each[1] if minima else None), supers, table]
+    return K, [packed, Maybe(each[0]), Maybe(each[1] if minima else None), supers, table], True
 
 
 def _factors(rng: Rng, form: str, panels: int, groups: int) -> Array:
@@ -189,34 +158,36 @@ def _factors(rng: Rng, form: str, panels: int, groups: int) -> Array:
 @call("block_linear")
 def _block_linear(rng: Rng) -> Call:
     T, N = size(rng, 30), size(rng, 40)
-    K, weight = _blocks(rng, -(-N // LANES))
-    return [floats(rng, 1, T, K), *weight, maybe(rng, floats(rng, N)), N, int(rng.integers(2)), out(1, T, N)]
+    K, weight, whole_numbers = _blocks(rng, -(-N // LANES))
+    integer = int(whole_numbers and rng.random() < 0.5)
+    return [floats(rng, 1, T, K), *weight, maybe(rng, floats(rng, N)), N, integer, out(1, T, N)]
 
 
 @call("panel_linear")
 def _panel_linear(rng: Rng) -> Call:
     T, N = size(rng, 30), size(rng, 60)
     every = -(-N // LANES)
-    K, weight = _blocks(rng, every)
+    K, weight, whole_numbers = _blocks(rng, every)
+    integer = int(whole_numbers and rng.random() < 0.5)
     chosen = np.sort(rng.choice(every, int(rng.integers(1, every + 1)), replace=False)).astype(np.int64)
     outputs = len(chosen) * LANES - (-N % LANES if chosen[-1] == every - 1 else int(rng.integers(0, LANES)))
-    rest: Call = [maybe(rng, floats(rng, N)), Array(chosen), N, outputs, int(rng.integers(2)), out(1, T, outputs)]
+    rest: Call = [maybe(rng, floats(rng, N)), Array(chosen), N, outputs, integer, out(1, T, outputs)]
     return [floats(rng, 1, T, K), *weight, *rest]
 
 
 @call("block_embedding")
 def _block_embedding(rng: Rng) -> Call:
     T, N = size(rng), size(rng, 40)
-    K, weight = _blocks(rng, -(-N // LANES))
+    K, weight, _ = _blocks(rng, -(-N // LANES))
     return [whole(rng, 0, N - 1, 1, T), *weight, N, K, out(1, T, K)]
 
 
 @call("block_experts")
 def _block_experts(rng: Rng) -> Call:
     M, E, N = size(rng), size(rng), size(rng, 40)
-    K, weight = _blocks(rng, E * -(-N // LANES))
-    chosen = whole(rng, 0, E - 1, M)
-    return [floats(rng, M, K), chosen, *weight, maybe(rng, floats(rng, E, N)), N, int(rng.integers(2)), out(M, N)]
+    K, weight, whole_numbers = _blocks(rng, E * -(-N // LANES))
+    integer, chosen = int(whole_numbers and rng.random() < 0.5), whole(rng, 0, E - 1, M)
+    return [floats(rng, M, K), chosen, *weight, maybe(rng, floats(rng, E, N)), N, integer, out(M, N)]
 
 
 @call("rms_norm")

@@ -1,7 +1,7 @@
 """Artifacts of another ExecuTorch, or for operators and backends that this one lacks: they run, or the error says why.
 
 The artifact has two random layers of qwen3_5_text by ``--kernels hybridge``. ExecuTorch 1.4.1 exported it; its methods were
-renamed, and its manifest is of format version 4.
+renamed, its operators and format versions rewritten for later readers.
 """
 
 from __future__ import annotations

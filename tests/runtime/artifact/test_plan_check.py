@@ -76,7 +76,7 @@ def as_constant(plan: Any, tensor: int) -> None:
 
 
 def output_as_constant(of: str, kind: type = KernelCall, method: str = "decode") -> Change:
-    """Of the first call of an operator, which gives its outputs again behind its values, or of a backend."""
+    """Of the first call of an operator, which gives its outputs again after its values, or of a backend."""
     return lambda program: as_constant(decode(program, method), call(program, of, kind, method).args[-1])
 
 
@@ -99,15 +99,15 @@ def set_argument(of: str, position: int, kind: type) -> Change:
 
 
 CHANGES: dict[str, tuple[Change, str]] = {
-    "operator behind the last": (lambda p: setattr(call(p), "op_index", 255), r"'hybridge_decode' calls operator 255 of \d+"),
+    "operator after the last": (lambda p: setattr(call(p), "op_index", 255), r"'hybridge_decode' calls operator 255 of \d+"),
     "operator before the first": (lambda p: setattr(call(p), "op_index", -1), r"calls operator -1 of \d+"),
-    "backend behind the last": (
+    "backend after the last": (
         lambda p: setattr(call(p, kind=DelegateCall), "delegate_index", 99),
         r"calls backend 99 of \d+",
     ),
-    "value behind the last": (lambda p: call(p).args.__setitem__(0, 10**6), r"takes a value that is none of its \d+"),
+    "value after the last": (lambda p: call(p).args.__setitem__(0, 10**6), r"takes a value that is none of its \d+"),
     "value before the first": (lambda p: call(p).args.__setitem__(0, -7), r"takes a value that is none of its \d+"),
-    "backend's value behind the last": (
+    "backend's value after the last": (
         lambda p: call(p, kind=DelegateCall).args.__setitem__(0, 10**6),
         r"takes a value that is none of its \d+",
     ),
@@ -262,7 +262,7 @@ def test_a_name_that_is_no_text_is_refused(artifact: Path, text: bytes, tmp_path
 
 def test_a_session_checks_before_the_runtime_loads(artifact: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(artifact, tmp_path / "forged"))
-    (folder / PROGRAM).write_bytes(changed(artifact, CHANGES["operator behind the last"][0]))
+    (folder / PROGRAM).write_bytes(changed(artifact, CHANGES["operator after the last"][0]))
     forge(folder)
     with pytest.raises(ArtifactError, match="calls operator 255"):
         Session.load(folder)

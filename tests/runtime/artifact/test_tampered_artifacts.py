@@ -154,7 +154,9 @@ def test_another_format_version_is_named(artifact_copy: Path, version: object, s
     forge(artifact_copy, lambda content: content.update(format_version=version))
     if not signed:
         (artifact_copy / MANIFEST).write_text((artifact_copy / MANIFEST).read_text().replace('"checksum": "', '"checksum": "0'))
-    assert_refused(artifact_copy, "has format version .*, but this hybridge reads 4; export the model again")
+    assert_refused(
+        artifact_copy, "has format version .*, but this hybridge reads 5\\. Export the model again with .hybridge export"
+    )
 
 
 @pytest.mark.parametrize(

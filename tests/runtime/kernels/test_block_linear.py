@@ -12,7 +12,7 @@ from torch import Tensor
 
 import hybridge.export.operators.linear  # noqa: F401  registers the operator
 from hybridge.export.layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
-from hybridge.export.operators.linear import Factors, pack, unpack, weights
+from hybridge.export.operators.linear import pack, unpack, weights
 from hybridge.runtime.binding.library import set_threads
 
 EVERY = [*KINDS, *HALVES]
@@ -218,8 +218,6 @@ def test_factors_go_through_panels_and_back() -> None:
     factors = block_weight("Q4_K", 37, 512).factors
     back = factors.in_panels().in_rows(37)
     assert all(a is None or a.equal(b) for a, b in zip(factors, back, strict=True))
-    assert Factors(torch.ones(3, 4)).is_plain
-    assert not factors.is_plain
 
 
 def test_bits_that_there_are_not_are_no_layout() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import hybridge.export.operators.elementwise  # noqa: F401  registers the operator
 from hybridge.export.layers import PackedLinear, PackedWeight
-from hybridge.export.operators.linear import packed_linear, weights
+from hybridge.export.operators.linear import weights
 
 IS_X86 = platform.machine() == "x86_64"
 needs_arm = pytest.mark.skipif(not (has_zig() and emulator("aarch64")), reason="needs ARM64: apt-get install qemu-user-static")
@@ -48,8 +48,7 @@ def kernels(request: pytest.FixtureRequest) -> CrossCompiled:
 
 def product(kernels: CrossCompiled, weight: PackedWeight, x: Tensor, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
     out = torch.full((1, x.shape[1], rows), float("nan"))
-    scales = None if weight.factors.scales is None else weight.factors.scales.data
-    return kernels("packed_linear.out", x, weight.packed.data, scales, bias, rows, integer, out)[-1]
+    return kernels("block_linear.out", x, *parts(weight), bias, rows, integer, out)[-1]
 
 
 @pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])
@@ -57,14 +56,13 @@ def test_packed_linear(kernels: CrossCompiled, bits: int, integer: bool) -> None
     torch.manual_seed(0)
     weight, x, bias = packed_weight(torch.randn(37, 48), bits, 16), torch.randn(1, 13, 48), torch.randn(37)
     out = product(kernels, weight, x, bias, 37, integer)
-    want = packed_linear(x, weight.packed, weight.factors.scales, bias, 37, integer)
+    want = PackedLinear(weight, bias, integer=integer)(x)
     torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
 
 
-def called(name: str, weight: PackedWeight) -> tuple[str, list[Tensor | None]]:
-    """The operator for a weight, and the tensors of that."""
-    given = [None if part is None else part.data for part in (weight.packed, *weight.factors)]
-    return (f"packed_{name}.out", given[:2]) if weight.factors.is_plain else (f"block_{name}.out", given)
+def parts(weight: PackedWeight) -> list[Tensor | None]:
+    """Return the tensors that operators take of a weight."""
+    return [None if part is None else part.data for part in (weight.packed, *weight.factors)]
 
 
 @pytest.mark.parametrize("integer", [True, False])
@@ -76,12 +74,11 @@ def test_blocks(kernels: CrossCompiled, name: str, integer: bool) -> None:
     torch.manual_seed(0)
     columns = 2 * KINDS[name].columns if name in KINDS else 37
     weight = packed_blocks(name, 23, columns)
-    operator, given = called("linear", weight)
     x = torch.randn(1, 17, columns)
     want = PackedLinear(weight, None, integer=integer)(x)
     for tokens in (*range(1, 10), 12, 17) if integer else (1, 3, 17):
         out = torch.full((1, tokens, 23), float("nan"))
-        got = kernels(operator, x[:, :tokens].contiguous(), *given, None, 23, integer, out)[-1]
+        got = kernels("block_linear.out", x[:, :tokens].contiguous(), *parts(weight), None, 23, integer, out)[-1]
         torch.testing.assert_close(got, want[:, :tokens], rtol=1e-5, atol=1e-5 * float(want.abs().max()))
 
 
@@ -105,9 +102,10 @@ def test_rows_of_blocks(kernels: CrossCompiled, name: str) -> None:
         torch.tensor([[0, 22, 16]]),
         torch.full((1, 3, columns), float("nan")),
     )
-    operator, given = called("embedding", weight)
     want = weights(weight.packed, weight.factors, 23)[tokens]
-    torch.testing.assert_close(kernels(operator, tokens, *given, 23, columns, out)[-1], want, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        kernels("block_embedding.out", tokens, *parts(weight), 23, columns, out)[-1], want, rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -119,7 +117,7 @@ def test_whole_numbers_are_exact(kernels: CrossCompiled, bits: int, columns: int
     assert weight.factors.scales is not None
     weight.factors.scales.data.fill_(0.5)
     weight.packed.data[0, :, :16] = 0xFF if bits == 4 else -127  # the first four rows
-    want = packed_linear(x, weight.packed, weight.factors.scales, None, 19, True)
+    want = PackedLinear(weight, None, integer=True)(x)
     for tokens in range(1, 18):
         out = product(kernels, weight, x[:, :tokens].contiguous(), None, 19, True)
         assert out.equal(want[:, :tokens]), tokens
@@ -140,8 +138,8 @@ def test_linear(kernels: CrossCompiled) -> None:
 
 def test_packed_embedding(kernels: CrossCompiled) -> None:
     table, tokens, out = torch.randn(35, 24), torch.tensor([[0, 34, 16]]), torch.full((1, 3, 24), float("nan"))
-    packed = packed_weight(table, 32, 8).packed.data
-    assert kernels("packed_embedding.out", tokens, packed, None, 35, 24, out)[-1].equal(table[tokens])
+    weight = packed_weight(table, 32, 8)
+    assert kernels("block_embedding.out", tokens, *parts(weight), 35, 24, out)[-1].equal(table[tokens])
 
 
 @pytest.mark.parametrize("name", ["silu", "gelu_tanh", "tanh", "softplus"])

@@ -12,7 +12,6 @@ from tiny import tiny_config, tiny_model
 from zoo import VARIANTS
 
 from hybridge.export.layers import PackedExperts
-from hybridge.export.operators.linear import packed_experts
 from hybridge.export.quantize.quantize import pack_weights
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.library import set_threads
@@ -38,8 +37,7 @@ def test_kernel_is_its_reference(bits: int, integer: bool, choices: str) -> None
     for threads, rows, columns in ((1, 17, 24), (2, 131, 136)):
         set_threads(threads)
         layer, x = experts(bits, rows, columns, integer=integer, bias=threads == 1), torch.randn(len(chosen), columns)
-        want = packed_experts(x, chosen, layer.packed, layer.scales, layer.bias, rows, integer)
-        torch.testing.assert_close(KernelProgram(layer, [x, chosen])(x, chosen)[0], want, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(KernelProgram(layer, [x, chosen])(x, chosen)[0], layer(x, chosen), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

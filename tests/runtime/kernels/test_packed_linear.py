@@ -15,7 +15,7 @@ from torch import nn
 
 from hybridge.errors import UsageError
 from hybridge.export.layers import PackedEmbedding, PackedLinear
-from hybridge.export.operators.linear import pack, packed_linear, unpack, weights
+from hybridge.export.operators.linear import pack, unpack, weights
 from hybridge.export.quantize.quantize import check_quantization, pack_weights
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.library import set_threads
@@ -52,13 +52,12 @@ def test_kernel_is_its_reference(bits: int, integer: bool, threads: int) -> None
         bias = torch.randn(rows) if tokens % 2 else None
         layer = PackedLinear(weight, bias, integer=integer)
         program = KernelProgram(layer, [x])
-        want = packed_linear(x, weight.packed, weight.factors.scales, bias, rows, integer)
-        torch.testing.assert_close(program(x)[0], want, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(program(x)[0], layer(x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, False), (32, False)])
-@pytest.mark.parametrize("column", [3, 23], ids=["in lanes", "behind them"])
+@pytest.mark.parametrize("column", [3, 23], ids=["in lanes", "after them"])
 def test_nan_stays_nan(bits: int, integer: bool, column: int) -> None:
     """A refused call says so with NaN."""
     x = torch.randn(1, 2, 24)
@@ -72,9 +71,9 @@ def test_nan_stays_nan(bits: int, integer: bool, column: int) -> None:
 def test_rounded_activations_are_within_half_a_step() -> None:
     x = torch.randn(1, 3, 64) * torch.logspace(-3, 3, 64)
     weight = packed_weight(torch.eye(64), 8, 32)
-    out = packed_linear(x, weight.packed, weight.factors.scales, None, 64, True)
+    exact, out = (PackedLinear(weight, None, integer=integer)(x) for integer in (False, True))
     step = x.unflatten(-1, (2, 32)).abs().amax(-1, keepdim=True) / 127
-    error = (out - packed_linear(x, weight.packed, weight.factors.scales, None, 64, False)).abs().unflatten(-1, (2, 32))
+    error = (out - exact).abs().unflatten(-1, (2, 32))
     assert bool((error <= step * 0.51).all())
 
 

@@ -19,13 +19,15 @@ void multiply(const Product& p, int64_t places) {
   });
 }
 
-Tensor& linear(KernelRuntimeContext& context, const Tensor& x, const Stored& stored, const std::optional<Tensor>& bias, int64_t N,
-    bool integer, Tensor& out) {
+Tensor& block_linear_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& packed, const std::optional<Tensor>& scales,
+    const std::optional<Tensor>& minima, const std::optional<Tensor>& superscales, const std::optional<Tensor>& table,
+    const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
   Size T, K;
   REQUIRE(is_rows<float>(x, T, K));
   REQUIRE(is_rows<float>(out, T, N));
   REQUIRE(holds<float>(bias, N));
-  Product p{panels(stored, N, K), data<float>(x), bias ? data<float>(*bias) : nullptr, data<float>(out), T};
+  Product p{panels({packed, scales, minima, superscales, table}, N, K), data<float>(x), bias ? data<float>(*bias) : nullptr,
+      data<float>(out), T};
   REQUIRE(p.weight.K > 0);
   REQUIRE(!integer || p.weight.code < 16);
   ET_KERNEL_CHECK(context, !integer || round_activations(context, p), MemoryAllocationFailed, out);
@@ -60,11 +62,13 @@ Tensor& panel_linear_out(KernelRuntimeContext& context, const Tensor& x, const T
   return out;
 }
 
-Tensor& embedding(KernelRuntimeContext& context, const Tensor& tokens, const Stored& stored, int64_t N, int64_t K, Tensor& out) {
+Tensor& block_embedding_out(KernelRuntimeContext& context, const Tensor& tokens, const Tensor& packed,
+    const std::optional<Tensor>& scales, const std::optional<Tensor>& minima, const std::optional<Tensor>& superscales,
+    const std::optional<Tensor>& table, int64_t N, int64_t K, Tensor& out) {
   Size T;
   REQUIRE(holds<int64_t>(tokens, T));
   REQUIRE(is_rows<float>(out, T, K));
-  const Panels weight = panels(stored, N, K);
+  const Panels weight = panels({packed, scales, minima, superscales, table}, N, K);
   REQUIRE(weight.K > 0);
   for (int64_t t = 0; t < T; ++t) {
     const int64_t id = data<int64_t>(tokens)[t];
@@ -74,30 +78,6 @@ Tensor& embedding(KernelRuntimeContext& context, const Tensor& tokens, const Sto
   return out;
 }
 
-Tensor& packed_linear_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& packed, const std::optional<Tensor>& scales,
-    const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
-  return linear(context, x, {packed, scales, {}, {}, {}}, bias, N, integer, out);
-}
-
-Tensor& packed_embedding_out(KernelRuntimeContext& context, const Tensor& tokens, const Tensor& packed, const std::optional<Tensor>& scales,
-    int64_t N, int64_t K, Tensor& out) {
-  return embedding(context, tokens, {packed, scales, {}, {}, {}}, N, K, out);
-}
-
-Tensor& block_linear_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& packed, const Tensor& scales,
-    const std::optional<Tensor>& minima, const std::optional<Tensor>& superscales, const std::optional<Tensor>& table,
-    const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
-  return linear(context, x, {packed, scales, minima, superscales, table}, bias, N, integer, out);
-}
-
-Tensor& block_embedding_out(KernelRuntimeContext& context, const Tensor& tokens, const Tensor& packed, const Tensor& scales,
-    const std::optional<Tensor>& minima, const std::optional<Tensor>& superscales, const std::optional<Tensor>& table, int64_t N,
-    int64_t K, Tensor& out) {
-  return embedding(context, tokens, {packed, scales, minima, superscales, table}, N, K, out);
-}
-
-HYBRIDGE_KERNEL("packed_linear.out", packed_linear_out);
-HYBRIDGE_KERNEL("packed_embedding.out", packed_embedding_out);
 HYBRIDGE_KERNEL("block_linear.out", block_linear_out);
 HYBRIDGE_KERNEL("panel_linear.out", panel_linear_out);
 HYBRIDGE_KERNEL("block_embedding.out", block_embedding_out);

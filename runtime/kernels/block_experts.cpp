@@ -69,9 +69,9 @@ void run(const Experts& e, const Product& all) {
   });
 }
 
-Tensor& experts(KernelRuntimeContext& context, const Tensor& x, const Tensor& chosen, const Stored& stored,
-    const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
-  const Tensor& packed = stored.packed;
+Tensor& block_experts_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& chosen, const Tensor& packed,
+    const std::optional<Tensor>& scales, const std::optional<Tensor>& minima, const std::optional<Tensor>& superscales,
+    const std::optional<Tensor>& table, const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
   Size M, K;
   REQUIRE(is_rows<float>(x, M, K));
   REQUIRE(is_rows<float>(out, M, N));
@@ -80,7 +80,7 @@ Tensor& experts(KernelRuntimeContext& context, const Tensor& x, const Tensor& ch
   REQUIRE(packed.dim() == 3 && packed.size(0) % each == 0);
   Experts e{{}, bias ? data<float>(*bias) : nullptr, packed.size(0) / each, N, nullptr, nullptr, nullptr, 0};
   REQUIRE(holds<float>(bias, product(e.E, N)));
-  e.all = panels(stored, packed.size(0) * LANES, K);
+  e.all = panels({packed, scales, minima, superscales, table}, packed.size(0) * LANES, K);
   REQUIRE(e.all.K > 0);
   REQUIRE(!integer || e.all.code < 16);
   Product p{e.all, scratch<float>(context, M * K), nullptr, scratch<float>(context, M * N), M};
@@ -96,18 +96,6 @@ Tensor& experts(KernelRuntimeContext& context, const Tensor& x, const Tensor& ch
   return out;
 }
 
-Tensor& packed_experts_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& chosen, const Tensor& packed,
-    const std::optional<Tensor>& scales, const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
-  return experts(context, x, chosen, {packed, scales, {}, {}, {}}, bias, N, integer, out);
-}
-
-Tensor& block_experts_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& chosen, const Tensor& packed, const Tensor& scales,
-    const std::optional<Tensor>& minima, const std::optional<Tensor>& superscales, const std::optional<Tensor>& table,
-    const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
-  return experts(context, x, chosen, {packed, scales, minima, superscales, table}, bias, N, integer, out);
-}
-
-HYBRIDGE_KERNEL("packed_experts.out", packed_experts_out);
 HYBRIDGE_KERNEL("block_experts.out", block_experts_out);
 
 }  // namespace
