@@ -21,7 +21,7 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.errors import UsageError
 from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary
-from hybridge.export.layers import constant
+from hybridge.export.layers import PanelLinear, constant
 from hybridge.export.model.families.family import Unregistered
 from hybridge.export.source.checkpoint import LoadedModel, logits_width
 from hybridge.runtime.artifact.drafter import DrafterDescription, DrafterKind
@@ -43,8 +43,8 @@ class DrafterPlan(Protocol):
         """Return whether ``load`` needs the target's embedding and head as they are stored, not packed."""
 
     @property
-    def behind_window(self) -> int:
-        """Return the number of positions behind a window of the target that it attends to; 0 if it reads none of its keys."""
+    def before_window(self) -> int:
+        """Return the number of positions before a window of the target that it attends to; 0 if it reads none of its keys."""
 
     @property
     def vocabulary(self) -> DraftVocabulary | None:
@@ -59,7 +59,7 @@ class DrafterPlan(Protocol):
         """Return the manifest's entry, without its vocabulary."""
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
-        """Return its state: the layers of the cache behind the target's, its length first."""
+        """Return its state: the layers of the cache after the target's, its length first."""
 
     def load(self, checkpoint: LoadedModel) -> nn.Module:
         """Read its weights, in float32, for the target in ``checkpoint``. Raises CheckpointError."""
@@ -107,6 +107,18 @@ class ArtifactDrafter(nn.Module):
             self.description = replace(self.description, vocabulary=rows.description)
         return self
 
+    def choose(self, rows: DraftRows) -> None:
+        """Propose the tokens of ``rows`` instead of as many others.
+
+        In place: the constants of a program that was lowered are these tensors.
+        """
+        assert self.ids is not None
+        self.ids.copy_(rows.ids)
+        for module in self.modules():
+            if isinstance(module, PanelLinear):
+                module.panels.copy_(rows.panels)
+        self.description = replace(self.description, vocabulary=rows.description)
+
     @property
     def cache(self) -> HybridCache:
         """Return the cache, which is no submodule."""
@@ -131,7 +143,7 @@ class ArtifactDrafter(nn.Module):
     def draft(
         self, target: TargetModel, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor
     ) -> Answers:
-        """Read pairs likewise, and propose ``draft_len`` tokens behind the last one."""
+        """Read pairs likewise, and propose ``draft_len`` tokens after the last one."""
         raise NotImplementedError
 
     def close(self, block: Block) -> Tensor:
@@ -157,7 +169,7 @@ class CheckpointPlan:
     vocabulary: DraftVocabulary | None
     otherwise: ClassVar[ExportOptions | None] = None
     reads_target: ClassVar[bool] = True
-    behind_window: ClassVar[int] = 0
+    before_window: ClassVar[int] = 0
 
     @property
     def description(self) -> DrafterDescription:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ from executorch.exir import ExecutorchProgramManager
 from torch import Tensor, nn
 
 from hybridge.cache.layers.layer import CacheLayer
-from hybridge.errors import CheckpointError, ExportFailedError
+from hybridge.errors import CheckpointError
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary, choose_rows, sampled_scores, steps_of
+from hybridge.export.drafters.vocabulary import Scores, choose_rows, sampled_scores, steps_of
 from hybridge.export.layers import PackedLinear
 from hybridge.export.lower.lower import calls, lower, outputs
-from hybridge.export.pinned.executorch import HEAD_BYTES, SEGMENT_ALIGNMENT, constant_offsets, read_header, read_program
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.program.build import build_cache, build_encoder
 from hybridge.export.program.methods import build_methods
@@ -104,8 +102,8 @@ class PteWriter:
             methods |= stock_methods(state, pictures, sizes)
         named = {program_method(name): method for name, method in methods.items()}
         program = lower(named, options=options, constants=self._constants(loaded, drafter, pictures), step=steps.step)
-        with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
-            program.write_to_file(file)
+        with steps.step(f"Writing {PROGRAM}"):
+            _write(program, folder)
         manifest = manifest_of(
             loaded,
             replace(options, backend=options.lowered_to, kv_cache=options.kv_dtype),
@@ -120,8 +118,12 @@ class PteWriter:
             stock_tokenizer=stock_tokenizer,
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-        if vocabulary and rows and vocabulary.source == "self":
-            manifest = self._with_spoken(vocabulary, rows, manifest, loaded, folder, steps)
+        if drafter and vocabulary and vocabulary.source == "self":
+            drafter.choose(choose_rows(loaded, vocabulary, _sampled(folder, manifest, loaded, steps)))
+            _write(program, folder)
+            update = {"drafter": drafter.description, "files": manifest.files | {PROGRAM: file_entry(folder / PROGRAM)}}
+            manifest = manifest.model_copy(update=update)
+            (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         return manifest
 
     def _load_drafter(self, loaded: LoadedModel, steps: ExportProgress) -> nn.Module | None:
@@ -146,31 +148,6 @@ class PteWriter:
     def _leave_out(self, options: ExportOptions) -> None:
         self.plan, self.options = None, options
         self.cache = build_cache(self.config, options, pictures=self.pictures)
-
-    def _with_spoken(
-        self,
-        vocabulary: DraftVocabulary,
-        provisional: DraftRows,
-        manifest: Manifest,
-        loaded: LoadedModel,
-        folder: Path,
-        steps: ExportProgress,
-    ) -> Manifest:
-        """Let the written program sample texts, and put the tokens that they choose into it and its manifest."""
-        with Session.load(folder) as session, steps.counted("Sampling texts for the draft vocabulary") as progress:
-            many = steps_of(manifest.parameters or 0)
-            sampled = sampled_scores(session, loaded.source.tokenizer.core, many, progress)
-        rows = choose_rows(loaded, vocabulary, sampled)
-        changes = ((provisional.ids, rows.ids), (provisional.panels, rows.panels))
-        replace_constants(folder / PROGRAM, {_bytes(old): _bytes(new) for old, new in changes})
-        assert manifest.drafter is not None
-        update = {
-            "drafter": replace(manifest.drafter, vocabulary=rows.description),
-            "files": manifest.files | {PROGRAM: file_entry(folder / PROGRAM)},
-        }
-        manifest = manifest.model_copy(update=update)
-        (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-        return manifest
 
     def _constants(
         self, loaded: LoadedModel, drafter: ArtifactDrafter | None, pictures: PictureDescription | None
@@ -199,29 +176,18 @@ class PteWriter:
         }
 
 
-def _bytes(values: Tensor) -> bytes:
-    return values.contiguous().numpy().tobytes()
+def _write(program: ExecutorchProgramManager, folder: Path) -> None:
+    """Write the program; an older file is not changed, because a session may have mapped it."""
+    (folder / PROGRAM).unlink(missing_ok=True)
+    with (folder / PROGRAM).open("wb") as file:
+        program.write_to_file(file)
 
 
-def replace_constants(path: Path, changes: Mapping[bytes, bytes]) -> None:
-    """Replace constants of a program by others of their sizes, wherever it has them. Raises ExportFailedError without one."""
-    with path.open("r+b") as file:
-        header = read_header(file.read(HEAD_BYTES))
-        assert header is not None
-        file.seek(0)
-        missing = {*changes}
-        for start, room in constant_offsets(read_program(file.read(header.program_size)), header):
-            for old, new in changes.items():
-                assert len(old) == len(new), "a constant keeps its size"
-                if not len(old) <= room < len(old) + SEGMENT_ALIGNMENT:
-                    continue
-                file.seek(start)
-                if file.read(len(old)) == old:
-                    file.seek(start)
-                    file.write(new)
-                    missing.discard(old)
-    if missing:
-        raise ExportFailedError(f"{len(missing)} of the tables of the draft vocabulary are not in the program; give a number.")
+def _sampled(folder: Path, manifest: Manifest, loaded: LoadedModel, steps: ExportProgress) -> Scores:
+    """Return the scores of tokens in texts that the artifact in ``folder`` samples."""
+    with Session.load(folder) as session, steps.counted("Sampling texts for the draft vocabulary") as progress:
+        many = steps_of(manifest.parameters or 0)
+        return sampled_scores(session, loaded.source.tokenizer.core, many, progress)
 
 
 def _layer(layer: CacheLayer) -> LayerEntry:
