@@ -122,7 +122,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
     def extend(self, tokens: int, count: Tensor) -> Block:
         """Return a block of which the first ``count`` (int64 [1], 1..tokens) tokens are committed when it is closed.
 
-        A count that does not fit becomes 0, and the block's rows then go behind the last position, where nothing is kept.
+        A count that does not fit becomes 0, and the block's rows then go after the last position, where nothing is kept.
         """
         fits = (count >= 1) & (count <= tokens) & (self.length + count <= self.sizes.max_seq_len)
         start = torch.where(fits, self.length, self.sizes.max_seq_len)

@@ -163,7 +163,7 @@ class TransformersCacheApi:
                 buffer.copy_(buffer.index_select(0, beam_idx))
 
     def activate_past_recording(self) -> None:
-        """Do nothing: rows behind the length are kept as they are."""
+        """Do nothing: rows after the length are kept as they are."""
 
     def is_recording_past(self, layer_idx: int) -> bool:
         """Return True to have a single token come through ``update_conv_state`` too, which moves the length."""

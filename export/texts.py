@@ -68,7 +68,7 @@ def sampled(session: Session, length: int, count: int, seed: int) -> Iterator[li
 
 
 def _sampled(session: Session, start: list[int], length: int, seed: int) -> list[int]:
-    """Sample behind ``start``, past ends of text, because all texts should have the same length."""
+    """Sample after ``start``, past ends of text, because all texts should have the same length."""
     session.reset()
     return start + list(session.generate(start, max_new_tokens=length - len(start), temperature=1.0, seed=seed, eos_ids=()))
 

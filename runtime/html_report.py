@@ -41,7 +41,7 @@ ROW, MOST_ROUNDS, POSITION_RANGES, LOWEST_ERROR = 0.21, 400, 96, 1e-9
 """Inches of a bar's row, rows of a timeline, dots of an operation, and the lower end of the axis of errors."""
 
 Bar = tuple[str, Sequence[tuple[float, object, str, str]], str]
-"""A label, the parts of a bar (length, colour, key in the legend, tooltip), and the text behind it."""
+"""A label, the parts of a bar (length, colour, key in the legend, tooltip), and the text after it."""
 
 
 @dataclass(frozen=True)

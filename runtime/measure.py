@@ -107,7 +107,7 @@ def _generate(
 
 
 def _compare(session: Session, prompt: Sequence[int], plain: list[int], tokens: list[int], outcome: Outcome) -> None:
-    """Count what differs; behind a tie two texts are two texts, so the comparison of this prompt ends there."""
+    """Count what differs; after a tie two texts are two texts, so the comparison of this prompt ends there."""
     first = next((i for i, pair in enumerate(zip(plain, tokens, strict=False)) if pair[0] != pair[1]), None)
     if first is None:
         outcome.differing += abs(len(plain) - len(tokens))

@@ -65,7 +65,7 @@ def gemma4_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index:
 
 
 def first_sharing(config: Config) -> int:
-    """Return how many layers have keys and values of their own; those behind them share these."""
+    """Return how many layers have keys and values of their own; those after them share these."""
     count: int = config.num_hidden_layers - config.num_kv_shared_layers
     return count
 

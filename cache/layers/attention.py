@@ -41,7 +41,7 @@ class AttentionLayer(CacheLayer):
     def attend_only(self, query: Tensor, block: Block, scoring: Scoring) -> Tensor:
         """Attend with query [B, T, H, D] over the rows up to the block's positions, and keep nothing. Returns [B, T, H, V].
 
-        A window reaches ``sizes.behind_window`` positions farther back here.
+        A window reaches ``sizes.before_window`` positions farther back here.
         """
         return self.kernels.attend(query, self.keys, self.values, block, scoring, self.past_mask(block))
 

@@ -1,6 +1,6 @@
 """Keep the state of a drafter inside the model: the number of tokens that it has read, and their keys and values.
 
-A drafter reads committed tokens later than the model does, and proposes tokens behind those that it has read; so its length is
+A drafter reads committed tokens later than the model does, and proposes tokens after those that it has read; so its length is
 its own. Nothing that it proposes is kept, so a rollback is only a smaller length here too.
 """
 
@@ -42,7 +42,7 @@ class DrafterLengthLayer(CacheLayer):
         return Block(start=start, count=torch.where(fits, count, 0), length=tokens)
 
     def overwritten_slots(self, block: Block) -> Tensor:
-        """Return bool [N]: snapshot slots that count rows that the block or draft tokens behind it overwrite; needs slots."""
+        """Return bool [N]: snapshot slots that count rows that the block or draft tokens after it overwrite; needs slots."""
         kept = self.get_buffer("drafted_length_slots").view(-1)
         return (kept > self.drafted_length[0]) & (block.count > 0)
 
@@ -113,7 +113,7 @@ class CarriedLayer(CacheLayer):
         self.add_committed("carried", channels)
 
     def carry(self, out: Tensor, block: Block) -> Tensor:
-        """Return what is carried and out [B, T, C] behind it, [B, T + 1, C]; then carry that of the last token that counts."""
+        """Return what is carried and out [B, T, C] after it, [B, T + 1, C]; then carry that of the last token that counts."""
         window = torch.cat([self.carried.unsqueeze(1), out], dim=1)
         self.carried.copy_(window.index_select(1, block.count).squeeze(1))
         return window
@@ -122,7 +122,7 @@ class CarriedLayer(CacheLayer):
 class DrafterStateLayer(CompositeLayer):
     """The state of a drafter's decoder layer: the parts of such a layer of the target, and its last output.
 
-    A tentative block is what was committed and draft tokens behind it; ``accept`` keeps the former. A target's commit is for
+    A tentative block is what was committed and draft tokens after it; ``accept`` keeps the former. A target's commit is for
     the target's layers alone.
     """
 
@@ -157,10 +157,10 @@ class DrafterStateLayer(CompositeLayer):
 
 
 def step(block: Block, index: int) -> Block:
-    """Return a block of one token behind the counted ones of ``block`` and ``index`` others: written there, never counted."""
+    """Return a block of one token after the counted ones of ``block`` and ``index`` others: written there, never counted."""
     return following(block, 1, index)
 
 
 def following(block: Block, tokens: int, index: int = 0) -> Block:
-    """Return a block of draft tokens behind the counted ones of ``block`` and ``index`` others."""
+    """Return a block of draft tokens after the counted ones of ``block`` and ``index`` others."""
     return Block(start=block.start + block.count + index, count=torch.full_like(block.count, tokens), length=tokens)

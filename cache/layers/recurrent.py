@@ -21,7 +21,7 @@ from hybridge.cache.recurrences.short_conv import ConvWindow, ShortConvolution
 
 
 class ConvolvedLayer(CacheLayer):
-    """A recurrence behind a short convolution: conv_state [B, W, C] and recurrent_state [B, *state], the latter float32.
+    """A recurrence after a short convolution: conv_state [B, W, C] and recurrent_state [B, *state], the latter float32.
 
     C channels, W = conv kernel - 1. ``convolution`` is the mixer's.
     """
@@ -124,7 +124,7 @@ class MambaLayer(ConvolvedLayer):
         self.add_staged("staged_key", heads, state_dim)
 
     def mix(self, selected: Selected, *, block: Block) -> Tensor:
-        """Scan what the mixer selected behind the convolution. Returns [B, T, C]."""
+        """Scan what the mixer selected after the convolution. Returns [B, T, C]."""
         staged = self.staged_as(ScanStaged)
         return self.scan.run(selected, self.rate(), self.skip(), self.recurrent_state, staged, block)
 
@@ -202,7 +202,7 @@ class RgLruLayer(ConvolvedLayer):
         self.add_staged("staged_input", channels)
 
     def mix(self, log_decay: Tensor, x: Tensor, *, block: Block) -> Tensor:
-        """Run the block behind the convolution, log_decay and x [B, T, C], x gated and normalized. Returns [B, T, C]."""
+        """Run the block after the convolution, log_decay and x [B, T, C], x gated and normalized. Returns [B, T, C]."""
         return self.scan.run(log_decay, x, self.recurrent_state, self.staged_as(GatedScanStaged), block)
 
     def commit(self, count: Tensor) -> None:

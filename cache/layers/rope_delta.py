@@ -1,7 +1,7 @@
 """Keep how far the rope positions of a text lie behind its length, for models that give a picture fewer positions than rows.
 
 Qwen's multimodal rope has three axes. The rows of a picture share a position in time and differ in row and column, and the text
-behind the picture continues after the larger of its sides. Rows of keys, masks and rings go by length all the same.
+after the picture continues after the larger of its sides. Rows of keys, masks and rings go by length all the same.
 """
 
 from __future__ import annotations

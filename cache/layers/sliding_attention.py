@@ -1,6 +1,6 @@
 """Keep keys and values of sliding-window and chunked attention in a ring of W + S slots: W the window, S the verify length.
 
-A drafter that looks behind the window has the ring that many slots longer.
+A drafter that looks beyond the window has the ring that many slots longer.
 
 Position p lives in slot p mod R. Which position a slot holds follows from the length alone, so nothing but the rows is kept,
 and the ring stays right far past the window. A tentative block of S tokens overwrites only positions that no token from the
@@ -22,7 +22,7 @@ from hybridge.cache.operations.ring import Ring
 
 
 class SlidingAttentionLayer(AttentionLayer):
-    """R = window + ``sizes.behind_window`` + ``sizes.verify_len`` slots, copied by a snapshot.
+    """R = window + ``sizes.before_window`` + ``sizes.verify_len`` slots, copied by a snapshot.
 
     window counts the token itself: a token at position p sees p - window + 1 to p. ``chunked`` is Llama 4's attention, where
     it sees its own chunk of ``window`` positions instead: ``p // window * window`` to p.
@@ -44,9 +44,9 @@ class SlidingAttentionLayer(AttentionLayer):
     ) -> None:
         super().__init__(sizes, kernels)
         self.window = window
-        seen = window + sizes.behind_window
+        seen = window + sizes.before_window
         self.ring = Ring(size=seen + sizes.verify_len, window=window, chunked=chunked)
-        self.behind = replace(self.ring, window=seen)
+        self.drafter_ring = replace(self.ring, window=seen)
         self.add_committed("keys", self.ring.size, kv_heads, head_dim, dtype=sizes.dtype)
         self.add_committed("values", self.ring.size, kv_heads, value_dim or head_dim, dtype=sizes.dtype)
 
@@ -74,7 +74,7 @@ class SlidingAttentionLayer(AttentionLayer):
         return self.window - 1 + tokens, (length - self.window + 1).clamp(min=0)
 
     def past_mask(self, block: Block) -> Visible:
-        return self._visible(block, self.behind.size, self.behind)
+        return self._visible(block, self.drafter_ring.size, self.drafter_ring)
 
     def _write(self, key: Tensor, value: Tensor, block: Block) -> None:
         self.kernels.write_window(self.keys, key, block)

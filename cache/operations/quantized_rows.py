@@ -4,7 +4,7 @@ Sixteen lanes of a vector take sixteen rows of keys, or sixteen columns of value
 neither product of attention needs a sum across lanes.
 
 Axes: B batch, T tokens, R rows (a multiple of 64), N blocks (R / 64), G key/value heads, D head dim, V value dim, K columns of
-keys (D or up to 3 more), C columns of values (V or up to 15 more). What columns behind D and V hold does not matter.
+keys (D or up to 3 more), C columns of values (V or up to 15 more). What columns after D and V hold does not matter.
 """
 
 from __future__ import annotations

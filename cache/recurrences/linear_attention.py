@@ -9,7 +9,7 @@ Mamba-2 calls value dt x, key B and query C, and its log decay is dt A. Source: 
 (arXiv:2405.21060), section 6; for lightning attention, whose decay is fixed, Qin et al. (arXiv:2401.04658).
 **Identity step**: ``log_decay = 0`` and ``value = 0``, or ``key = 0``; a step size of 0 gives both.
 
-Axes: B batch, T tokens (last behind a convolution), S staged tokens, H heads, P value dim, G groups, N key dim; C channels.
+Axes: B batch, T tokens (last after a convolution), S staged tokens, H heads, P value dim, G groups, N key dim; C channels.
 """
 
 from __future__ import annotations

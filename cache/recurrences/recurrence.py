@@ -39,7 +39,7 @@ def real(block: Block, *inputs: Tensor) -> tuple[Tensor, ...]:
 def stage(block: Block, staged: tuple[Tensor, ...], *values: Tensor) -> None:
     """Keep values [B, T, ...] of a tentative block in buffers [B, S, ...] for a commit; other blocks need none.
 
-    Rows of the buffers behind the block become zeros.
+    Rows of the buffers after the block become zeros.
     """
     if not block.tentative:
         return

@@ -33,7 +33,7 @@ class Scorer:
         self.read = self.asked = len(shared)
 
     def score(self, beginning: str, end: str) -> float:
-        """Return the mean log probability of the tokens of ``end`` behind ``beginning``."""
+        """Return the mean log probability of the tokens of ``end`` after ``beginning``."""
         before = self.tokenizer.encode(beginning).ids
         tokens = self.tokenizer.encode(end, around=False).ids
         known = bring_to(self.session, before[:-1], self.cache)

@@ -22,7 +22,7 @@ BEAMS, STEPS = 4, 24
 
 @dataclass(frozen=True)
 class Beam:
-    """A text so far: its new tokens, their log probability, the state behind them and what it expects next."""
+    """A text so far: its new tokens, their log probability, the state after them and what it expects next."""
 
     tokens: list[int]
     score: float

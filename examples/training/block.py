@@ -1,7 +1,7 @@
 """Train a block drafter: a small model that guesses a block of the target's next bytes in one pass.
 
 DFlash or DSpark as published (docs/speculation.md), by the very modules that an export makes of such a checkpoint. A window
-trains many blocks at once: at every STRIDE bytes one begins, with the byte there and masks behind it, which sees the context
+trains many blocks at once: at every STRIDE bytes one begins, with the byte there and masks after it, which sees the context
 rows in front of it and itself alone.
 """
 
@@ -29,7 +29,7 @@ from training.loop import Run, train
 ROWS, STRIDE, PEAK = 1, 4, 2e-3
 GUESSES = 7
 FADE = 5.0
-"""A guess i steps ahead counts exp(-i / FADE): one that is wrong makes those behind it worthless (DFlash, arXiv:2602.06036)."""
+"""A guess i steps ahead counts exp(-i / FADE): one that is wrong makes those after it worthless (DFlash, arXiv:2602.06036)."""
 SURE = 0.1
 """Weight of the loss of the confidence."""
 SIZES = {
@@ -117,7 +117,7 @@ class Blocks:
 
 
 def attend(layer: DrafterLayer, context: Tensor, x: Tensor, blocks: Blocks, weights: BlockWeights) -> Tensor:
-    """Run a layer on all blocks' rows x [rows, A * rows of a block, H] behind context rows [rows, length, H]."""
+    """Run a layer on all blocks' rows x [rows, A * rows of a block, H] after context rows [rows, length, H]."""
     attention, h = layer.self_attn, layer.input_layernorm(x)
     here, there = weights.rope.angles(blocks.positions), weights.rope.angles(torch.arange(blocks.length))
     pairs = zip(attention.rows(context, there), attention.rows(h, here), strict=True)

@@ -123,7 +123,7 @@ class RandomProgram:
         self._extend("prefill", tokens, lambda: self.session.prefill(tokens))
 
     def _picture(self) -> None:
-        """Read pictures: at the first position, behind each other, or among tokens."""
+        """Read pictures: at the first position, one after another, or among tokens."""
         assert self.pictures is not None
         text: list[int] = []
         for _ in range(self.rng.choice([1, 1, 2])):

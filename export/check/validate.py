@@ -37,7 +37,7 @@ from hybridge.runtime.binding.tokenizer import Tokenizer
 
 Notify = Callable[[int, int], None]
 GenerateDrafted = Callable[[list[int], int, GenerationStats], Iterable[int]]
-"""Generates a number of tokens behind a prompt, greedily, with the artifact's own drafter, and counts into the stats."""
+"""Generates a number of tokens after a prompt, greedily, with the artifact's own drafter, and counts into the stats."""
 
 OPERATIONS_PER_PROGRAM = 40
 TOLERANCE = 2e-5

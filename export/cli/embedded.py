@@ -55,6 +55,6 @@ def code_prompts(tokenizer: Tokenizer, count: int, characters: int = 400) -> lis
     paths = [path for path in sorted(root.rglob("*.py")) if "site-packages" not in path.parts and "test" not in path.parts]
     unseen = [path for path in paths if hashlib.sha256(str(path.relative_to(root)).encode()).digest()[0] < HELD_OUT]
     texts = [path.read_text(encoding="utf-8", errors="ignore") for path in [*unseen, *paths]]
-    # Behind the licence and the imports, where code begins.
+    # After the licence and the imports, where code begins.
     starts = [(text, text.find("\ndef ") if "\ndef " in text else text.find("\nclass ")) for text in texts]
     return [tokenizer.encode(text[at : at + characters]).ids for text, at in starts if 0 < at < len(text) - characters][:count]

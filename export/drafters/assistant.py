@@ -220,7 +220,7 @@ class TargetAttention(nn.Module):
 
 
 class AssistantLayer(nn.Module):
-    """Attention and an MLP, each with a norm before and behind it."""
+    """Attention and an MLP, each with a norm before and after it."""
 
     def __init__(self, c: AssistantLayerConfig) -> None:
         super().__init__()
@@ -374,7 +374,7 @@ class AssistantDrafter(ArtifactDrafter):
     def _step(
         self, target: TargetModel, token: Tensor, h: Tensor, place: Block, angles: dict[str, Angles]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the successor of h [1, 1, F] behind ``token`` [1, 1], and the scores of the next token with candidates."""
+        """Return the successor of h [1, 1, F] after ``token`` [1, 1], and the scores of the next token with candidates."""
         weights = self.weights
         embedded = target.embed(token) * self.width**0.5
         x = weights.pre_projection(torch.cat([embedded, h], dim=-1))
@@ -391,7 +391,7 @@ class AssistantPlan(CheckpointPlan):
     config: AssistantConfig
     sources: tuple[int, ...]
     reads_target: ClassVar[bool] = False
-    behind_window: ClassVar[int] = 1
+    before_window: ClassVar[int] = 1
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         return [DrafterLengthLayer(sizes, kernels)]

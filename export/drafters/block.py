@@ -242,7 +242,7 @@ def _halves(name: str, weight: Tensor, head_dim: int) -> Tensor:
 
 
 class MaskedBlockDrafter(ArtifactDrafter):
-    """Block drafters; their layers' state is behind their length. Sources: DFlash, arXiv:2602.06036; z-lab/dflash."""
+    """Block drafters; their layers' state is after their length. Sources: DFlash, arXiv:2602.06036; z-lab/dflash."""
 
     def __init__(self, weights: BlockWeights, cache: HybridCache, place: int, description: DrafterDescription) -> None:
         super().__init__(cache, place, description)

@@ -1,6 +1,6 @@
 """The model of block drafters: DFlash, DFlash 2 and DSpark are one backbone of Qwen3-like layers with three tails.
 
-A block is the text's last token and masks behind it. Context rows c are made once, for all layers, of the target's hidden
+A block is the text's last token and masks after it. Context rows c are made once, for all layers, of the target's hidden
 states at committed positions. A layer's queries come from the block's rows x, its keys and values from c and x with the same
 weights. c is not normalized by the layer, and its keys and values stay in the cache; those of x do not. The tail turns hidden
 states and logits of the masks into draft tokens, each position by itself or after the token before it.
@@ -97,7 +97,7 @@ class BlockDrafterConfig(DecoderConfig):
 
 
 class GroupedConvolution(nn.Module):
-    """A causal convolution along the block, before a sublayer and once more behind it.
+    """A causal convolution along the block, before a sublayer and once more after it.
 
     ``out[t, c] = sum over lag of (base[lag, c] + change[t, lag, group of c]) x[t - lag, c]``. The changes of both are computed
     from the sublayer's input. Zeros come before the block's first token.
@@ -110,11 +110,11 @@ class GroupedConvolution(nn.Module):
         self.kernel_projection = nn.Linear(hidden, 2 * c.kernel * self.groups, bias=False)
 
     def before(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the input of the sublayer for x [1, T, H], and the changes [1, T, K, groups] for ``behind``."""
+        """Return the input of the sublayer for x [1, T, H], and the changes [1, T, K, groups] for ``after``."""
         change = self.kernel_projection(x).unflatten(-1, (2, self.taps, self.groups))
         return self.convolve(x, change[:, :, 0], self.base_kernel[0]), change[:, :, 1]
 
-    def behind(self, x: Tensor, change: Tensor) -> Tensor:
+    def after(self, x: Tensor, change: Tensor) -> Tensor:
         """Return the sublayer's output x [1, T, H] convolved."""
         return self.convolve(x, change, self.base_kernel[1])
 
@@ -155,12 +155,12 @@ class DrafterLayer(nn.Module):
         scoring = Scoring(scale=self.scale)
         out = state.attend_block(attention.query(h, angles), keys, values, block, scoring, causal=self.causal)
         h = attention.o_proj(out.flatten(2))
-        x = x + (h if change is None else self.attention_conv.behind(h, change))
+        x = x + (h if change is None else self.attention_conv.after(h, change))
         h, change = self.post_attention_layernorm(x), None
         if self.has_convolution:
             h, change = self.mlp_conv.before(h)
         h = self.mlp(h)
-        return x + (h if change is None else self.mlp_conv.behind(h, change))
+        return x + (h if change is None else self.mlp_conv.after(h, change))
 
 
 class Backbone(nn.Module):

@@ -191,7 +191,7 @@ def _ids(folder: Path, offsets: Tensor | None, c: EagleConfig) -> Tensor | None:
 
 
 class EagleDrafter(ArtifactDrafter):
-    """EAGLE-3's drafter; its attention layer's state is behind its length."""
+    """EAGLE-3's drafter; its attention layer's state is after its length."""
 
     def __init__(self, weights: EagleWeights, cache: HybridCache, place: int, description: DrafterDescription) -> None:
         super().__init__(cache, place, description)

@@ -41,7 +41,7 @@ from hybridge.runtime.artifact.options import ExportOptions
 
 
 class MtpLayer(nn.Module):
-    """The parts around a decoder layer of the model's own class, with a norm behind it if the family has one for each."""
+    """The parts around a decoder layer of the model's own class, with a norm after it if the family has one for each."""
 
     def __init__(self, config: Any, decoder: Any, index: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def load_mtp(checkpoint: LoadedModel, count: int | None = None) -> MtpWeights:
 
 def _check_layers(checkpoint: LoadedModel, family: MtpFamily, stored: dict[str, Tensor], layers: int) -> None:
     if not stored:
-        place = family.outside("layers.0.*" if family.behind else "*", checkpoint.config)
+        place = family.outside("layers.0.*" if family.after_model else "*", checkpoint.config)
         raise CheckpointError(
             f"{checkpoint.source.folder} has no {place} weights to make a drafter of; export it without --mtp."
         )
@@ -130,7 +130,7 @@ def _check_layers(checkpoint: LoadedModel, family: MtpFamily, stored: dict[str, 
 
 
 class MtpDrafter(ArtifactDrafter):
-    """The drafter over the model and the cache; its layers' state is behind its length."""
+    """The drafter over the model and the cache; its layers' state is after its length."""
 
     def __init__(self, weights: MtpWeights, cache: HybridCache, place: int, description: DrafterDescription) -> None:
         super().__init__(cache, place, description)
@@ -278,7 +278,7 @@ def has_mtp(source: CheckpointSource) -> bool:
 def check_mtp(config: Any, options: ExportOptions) -> None:
     """Raise what ``mtp_family`` raises, and UsageError for options that no drafter can have."""
     mtp_family(config)
-    # Refused draft tokens go behind the last position, where there are rows for one block.
+    # Refused draft tokens go after the last position, where there are rows for one block.
     most = max(options.prefill_chunk, options.verify_len)
     if not 1 <= options.draft_len <= most:
         raise UsageError(f"draft_len is {options.draft_len}, but must lie between 1 and {most} (the longest block of tokens).")
@@ -310,7 +310,7 @@ class MtpPlan:
     tap: int = -1
     otherwise: ExportOptions | None = None
     reads_target: bool = False
-    behind_window: int = 0
+    before_window: int = 0
 
     @property
     def count(self) -> int:

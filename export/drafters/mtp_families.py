@@ -26,7 +26,7 @@ LAYER = re.compile(r"layers\.(\d{1,4})\.")
 class MtpFamily:
     """The stored names of the layers' weights: ``prefix``, then ours (``MtpWeights``) with the parts of ``names`` replaced.
 
-    behind: layers are numbered after the model's own. count: the number of layers, None for the config's ``num_mtp_layers``.
+    after_model: layers are numbered after the model's own. count: of layers, None for the config's ``num_mtp_layers``.
     fields: fields that the config lacks for ``get_mtp_config``, by the number of layers. restored: turns weights, by their
     names without the prefix, into those of transformers' modules. ignored: ends of names of copies of the target's weights.
     continues: the last layer can go on with its own output.
@@ -34,7 +34,7 @@ class MtpFamily:
 
     prefix: str
     names: tuple[tuple[str, str], ...]
-    behind: bool = False
+    after_model: bool = False
     count: int | None = None
     fields: Callable[[int], Mapping[str, Any]] = lambda count: {}
     restored: Callable[[Weights], Weights] = dict
@@ -53,16 +53,16 @@ class MtpFamily:
 
     def inside(self, name: str, config: Any) -> str | None:
         """Return a checkpoint's name without the prefix and with layers numbered from 0; None for other weights."""
-        rest, first = name.removeprefix(self.prefix), config.num_hidden_layers if self.behind else 0
+        rest, first = name.removeprefix(self.prefix), config.num_hidden_layers if self.after_model else 0
         layer = LAYER.match(rest)
-        foreign = not name.startswith(self.prefix) or (self.behind and (layer is None or int(layer[1]) < first))
+        foreign = not name.startswith(self.prefix) or (self.after_model and (layer is None or int(layer[1]) < first))
         if foreign or name.endswith(self.ignored):
             return None
         return f"layers.{int(layer[1]) - first}.{rest[layer.end() :]}" if layer else rest
 
     def outside(self, name: str, config: Any) -> str:
         """Return the checkpoint's own name of ``name``, a result of ``inside``."""
-        first = config.num_hidden_layers if self.behind else 0
+        first = config.num_hidden_layers if self.after_model else 0
         return self.prefix + LAYER.sub(lambda layer: f"layers.{int(layer[1]) + first}.", name, count=1)
 
 
@@ -128,7 +128,7 @@ BAILING = MtpFamily(
         (".self_attn.", ".attention."),
         (".e_score_correction_bias", ".expert_bias"),
     ),
-    behind=True,
+    after_model=True,
     fields=lambda count: {"mtp_layer_types": ["full_attention"] * count, "mtp_mlp_layer_types": ["sparse"] * count},
     restored=fused_experts,
     ignored=(".embed_tokens.weight", ".word_embeddings.weight", ".shared_head.head.weight"),

@@ -287,11 +287,11 @@ OPENINGS = (
 START = 8
 """Most tokens of an opening."""
 MOST_STEPS, FEWEST_STEPS, WORK = 32, 8, 40_000_000_000
-"""Tokens that are sampled behind each opening: WORK over the model's parameters, within these bounds."""
+"""Tokens that are sampled after each opening: WORK over the model's parameters, within these bounds."""
 
 
 def steps_of(parameters: int) -> int:
-    """Return the number of tokens to sample behind each opening, which depends on nothing that another machine changes."""
+    """Return the number of tokens to sample after each opening, which depends on nothing that another machine changes."""
     return max(FEWEST_STEPS, min(MOST_STEPS, WORK // max(1, parameters)))
 
 

@@ -136,7 +136,7 @@ def _is_constant(spec: TensorSpec) -> bool:
     return bool(spec.const and spec.allocated_memory and not planned and not outside)
 
 
-# The program file, as its serializer reads and writes it: a flatbuffer with a header behind its first 8 bytes, then segments
+# The program file, as its serializer reads and writes it: a flatbuffer with a header after its first 8 bytes, then segments
 # with the weights, at offsets that the header has.
 
 

@@ -164,7 +164,7 @@ def model_class(auto: Any, config: Any) -> tuple[Any, Any]:
 def register_text_model(kind: type, configs: Collection[type], like: str, prefix: str) -> None:
     """Let ``AutoModelForCausalLM`` load ``kind`` for ``configs``, with the names of weights that model type ``like`` has.
 
-    ``prefix`` is taken off behind ``model``. Not by ``AutoModelForCausalLM.register``, which refuses a text class for the
+    ``prefix`` is taken off after ``model``. Not by ``AutoModelForCausalLM.register``, which refuses a text class for the
     config of a whole model.
     """
     names = get_checkpoint_conversion_mapping(like)

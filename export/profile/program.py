@@ -99,7 +99,7 @@ class ProgramFile:
         self.plans: dict[str, Any] = {plan.name: plan for plan in self._program.execution_plan}
 
     def write(self, path: Path, plans: Iterable[Any]) -> None:
-        """Write the same program with ``plans`` behind its own."""
+        """Write the same program with ``plans`` after its own."""
         own = self._program.execution_plan
         self._program.execution_plan = [*own, *plans]
         with quiet():

@@ -77,7 +77,7 @@ def _cache(
         snapshot_slots=options.snapshot_slots,
         dtype=getattr(torch, options.dtype),
         kv_dtype=None if options.kv_dtype == "float32" else getattr(torch, options.kv_dtype),
-        behind_window=drafter.behind_window if drafter else 0,
+        before_window=drafter.before_window if drafter else 0,
         picture_rows=pictures.rows(options.prefill_chunk) if pictures and pictures.bidirectional else 0,
     )
     kernels = KERNELS[options.kernels]()

@@ -65,7 +65,7 @@ class EagerProgram:
         for name, buffer in self.cache.named_buffers():
             if name in before:
                 buffer.copy_(before[name])
-        # The call may have written rows behind the length, which belong to longer slots.
+        # The call may have written rows after the length, which belong to longer slots.
         self.cache.forget_slots(self.cache.slot_length > self.cache.length)
 
 

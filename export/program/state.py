@@ -69,7 +69,7 @@ class State(nn.Module):
     def extend_by_picture(self, rows: Tensor, grid: Tensor, advance: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Commit the first ``count`` of embeddings [1, T, hidden] likewise, at the rope positions of ``grid`` (int64 [3, T]).
 
-        The text behind them continues ``advance`` (int64 [1]) positions on.
+        The text after them continues ``advance`` (int64 [1]) positions on.
         """
         assert self.rope is not None
         count = torch.where(self.rope.allows(count, advance), count, 0)

@@ -131,7 +131,7 @@ def _by_patterns(names: Iterable[str], patterns: Bits, bits: int) -> int:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Match a whole name, or its end behind a dot."""
+    """Match a whole name, or its end after a dot."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
 
 

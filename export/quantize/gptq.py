@@ -2,14 +2,14 @@
 
 The batch has each text twice. One half goes through the exact layers, the other through layers that are rounded
 already. When a linear layer is reached, it is rounded for both halves, and answers the second half with its rounded
-weight, so that the layers behind it make up for its error too. The forward is the model's own, so no family needs code
+weight, so that the layers after it make up for its error too. The forward is the model's own, so no family needs code
 for it.
 
 In GPTQ (Frantar, Ashkboos, Hoefler and Alistarh 2022, arXiv:2210.17323), columns that are not rounded yet make up for
 those that are.
 
 The error to minimize is that of a layer's output over its inputs: tr(E H Eᵀ) for an error E of the weight [N, K] and
-the second moment H = XᵀX of the inputs X [T, K]. Once column j is rounded, the best change of the columns behind it is
+the second moment H = XᵀX of the inputs X [T, K]. Once column j is rounded, the best change of the columns after it is
 known in closed form from the upper Cholesky factor U of H⁻¹: -(error of column j / U[j, j]) · U[j, j + 1:].
 
 Two additions lower the error by a third. Inputs X of rounded layers differ from the exact model's X̂, so the weight is
@@ -146,7 +146,7 @@ class _Calibration:
 
 
 def _halves(batch: Tensor) -> tuple[Tensor, Tensor]:
-    """Return exact and rounded rows of [2 B, …]; some families fold other dimensions into the first, behind the batch."""
+    """Return exact and rounded rows of [2 B, …]; some families fold other dimensions into the first, after the batch."""
     middle = len(batch) // 2
     return batch[:middle], batch[middle:]
 

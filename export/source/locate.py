@@ -97,7 +97,7 @@ class HubModel:
 
 
 def hub_model(name: str) -> HubModel | None:
-    """Parse the id or the web address of a model: ``ORG/NAME``, optionally ``/FILE.gguf`` or ``@REVISION`` behind it."""
+    """Parse the id or the web address of a model: ``ORG/NAME``, optionally ``/FILE.gguf`` or ``@REVISION`` after it."""
     found = ID.fullmatch(name)
     if found is None:
         return None

@@ -84,7 +84,7 @@ class TextDecoder(ProgramMethod):
         state, cache, length = self.state, self.state.cache, embeddings.shape[1]
         cache.clear(start_pos == 0)
         block = cache.extend(length, torch.where(start_pos == cache.length, length, 0))
-        # No buffer has room for a block behind its last row.
+        # No buffer has room for a block after its last row.
         block = replace(block, start=torch.where(block.count > 0, block.start, cache.sizes.rows))
         return state.last_logits(state.hidden(embeddings, block), block)
 

@@ -54,7 +54,7 @@ class OpenChat:
         self._run("chat_undo")
 
     def reset(self) -> None:
-        """Begin anew, behind the messages of the system."""
+        """Begin anew, after the messages of the system."""
         self._run("chat_reset")
 
     def save(self, path: Path) -> None:

@@ -70,7 +70,7 @@ class Constraint(Protocol):
         """Make minus infinity of logits [V] for each token that may not come next."""
 
     def take(self, token: int) -> None:
-        """Go on behind ``token``, which may come next."""
+        """Go on after ``token``, which may come next."""
 
     def forced(self) -> list[int]:
         """Return the tokens that must come next; none if the model has a choice."""

@@ -180,7 +180,7 @@ def _fingerprint(identity: str | None) -> int:
 
 
 BLOCK = 512
-"""Rows behind the last position, for a block that may start there."""
+"""Rows after the last position, for a block that may start there."""
 
 
 class TextProgram:

@@ -89,7 +89,7 @@ def token_id(token: Any) -> int:
 
 
 def fitting(tokens: Tokens, vocab_size: int, length: int, max_seq_len: int, *, pictures: bool = False) -> list[int]:
-    """Return tokens that fit behind ``length`` others. Raises TokenError for none and unknown ones, CapacityError.
+    """Return tokens that fit after ``length`` others. Raises TokenError for none and unknown ones, CapacityError.
 
     pictures: ids below 0 may be there, the rows of pictures.
     """

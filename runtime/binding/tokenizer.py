@@ -241,7 +241,7 @@ class TextStream:
 
     @property
     def stopped(self) -> bool:
-        """Return whether a stop string was complete, behind which nothing is added."""
+        """Return whether a stop string was complete, after which nothing is added."""
         if not self._has_stops:
             return False
         stopped = c_int()

@@ -333,7 +333,7 @@ def sampling(config: GenerationConfig) -> Sampling:
 
 
 def new_tokens(config: GenerationConfig, prompt: int) -> int:
-    """Return the most new tokens behind ``prompt`` tokens: ``max_new_tokens``, the rest of ``max_length``, or else 20.
+    """Return the most new tokens after ``prompt`` tokens: ``max_new_tokens``, the rest of ``max_length``, or else 20.
 
     Raises:
         UsageError: ``max_length`` leaves none.

@@ -118,7 +118,7 @@ class OnnxProgram:
         return self._decode(tokens)
 
     def _verify(self, tokens: Numbers) -> Numbers:
-        """Verify a block. Padding tokens behind the last position are left out; their logits are NaN."""
+        """Verify a block. Padding tokens after the last position are left out; their logits are NaN."""
         self._state.begin_rows()
         n = min(tokens.shape[1], self._max_seq_len - self._state.length)
         if not n:

@@ -410,7 +410,7 @@ class OutputItem(_Item):
 
 
 class ReasoningItem(_Item):
-    """Reasoning of the model before the items behind it."""
+    """Reasoning of the model before the items after it."""
 
     type: Literal["reasoning"]
     content: Annotated[list[TextPart], Field(max_length=1024)] | None = None

@@ -119,7 +119,7 @@ fun endings(session: HybridgeSession, prompt: LongArray, plain: List<Long>) {
     session.reset()
     val thrown = runCatching { session.generate(prompt) { throw Gone() } }.exceptionOrNull()
     expect(thrown is Gone) { "thrown by the callback: $thrown" }
-    expect(session.tokens.size == prompt.size) { "behind it: ${session.tokens.size}" }
+    expect(session.tokens.size == prompt.size) { "after it: ${session.tokens.size}" }
 
     session.reset()
     refused(Status.BUSY) { session.generate(prompt) { session.decode(1); true } }
@@ -128,7 +128,7 @@ fun endings(session: HybridgeSession, prompt: LongArray, plain: List<Long>) {
     session.reset()
     var given = 0
     session.generate(prompt, 50) { given++; thread { session.cancel() }.join(); true }
-    expect(given == 1) { "cancelled behind $given tokens" }
+    expect(given == 1) { "cancelled after $given tokens" }
 
     session.reset()
     val collected = runBlocking { session.flow(prompt, 20).take(4).toList() }

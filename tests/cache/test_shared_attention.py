@@ -66,7 +66,7 @@ def test_a_look_sees_what_the_last_token_saw_and_takes_nothing_in(kind: str) -> 
 @torch.no_grad()
 def test_a_drafter_sees_a_position_behind_the_window() -> None:
     """Also once a block of the longest verify was staged over the ring."""
-    sizes = dataclasses.replace(SIZES, behind_window=1)
+    sizes = dataclasses.replace(SIZES, before_window=1)
     narrow, wide = (SlidingAttentionLayer(sizes, CoreKernels(), kv_heads=2, head_dim=8, window=6 + i) for i in range(2))
     scoring = Scoring(scale=0.3)
     for start, tokens in ((0, 5), (5, 17), (22, 1)):

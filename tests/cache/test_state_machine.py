@@ -72,7 +72,7 @@ class Machine(RuleBasedStateMachine):
         self.block: list[int] | None = None
 
     def committed(self) -> dict[str, Tensor]:
-        """What a refusal must not touch, as bytes: all but staged inputs and the rows behind the last position."""
+        """What a refusal must not touch, as bytes: all but staged inputs and the rows after the last position."""
         buffers = {name: buffer for name, buffer in self.state.cache.named_buffers() if "staged_" not in name}
         return {
             name: (buffer[:, :MAX_SEQ_LEN] if name.endswith(("keys", "values")) else buffer)

@@ -93,7 +93,7 @@ class AssistantReference:
         return {name: each.clone() for name, each in self.assistant.state_dict().items() if name != "lm_head.weight"}
 
     def definition(self, model: Any) -> Any:
-        """Return what proposes for the target ``model`` behind a text, whose last token is not committed."""
+        """Return what proposes for the target ``model`` after a text, whose last token is not committed."""
 
         def guess(text: list[int], count: int) -> list[int]:
             return self.proposals(model, text, count)
@@ -101,7 +101,7 @@ class AssistantReference:
         return guess
 
     def proposals(self, model: Any, text: list[int], count: int, **pictures: Any) -> list[int]:
-        """Return what it proposes behind a text for the target ``model``. pictures: of the text, as that model takes them."""
+        """Return what it proposes after a text for the target ``model``. pictures: of the text, as that model takes them."""
         self.assistant.generation_config.num_assistant_tokens = count
         limits = GenerationConfig(max_length=len(text) + count + 1)
         generator = SinglePositionMultiTokenCandidateGenerator(self.assistant, model.get_input_embeddings(), limits)

@@ -45,7 +45,7 @@ class CoreGrammar:
         weakref.finalize(self, load().hybridge_grammar_close, self.handle)
 
     def mask(self, text: Sequence[int], vocab_size: int) -> Mask:
-        """Return which tokens may come behind a text."""
+        """Return which tokens may come after a text."""
         given, logits = np.array(text, np.int64), np.zeros(vocab_size, np.float32)
         status = load().hybridge_grammar_mask(
             self.handle, given.ctypes.data_as(Tokens), len(given), cast(logits.ctypes.data, POINTER(c_float)), vocab_size
@@ -56,7 +56,7 @@ class CoreGrammar:
         return allowed
 
     def forced(self, text: Sequence[int]) -> list[int]:
-        """Return the tokens that come behind a text whatever is chosen."""
+        """Return the tokens that come after a text whatever is chosen."""
         given, tokens, count = np.array(text, np.int64), np.zeros(256, np.int64), c_size_t()
         status = load().hybridge_grammar_forced(
             self.handle, given.ctypes.data_as(Tokens), len(given), tokens.ctypes.data_as(Tokens), len(tokens), byref(count)

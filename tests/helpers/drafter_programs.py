@@ -17,7 +17,7 @@ from hybridge.runtime import Context, Sampling, Session
 from hybridge.runtime.binding.session import Drafted, DraftNoise
 
 Definition = Callable[[list[int], int], list[int]]
-"""So many guesses behind a text, whose last token is not committed."""
+"""So many guesses after a text, whose last token is not committed."""
 
 
 def hidden_states(model: Any, tokens: Sequence[int]) -> tuple[Tensor, ...]:
@@ -28,7 +28,7 @@ def hidden_states(model: Any, tokens: Sequence[int]) -> tuple[Tensor, ...]:
 
 
 def draft(session: Session, context: Context, limit: int, draws: DraftNoise | None = None) -> Drafted:
-    """What the drafter proposes behind a context once it has read its hidden states; nothing where there are none."""
+    """What the drafter proposes after a context once it has read its hidden states; nothing where there are none."""
     hidden = context.pop_hidden()
     return session.draft(hidden, context.tokens[-len(hidden) :], limit=limit, draws=draws) if len(hidden) else Drafted([], [])
 
@@ -81,7 +81,7 @@ def compare_blocks(session: Session, definition: Definition, seed: int, operatio
 
 
 def commit(session: Session, context: Context, rng: random.Random) -> None:
-    """Commit some tokens in one of the ways that there are, and let one more be known behind them.
+    """Commit some tokens in one of the ways that there are, and let one more be known after them.
 
     The one that was known is the first of them, as in a generation: a chain has read it with the state before it.
     """
@@ -104,7 +104,7 @@ def commit(session: Session, context: Context, rng: random.Random) -> None:
 
 
 def go_back(session: Session, context: Context, rng: random.Random, kept: dict[int, int]) -> None:
-    """Restore a slot and the token known behind it, or begin anew where there is none, or it was overwritten."""
+    """Restore a slot and the token known after it, or begin anew where there is none, or it was overwritten."""
     context.pop_hidden()
     try:
         session.restore(slot := rng.choice([*kept]) if kept else -1)

@@ -167,7 +167,7 @@ class Twin:
     def guess(
         self, taps: Tensor, last: int, count: int, drawn: Sequence[int] | None = None
     ) -> tuple[list[int], Tensor, Tensor]:
-        """``count`` guesses behind taps [n, F] of what is committed and the token after it: tokens, scores and confidences.
+        """``count`` guesses after taps [n, F] of what is committed and the token after it: tokens, scores and confidences.
 
         drawn: what was chosen instead of the best token of each position, whose scores follow from it.
         """
@@ -312,7 +312,7 @@ class EagleTwin:
 
     @torch.no_grad()
     def guess(self, taps: Tensor, following: list[int], count: int) -> tuple[list[int], Tensor]:
-        """``count`` guesses behind taps [n, F] and the token after each; tokens and chances."""
+        """``count`` guesses after taps [n, F] and the token after each; tokens and chances."""
         w, h, tokens, found, chances = self.tensors, taps @ self.tensors["fc.weight"].T, list(following), [], []
         ids = torch.arange(self.config["draft_vocab_size"]) + w.get("d2t", torch.tensor(0))
         for _ in range(count):

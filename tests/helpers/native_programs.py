@@ -56,7 +56,7 @@ def build_programs(*words: str) -> Path:
 
 
 def app_links() -> list[str]:
-    """Return the linker's flags of an app: the wheel's libraries and our kernels. They come behind the objects."""
+    """Return the linker's flags of an app: the wheel's libraries and our kernels. They come after the objects."""
     kernels = kernel_library.build()
     return [*compiling.link_flags(*OPERATORS_AND_BACKENDS), str(kernels), f"-Wl,-rpath,{kernels.parent}"]
 

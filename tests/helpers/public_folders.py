@@ -550,7 +550,7 @@ GLM_OPTIONS = replace(QWEN_OPTIONS, mtp=False)
 GLM_SIZES = {"linear_head_dim": 16, "q_lora_rank": 32, "kv_lora_rank": 24, "v_head_dim": 16, "num_hidden_layers": 2}
 """Sizes that groups of 8 divide."""
 GLM_LAYERS = 45
-"""Layers of GLM-5.3-Flash: the weights of the layer behind them are those of its multi-token prediction."""
+"""Layers of GLM-5.3-Flash: the weights of the layer after them are those of its multi-token prediction."""
 
 
 def save_glm5_next(folder: Path, seed: int = 0, **text_changes: Any) -> None:

@@ -184,7 +184,7 @@ class FadingSum(Recurrence):
 
 
 class ShortConv(Recurrence):
-    """Channels in the middle of a row, ``start`` others before and behind them; the state is the window."""
+    """Channels in the middle of a row, ``start`` others before and after them; the state is the window."""
 
     operators = "short_conv", "short_conv_verify", "shift_window"
 

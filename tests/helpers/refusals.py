@@ -18,7 +18,7 @@ def number(value: int) -> NDArray[np.int64]:
 
 
 def padded(tokens: list[int], size: int) -> NDArray[np.int64]:
-    """Return tokens [1, size], with zeros behind them."""
+    """Return tokens [1, size], with zeros after them."""
     return np.array([tokens + [0] * (size - len(tokens))])
 
 

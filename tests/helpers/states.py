@@ -54,7 +54,7 @@ def _filled(name: str, state: Arrays, session: Session) -> NDArray[Any]:
 
 
 def _quantized(own: str, array: NDArray[Any]) -> NDArray[Any]:
-    """8-bit rows, which lie in blocks, one behind the other."""
+    """8-bit rows, which lie in blocks, one after another."""
     buffer = torch.from_numpy(array)
     if own.endswith("_scales"):
         by_row = buffer.transpose(2, 3)[0].flatten(0, 1)

@@ -78,11 +78,11 @@ def attend(attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor, seen: Patch
 
 def convolve(conv: Any, hidden: Tensor, around: Sequence[Tensor]) -> Tensor:
     """Return float32 [1, N, hidden] of ``Lfm3VlVisionShortConv``. around: by ``neighbours``."""
-    before, behind, inner = conv.in_proj(hidden).chunk(3, -1)
+    before, after, inner = conv.in_proj(hidden).chunk(3, -1)
     gated = torch.cat([(before * inner)[0], torch.zeros(1, inner.shape[-1])])
     taps = conv.spatial_conv.weight.flatten(1).t()  # [kernel_size², hidden]
     summed = sum((gated.index_select(0, each) * tap for each, tap in zip(around, taps, strict=True)), torch.zeros(()))
-    mixed: Tensor = conv.out_proj(behind * summed)
+    mixed: Tensor = conv.out_proj(after * summed)
     return mixed
 
 

@@ -307,7 +307,7 @@ class NGrams(StatefulMixer):
         history = window.squeeze(2).long() + m.eos_token_id
         before = [history[:, m.context_len - back : m.context_len - back + T] for back in range(m.ngram_size)]
         for back in range(2, m.ngram_size):
-            # What lies behind an end of a text counts as ends.
+            # What lies after an end of a text counts as ends.
             before[back] = torch.where(before[back - 1] == m.eos_token_id, m.eos_token_id, before[back])
         hashes, mixed = [], before[0] * m.layer_multipliers[0]
         for back in range(1, m.ngram_size):

@@ -160,16 +160,16 @@ def _rows(file: GgufFile, end: str) -> int:
     return next((tensor.shape[0] for name, tensor in file.tensors.items() if name.endswith(f".{end}")), 0)
 
 
-def _grouped(size: str | None, dim: int = 0, *, behind_keys: bool = False) -> Callable[[Config, Tensor], Tensor]:
+def _grouped(size: str | None, dim: int = 0, *, after_keys: bool = False) -> Callable[[Config, Tensor], Tensor]:
     """Return a function that puts the value heads of a key head beside each other, which llama.cpp stores far apart.
 
-    size: the config's name for a head's size along ``dim``, None for 1; behind_keys: the values' rows are behind those
+    size: the config's name for a head's size along ``dim``, None for 1; after_keys: the values' rows are after those
     of queries and keys. Source: llama.cpp's ``_LinearAttentionVReorderBase``.
     """
 
     def make(config: Config, tensor: Tensor) -> Tensor:
         keys, values = config["linear_num_key_heads"], config["linear_num_value_heads"]
-        skipped = 2 * keys * config["linear_key_head_dim"] if behind_keys else 0
+        skipped = 2 * keys * config["linear_key_head_dim"] if after_keys else 0
         before, heads = tensor.tensor_split([skipped], dim=dim)
         apart = heads.unflatten(dim, (values // keys, keys, config[size] if size else 1))
         return torch.cat([before, apart.transpose(dim, dim + 1).flatten(dim, dim + 2)], dim=dim)
@@ -190,7 +190,7 @@ QWEN_MODEL = (
 )
 QWEN35 = (
     *GATED_ATTENTION,
-    *same({"attn_qkv": "linear_attn.in_proj_qkv"}, _grouped(VALUE, behind_keys=True)),
+    *same({"attn_qkv": "linear_attn.in_proj_qkv"}, _grouped(VALUE, after_keys=True)),
     *same({"attn_gate": "linear_attn.in_proj_z"}, _grouped(VALUE)),
     *same({"ssm_alpha": "linear_attn.in_proj_a", "ssm_beta": "linear_attn.in_proj_b"}, _grouped(None)),
     *same({"ssm_out": "linear_attn.out_proj"}, _grouped(VALUE, dim=1)),
@@ -199,7 +199,7 @@ QWEN35 = (
     one(
         "linear_attn.conv1d.weight",
         "ssm_conv1d.weight",
-        lambda config, tensor: conv(config, _grouped(VALUE, behind_keys=True)(config, tensor)),
+        lambda config, tensor: conv(config, _grouped(VALUE, after_keys=True)(config, tensor)),
     ),
 )
 SHARED_EXPERT = (

@@ -96,7 +96,7 @@ def _with_bos(template: str, config: dict[str, Any]) -> str:
 
 # The tokenizer, as a tokenizer.json that gives llama.cpp's ids. llama.cpp's rules differ: bos and eos are switches with
 # a default for each kind, tokens of some names are special whatever the file says, and a space goes before a text and
-# behind each special token if the file asks for it. Source: llama.cpp ``src/llama-vocab.cpp``.
+# after each special token if the file asks for it. Source: llama.cpp ``src/llama-vocab.cpp``.
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Types of tokens that are matched in a text before it is split into words."""
@@ -205,7 +205,7 @@ def _byte_level(tokens: Sequence[str], merges: Sequence[str], pre: PreTokenizer)
 def _sentencepiece(tokens: Sequence[str], scores: Sequence[float], *, space: bool) -> Tokenizer:
     """Return a tokenizer of Llama's kind, which merges to the token with the best score first.
 
-    space: put one before a text and behind each special token, even if there is one already. Raises CheckpointError.
+    space: put one before a text and after each special token, even if there is one already. Raises CheckpointError.
     """
     if sum(len(text) ** 2 for text in tokens) > MOST_HALVES:
         raise CheckpointError("the texts in tokenizer.ggml.tokens are too long to be tokens")

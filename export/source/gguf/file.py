@@ -129,7 +129,7 @@ def _tensor(path: Path, entry: TensorInfo, *, begin: int, end: int) -> GgufTenso
         )
     size = elements // per_block * block_bytes
     if begin + entry.offset + size > end:
-        raise CheckpointError(f"{path} is only there in part: {name} ends behind its {end:,} bytes; download it again.")
+        raise CheckpointError(f"{path} is only there in part: {name} ends past its {end:,} bytes; download it again.")
     return GgufTensor(path=path, name=name, shape=shape, kind=kind, begin=begin + entry.offset, size=size)
 
 
@@ -305,7 +305,7 @@ def _alignment(metadata: Mapping[str, Any]) -> int:
 
 # Quantized blocks as whole numbers and factors: the same bits in the order of our kernels. Source: ggml's
 # ``ggml-common.h`` and ``ggml-quants.c``; gguf's ``quants.py`` has the numbers that each block stands for. Axes: N
-# rows, B blocks of a row; behind them the bytes of a block, or its numbers.
+# rows, B blocks of a row; after them the bytes of a block, or its numbers.
 
 
 FLOATS: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}

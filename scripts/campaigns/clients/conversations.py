@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 
 from hybridge.export.check.random_program import Oracle
 
-Ends = Literal["before", "behind"]
-"""Where a client's text ends after a generation: before the last new token, which nobody has read yet, or behind it."""
+Ends = Literal["before", "after"]
+"""Where a client's text ends after a generation: before the last new token, which nobody has read yet, or after it."""
 
 
 class ClientError(Exception):
@@ -21,7 +21,7 @@ class Client(Protocol):
     """One text that grows by turns."""
 
     def generate(self, tokens: list[int], count: int) -> list[int]:
-        """Return at most ``count`` greedy tokens behind ``tokens``, which continue the text."""
+        """Return at most ``count`` greedy tokens after ``tokens``, which continue the text."""
 
     def reset(self) -> None:
         """Start an empty text."""
@@ -45,12 +45,12 @@ class Functions:
 
 
 NEW, NEW_LATER = 100, 20
-"""Greedy tokens behind a prompt, and behind a second turn or the same prompt after a reset."""
+"""Greedy tokens after a prompt, and after a second turn or the same prompt after a reset."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A prompt and a second turn, and what the uncached model writes behind each; behind the turn by where the text ended."""
+    """A prompt and a second turn, and what the uncached model writes after each; after the turn by where the text ended."""
 
     prompt: list[int]
     turn: list[int]
@@ -83,7 +83,7 @@ def conversation(oracle: Oracle, eos_ids: Sequence[int], prompt: list[int], turn
     first = continued(prompt, NEW)
     after_turn: dict[Ends, list[int]] = {
         "before": continued(prompt + first[:-1] + turn, NEW_LATER),
-        "behind": continued(prompt + first + turn, NEW_LATER),
+        "after": continued(prompt + first + turn, NEW_LATER),
     }
     return Conversation(prompt, turn, first, after_turn)
 

@@ -33,7 +33,7 @@ PIPE = b"\0a pipe that nobody writes to"
 class Target(Protocol):
     """Something that takes hostile input, in a child process that ``command`` starts.
 
-    The child reads inputs from stdin, each behind its length (uint32, little-endian), and answers each with a line on stdout as
+    The child reads inputs from stdin, each after its length (uint32, little-endian), and answers each with a line on stdout as
     soon as it is done: ``accepted``, ``refused: why``, or ``wrong: why`` for one that was not handled as it should have been.
     """
 
@@ -125,9 +125,9 @@ def fuzz(target: Target, seed: int, first: int, count: int | None, deadline: flo
 
 
 def run_batch(target: Target, seed: int, indices: Sequence[int], report: Report, deadline: float | None = None) -> None:
-    """Run inputs in as few children as it takes: behind one that ends or stops its child, another goes on.
+    """Run inputs in as few children as it takes: after one that ends or stops its child, another goes on.
 
-    One that is answered behind the ``deadline`` is the last: where every input ends its child, a batch takes an hour.
+    One that is answered after the ``deadline`` is the last: where every input ends its child, a batch takes an hour.
     """
     inputs = [target.make(seed, index) for index in indices]
     done = 0

@@ -49,7 +49,7 @@ def lookup(gguf: str, tokens: str, count: str, rounds: str, answer: str) -> None
 def drafted(
     model: llama_cpp.Llama, prompt: list[int], most: int, drafter: LlamaPromptLookupDecoding | None
 ) -> tuple[list[int], float]:
-    """Return the best tokens behind a prompt, and the seconds that they take behind reading it.
+    """Return the best tokens after a prompt, and the seconds that they take after reading it.
 
     Over the C interface, because the wrapper's own loop copies all logits of the context for each token.
     """

@@ -17,7 +17,7 @@ from campaigns import campaign
 class RealModel:
     """One GGUF file.
 
-    name: as tables have it; parts: packages with their versions and the member of each wheel, which make the file one behind
+    name: as tables have it; parts: packages with their versions and the member of each wheel, which make the file one after
     the other; sha256: of the whole; chats: False for a model that only continues a text.
     """
 

@@ -85,7 +85,7 @@ def crowd(artifact: Path, clients: int, requests: int) -> Iterator[Row]:
         for thread in threads:
             thread.join()
     sizes = ", ".join(f"{resident / 1e6:.0f} MB after {asked}" for asked, resident in sorted(all_of.resident.items()))
-    yield "the server's memory behind so many requests", sizes, "flat"
+    yield "the server's memory after so many requests", sizes, "flat"
     what = f"{clients} clients, {requests} requests each: answers that are wrong"
     yield what, f"{len(all_of.wrong)} of {all_of.done}", "0"
 

@@ -53,7 +53,7 @@ class Subject:
         self.session = eager_session(self.model, self.options, LoadedDrafter(plan, plan.load(target), self.rows))
 
     def definition(self, tokens: list[int], count: int) -> tuple[list[int], Tensor, Tensor]:
-        """Guesses behind ``tokens``, of which the last is not committed."""
+        """Guesses after ``tokens``, of which the last is not committed."""
         return self.twin.guess(self.twin.taps(hidden_states(self.model, tokens[:-1])), tokens[-1], count)
 
 

@@ -83,7 +83,7 @@ def proposed(session: Session, context: Context, limit: int = 3) -> list[int]:
 
 
 def fed(session: Session, context: Context, tokens: list[int], last: int) -> None:
-    """Commit ``tokens`` and let ``last`` be known behind them."""
+    """Commit ``tokens`` and let ``last`` be known after them."""
     session.prefill(tokens)
     context.tokens[:] = [*session.tokens, last]
     context.add_hidden(session.hidden)

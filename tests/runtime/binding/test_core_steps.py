@@ -489,7 +489,7 @@ def test_an_answer_that_is_none_is_an_error(session: Session, monkeypatch: pytes
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_buffers_that_change_their_size_are_an_error(session: Session, monkeypatch: pytest.MonkeyPatch, gone: bool) -> None:
-    """The core would write behind them."""
+    """The core would write after them."""
     session.prefill(PROMPT)
     kept, program = session.checkpoint(), session.model.program
     assert program is not None

@@ -202,7 +202,7 @@ def test_it_measures_decoding_again_now_and_then(controller_of: MakeController) 
     for _ in range(120):
         lengths.append(controller.choose(100))
         controller.round_done(lengths[-1], lengths[-1] - 1, lengths[-1] - 1, 1.0)
-    assert lengths.count(1) in (4, 6), "two in a row: the first one, behind a block, takes longer than decoding does"
+    assert lengths.count(1) in (4, 6), "two in a row: the first one, after a block, takes longer than decoding does"
 
 
 def test_nothing_is_risked_before_it_is_known_what_a_proposal_takes(controller_of: MakeController) -> None:

@@ -246,7 +246,7 @@ def test_a_stream_of_tokens_without_text_takes_time_by_their_number() -> None:
 
 
 def test_special_tokens_that_people_spell_are_read_once() -> None:
-    """Behind each of them the rest of the text was read again."""
+    """After each of them the rest of the text was read again."""
     vocabulary = [["a", -1.0], ["<unk>", -9.0], ["</s>", 0.0], ["<", -1.0], ["/", -1.0], ["s", -1.0], [">", -1.0]]
     tokenizer = read(model={"type": "Unigram", "vocab": vocabulary, "unk_id": 1}, added_tokens=added("</s>"))
     text = "</s>a" * 20_000

@@ -386,7 +386,7 @@ def test_ctrl_c_ends_a_prompt_between_two_chunks_of_which_none_stays(monkeypatch
     assert session.tokens == [1, 2]
     assert calls == ["prefill", "prefill"]
     calls.clear()
-    with pytest.raises(KeyboardInterrupt):  # a call of its own is no generation: it happens, and the error comes behind it
+    with pytest.raises(KeyboardInterrupt):  # a call of its own is no generation: it happens, and the error comes after it
         session.prefill([1] * 30)
     assert session.length == 32
 

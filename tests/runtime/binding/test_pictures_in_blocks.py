@@ -40,7 +40,7 @@ def close(got: NDArray[np.float32], want: NDArray[np.float32]) -> None:
 
 
 def compare(session: Session, checkpoint: Path, sizes: Sizes, before: list[int]) -> None:
-    """Read pictures of these sizes behind some tokens, and compare what follows with transformers' own forward."""
+    """Read pictures of these sizes after some tokens, and compare what follows with transformers' own forward."""
     pixels = [rgb(*size, seed, UNIT) for seed, size in enumerate(sizes)]
     pictures = [Picture(session.model, each, prepared=True) for each in pixels]
     text, wanted = [*before], list[int | Pixels](before)
@@ -68,7 +68,7 @@ def test_a_picture_far_past_the_window(block_checkpoint: Path, session: Session)
 @pytest.mark.slow
 @pytest.mark.parametrize("verify_len", [5, 32])
 def test_a_picture_larger_than_the_window(tmp_path: Path, verify_len: int) -> None:
-    """Its first rows see all behind them, its last ones none of the first; a block of 32 tokens fits into the ring."""
+    """Its first rows see all after them, its last ones none of the first; a block of 32 tokens fits into the ring."""
     save_gemma4(tmp_path, sliding_window=7)
     options = ExportOptions(max_seq_len=160, prefill_chunk=16, verify_len=verify_len, snapshot_slots=1)
     compare(Session.load(exported(tmp_path, options)), tmp_path, [(4, 5), (1, 3)], before=[40, 41, 42])
@@ -116,7 +116,7 @@ def test_a_picture_that_does_not_fit_changes_nothing(session: Session) -> None:
     session.resume(kept)
     np.testing.assert_array_equal(session.decode(70), want)
     session.resume(kept)
-    session.prefill(picture.ids)  # the last rows of the state are free, and a whole call's behind them
+    session.prefill(picture.ids)  # the last rows of the state are free, and a whole call's after them
     assert session.length == room
 
 

@@ -91,7 +91,7 @@ def session_of(logits: Tensor) -> Session:
 
 
 def drawn_tokens(session: Session, text: Sequence[int], sampling: Sampling, count: int) -> list[tuple[int, ...]]:
-    """One token behind a text, with that many seeds."""
+    """One token after a text, with that many seeds."""
     found = []
     for seed in range(count):
         session.reset()
@@ -100,7 +100,7 @@ def drawn_tokens(session: Session, text: Sequence[int], sampling: Sampling, coun
 
 
 def test_greedy_takes_the_penalty_into_account() -> None:
-    """And in a verified block each draft token counts for those behind it."""
+    """And in a verified block each draft token counts for those after it."""
     logits, sampling = torch.tensor([2.0, 1.9, -1.0]), Sampling(repetition_penalty=1.5)
     session = session_of(logits)
     assert list(session.generate([1], max_new_tokens=1, sampling=sampling)) == [0]
@@ -388,7 +388,7 @@ def test_another_seed_is_another_text_and_without_one_it_is_drawn() -> None:
 
 CODE = [*b"class Point:\n    def __init__(self, x, y):\n        self.x = x\n"]
 UNSURE = [*b"import os\n\ndef read_"]
-"""Behind it model and drafter disagree, so that a wrong rule shows."""
+"""After it model and drafter disagree, so that a wrong rule shows."""
 BLOCKS = 1500
 
 
@@ -422,7 +422,7 @@ def test_the_same_noise_gives_the_same_text(session_and_drafter: tuple[Session, 
 
 @pytest.mark.slow
 def test_drawn_draft_tokens_leave_the_models_distribution(session_and_drafter: tuple[Session, Drafter]) -> None:
-    """Blocks of four, of whose tokens the first three are counted: rejected ones, accepted ones and those behind them."""
+    """Blocks of four, of whose tokens the first three are counted: rejected ones, accepted ones and those after them."""
     (target, drafter), sampling, stats = session_and_drafter, Sampling(temperature=1.5, top_k=4), GenerationStats()
     expected: dict[tuple[int, ...], float] = {}
     for way, chance in exact(remembered(target), tuple(UNSURE), sampling).items():

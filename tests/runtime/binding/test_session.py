@@ -196,7 +196,7 @@ def test_a_state_begins_with_zeros(model: Model) -> None:
 REFUSALS: dict[str, tuple[type[HybridgeError], str, Callable[[Session], object]]] = {
     "no tokens": (TokenError, "got no tokens; give at least one", lambda s: s.prefill([])),
     "a negative token": (TokenError, "token id -1 is outside the vocabulary, 0 to 130", lambda s: s.decode(-1)),
-    "a token behind the vocabulary": (TokenError, "token id 131 is outside the vocabulary", lambda s: s.verify([s.vocab_size])),
+    "a token after the vocabulary": (TokenError, "token id 131 is outside the vocabulary", lambda s: s.verify([s.vocab_size])),
     "a long block": (TokenError, "verify takes at most 5 tokens, got 7; export with a larger --verify-len",
                      lambda s: s.verify([1] * 7)),
     "a full context": (CapacityError, "85 tokens do not fit: 12 of max_seq_len = 96 are used",

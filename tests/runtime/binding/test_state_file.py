@@ -318,7 +318,7 @@ FORGED: dict[str, Callable[[bytearray], object]] = {  # texts that do not belong
     "a negative text": at(0, -1),
     **{f"a state of length {new}": everywhere(len(PROMPT), new) for new in (-100000, -1, 0, 97, 2**63 - 1)},
     **{f"a slot of length {new}": everywhere(4, new) for new in (-100000, -2, 0, 97, 2**63 - 1)},
-    "something behind it": lambda content: content.extend(bytes(8)),
+    "something after it": lambda content: content.extend(bytes(8)),
 }
 
 

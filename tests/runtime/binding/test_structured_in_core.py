@@ -154,7 +154,7 @@ THINKING = """
 
 
 def saying(answer: str) -> Callable[[tuple[int, ...]], Tensor]:
-    """A model that says this behind each prompt, as far as it may, and otherwise likes letters in their order."""
+    """A model that says this after each prompt, as far as it may, and otherwise likes letters in their order."""
 
     def say(text: tuple[int, ...]) -> Tensor:
         logits = -torch.arange(260.0) / 100

@@ -198,7 +198,7 @@ def test_words_of_bytes_that_are_no_text_stay_words() -> None:
 
 @pytest.mark.parametrize("normal_form", ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"])
 def test_every_character_is_normalized_in_the_same_way(normal_form: str) -> None:
-    """Behind a letter and in front of two marks, by the bytes that come of it; each 37th character, others each time."""
+    """After a letter and in front of two marks, by the bytes that come of it; each 37th character, others each time."""
     vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
     content = {"version": "1.0", "model": {"type": "BPE", "vocab": vocabulary, "merges": [], "byte_fallback": True}}
     content["normalizer"] = {"type": normal_form}

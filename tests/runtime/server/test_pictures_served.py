@@ -41,13 +41,13 @@ def seeing_server(request: pytest.FixtureRequest) -> Iterator[Served]:
 
 
 def asked(text: str, *urls: str) -> dict[str, Any]:
-    """A user's message with pictures behind its text."""
+    """A user's message with pictures after its text."""
     pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     return {"role": "user", "content": [{"type": "text", "text": text}, *pictures]}
 
 
 def encoded_pictures(server: Served) -> float:
-    """Pictures that were encoded, once no request runs: they are counted behind its answer."""
+    """Pictures that were encoded, once no request runs: they are counted after its answer."""
     server.wait_for("running", 0)
     return server.gauge("encoded_pictures_total")
 

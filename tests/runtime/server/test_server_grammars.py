@@ -1,4 +1,4 @@
-"""Grammars in the server: whole answers, and those that begin behind reasoning or in a call of the model's own accord."""
+"""Grammars in the server: whole answers, and those that begin after reasoning or in a call of the model's own accord."""
 
 from __future__ import annotations
 

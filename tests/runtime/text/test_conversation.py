@@ -228,7 +228,7 @@ def test_a_drafter_gets_the_hidden_states_of_the_whole_prompt() -> None:
 
 
 def test_what_an_answer_follows_is_made_of_its_prompt() -> None:
-    """Behind the reasoning that a prompt has begun, the answer fits; where it has begun none, all of it does."""
+    """After the reasoning that a prompt has begun, the answer fits; where it has begun none, all of it does."""
     grammars, prompts = Grammars(BYTES, 260, [END]), list[str]()
 
     def constrain(prompt: str) -> Constraint:
@@ -301,7 +301,7 @@ def failing(*_: object) -> Any:
 
 @pytest.mark.parametrize("name", ["constrain", "show", "propose"])
 def test_what_a_function_of_python_raises_comes_out(name: str) -> None:
-    """Before the first token nothing has changed; behind it the text so far stays."""
+    """Before the first token nothing has changed; after it the text so far stays."""
     conversation = talk()
     conversation.say("one")
     before = conversation.messages

@@ -124,7 +124,7 @@ def test_a_picture_is_where_the_template_puts_it(begin: Begin) -> None:
 @pytest.mark.parametrize("begin", ["grid_artifact"], indirect=True)
 @pytest.mark.parametrize("words", ["What is this? ", ""])
 def test_a_template_that_drops_reasoning_has_no_picture_read_again(begin: Begin, words: str) -> None:
-    """Qwen3.5's template opens the reasoning behind each prompt, and leaves it out once there is an answer."""
+    """Qwen3.5's template opens the reasoning after each prompt, and leaves it out once there is an answer."""
     conversation, model = begin()
     picture = model.pictures.prepare(SMALL)
     said(conversation, words, picture)
@@ -204,7 +204,7 @@ def test_a_picture_is_between_tokens_that_gemmas_template_leaves_out(begin: Begi
 
 @pytest.mark.parametrize("begin", ["square_artifact"], indirect=True)
 def test_a_picture_is_between_empty_lines_that_transformers_puts_around_it(begin: Begin) -> None:
-    """Lines behind each other may be one token, so the empty ones are there before the text becomes tokens."""
+    """Lines one after another may be one token, so the empty ones are there before the text becomes tokens."""
     conversation, model = begin()
     picture = model.pictures.prepare(SMALL)
     said(conversation, "Say <start_of_image> in words", picture)
@@ -288,7 +288,7 @@ def test_saved_pictures_that_are_damaged(begin: Begin, tmp_path: Path, saved: st
 
 
 def test_a_saved_conversation_that_is_refused_changes_nothing(begin: Begin, tmp_path: Path) -> None:
-    """The fuzzer found that the open conversation was gone behind one with a damaged picture."""
+    """The fuzzer found that the open conversation was gone after one with a damaged picture."""
     conversation, model = begin()
     said(conversation, "What is this?", model.pictures.prepare(SMALL))
     conversation.save(tmp_path / "talk.state")

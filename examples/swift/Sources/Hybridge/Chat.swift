@@ -103,7 +103,7 @@ public struct Answer: Equatable, Sendable {
 /// A conversation: words in, words out. Its state stays between turns; `undo` and `retry` read nothing again.
 ///
 /// Calls block, and wait for one that runs; `stream` runs an answer off the caller's thread. `cancel` alone never waits. Where an
-/// answer fails or is cancelled before its first token, nothing has changed; behind that, what was said stays.
+/// answer fails or is cancelled before its first token, nothing has changed; after that, what was said stays.
 public final class Chat: @unchecked Sendable {
   private let handle: hybridge_chat
   private let turn = NSLock()

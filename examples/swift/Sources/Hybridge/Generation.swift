@@ -62,7 +62,7 @@ public enum Drafter: Sendable {
   }
 }
 
-/// Decides what may come behind a text: it makes those of the logits minus infinity whose tokens may not. It is asked for each
+/// Decides what may come after a text: it makes those of the logits minus infinity whose tokens may not. It is asked for each
 /// token, draft tokens that are verified included. One that leaves none ends the generation with `.invalidArgument`.
 public typealias Mask = (_ text: UnsafeBufferPointer<Int64>, _ logits: UnsafeMutableBufferPointer<Float>) throws -> Void
 

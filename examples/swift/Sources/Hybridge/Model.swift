@@ -6,7 +6,7 @@ public final class Model: Sendable {
   public let maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots: Int
   /// Most draft tokens of the drafter inside the model, 0 without one.
   public let draftLen: Int
-  /// The tokens behind which a generation ends.
+  /// The tokens after which a generation ends.
   public let eosIDs: Set<Int64>
   let handle: hybridge_model
 

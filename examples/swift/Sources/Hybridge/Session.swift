@@ -48,7 +48,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
     try logits { hybridge_decode(handle, token, $0) }
   }
 
-  /// The logits after each of 1 to `verifyLen` tokens, one behind the other; none of them is committed.
+  /// The logits after each of 1 to `verifyLen` tokens, one after another; none of them is committed.
   public func verify(_ block: [Int64]) throws -> [Float] {
     guard block.count <= model.verifyLen else { throw HybridgeError(status: .invalidArgument) }
     return try logits(block.count) { hybridge_verify(handle, block, block.count, $0) }
@@ -97,11 +97,11 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
     try call { hybridge_load(handle, path) }
   }
 
-  /// Ends the generation that runs or waits in this session, behind its next token or between two chunks of its prompt.
+  /// Ends the generation that runs or waits in this session, after its next token or between two chunks of its prompt.
   public func cancel() { hybridge_cancel(handle) }
 
   /// Continues `prompt` and gives each token to `onToken`, in this thread. Greedily and with a seed the text is the same with
-  /// every `drafter`. It ends behind one of the model's `eosIDs`, where the context is full, where `onToken` answers false or
+  /// every `drafter`. It ends after one of the model's `eosIDs`, where the context is full, where `onToken` answers false or
   /// throws (and is thrown on from here, as what `mask` throws), and at a `cancel`: with `.cancelled` where that came before the
   /// first token, and then nothing of the prompt stays.
   ///

@@ -100,7 +100,7 @@ private fun calls(words: List<String>): List<Call> = words.chunked(3).map { (id,
  *
  * Calls block and may come from any thread: one that comes while another runs waits for it. So call them from `Dispatchers.IO`,
  * or collect [Chat.flow]. [cancel] alone never waits. Where an answer fails or is cancelled before its first token, nothing has
- * changed ([Status.CANCELLED]); behind that, what was said stays. [Status.NO_ROOM] is a message that leaves no room for an answer.
+ * changed ([Status.CANCELLED]); after that, what was said stays. [Status.NO_ROOM] is a message that leaves no room for an answer.
  */
 public class Chat internal constructor(private val handle: Long) : AutoCloseable {
     private val turn = Any()

@@ -2,7 +2,7 @@ package dev.hybridge
 
 /**
  * A state in memory that any session of its model goes on from, whatever came since: [HybridgeSession.checkpoint] makes one, and
- * [HybridgeSession.resume] goes back to it. It may be closed behind its session and its model.
+ * [HybridgeSession.resume] goes back to it. It may be closed after its session and its model.
  */
 public class Checkpoint internal constructor(internal val handle: Long) : AutoCloseable {
     /** The tokens of its text. */

@@ -1,12 +1,12 @@
 package dev.hybridge
 
-/** Takes a token of a generation; answers false to end it behind this one. */
+/** Takes a token of a generation; answers false to end it after this one. */
 public fun interface OnToken {
     public fun take(token: Long): Boolean
 }
 
 /**
- * Decides what may come behind a text: it makes those of the logits minus infinity whose tokens may not. It is asked for each
+ * Decides what may come after a text: it makes those of the logits minus infinity whose tokens may not. It is asked for each
  * token, draft tokens that are verified included. One that leaves none ends the generation with [Status.INVALID_ARGUMENT].
  */
 public fun interface Mask {

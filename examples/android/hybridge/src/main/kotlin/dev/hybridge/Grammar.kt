@@ -2,7 +2,7 @@ package dev.hybridge
 
 /**
  * What an answer or a text must be: JSON that fits a schema, or what a regular expression matches as a whole. Of [Artifact] and
- * [Tokenizer], which make it; it may be closed behind them, and serves any number of answers in any threads.
+ * [Tokenizer], which make it; it may be closed after them, and serves any number of answers in any threads.
  *
  * JSON is on one line, with the properties in the schema's order; docs/structured.md lists the keywords. An answer that is cut
  * off by its length is not complete.

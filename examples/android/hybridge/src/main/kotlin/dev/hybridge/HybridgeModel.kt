@@ -26,7 +26,7 @@ public class HybridgeModel internal constructor(internal val handle: Long) : Aut
     )
 
     public val info: ModelInfo
-    /** The tokens behind which a generation ends. */
+    /** The tokens after which a generation ends. */
     public val eosIds: Set<Long> = filled { ids, count -> Native.modelEosIds(handle, ids, count) }.toSet()
 
     init {

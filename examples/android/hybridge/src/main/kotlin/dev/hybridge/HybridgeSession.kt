@@ -10,7 +10,7 @@ import java.io.File
  * [HybridgeSession.flow]. [cancel] alone never waits.
  *
  * Every call throws [HybridgeException]: [Status.INVALID_ARGUMENT] for a token outside the vocabulary, [Status.NO_ROOM] where
- * the context is full, [Status.BUSY] from the session's own callback, [Status.INVALID_HANDLE] behind [close].
+ * the context is full, [Status.BUSY] from the session's own callback, [Status.INVALID_HANDLE] after [close].
  */
 public class HybridgeSession internal constructor(private val handle: Long, private val info: ModelInfo) : AutoCloseable {
     private val turn = Any()
@@ -27,7 +27,7 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
     /** Commits one token; the logits after it. */
     public fun decode(token: Long): FloatArray = logits { Native.decode(handle, token, it) }
 
-    /** Returns the logits after each of 1 to [ModelInfo.verifyLen] tokens, one behind the other; none is committed. */
+    /** Returns the logits after each of 1 to [ModelInfo.verifyLen] tokens, one after another; none is committed. */
     public fun verify(block: LongArray): FloatArray {
         if (block.size > info.verifyLen) {
             throw HybridgeException(Status.INVALID_ARGUMENT, "${block.size} tokens, and a block has at most ${info.verifyLen}")
@@ -75,7 +75,7 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
 
     /**
      * Continues [prompt] and gives each token to [onToken], in this thread. Greedily and with a seed the text is the same with
-     * every [drafter]. It ends behind one of the model's `eosIds`, where the context is full, where [onToken] answers false or
+     * every [drafter]. It ends after one of the model's `eosIds`, where the context is full, where [onToken] answers false or
      * throws (and is thrown on from here, as what [mask] throws), and at a [cancel].
      *
      * @param blockLength tokens that are verified at once; 0 for what is measured to be fastest.
@@ -99,7 +99,7 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
         return generated(counts)
     }
 
-    /** Ends the generation that runs or waits in this session, behind its next token or between two chunks of its prompt. */
+    /** Ends the generation that runs or waits in this session, after its next token or between two chunks of its prompt. */
     public fun cancel() {
         Native.cancel(handle) // which refuses a handle that is closed
     }
