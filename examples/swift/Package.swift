@@ -17,9 +17,9 @@ let frameworks: [Target.Dependency] = ["executorch", "kernels_optimized", "backe
 #endif
 
 let kernels = [
-  "activation", "attention", "choose", "fading_sum", "gated_delta_rule", "linear", "linear_attention", "norm",
-  "packed_experts", "packed_linear", "permute", "quantized_attention", "rotary", "selective_scan", "short_conv", "slots",
-  "where", "write_rows",
+  "activation", "attention", "block_experts", "block_linear", "choose", "fading_sum", "gated_delta_rule", "linear",
+  "linear_attention", "norm", "permute", "quantized_attention", "rotary", "selective_scan", "short_conv", "slots", "where",
+  "write_rows",
 ]
 
 // The libraries below the tokenizer.
