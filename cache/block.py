@@ -19,10 +19,11 @@ Seeing = Literal["windows", "everywhere"] | None
 class CacheSizes:
     """Sizes that fix every buffer, in tokens except for ``batch_size`` and ``snapshot_slots``.
 
-    dtype: of keys, values and conv windows; recurrent states are always float32, as in every reference. kv_dtype: float16 or
-    int8 to round keys and values of full attention to it, None to keep them. before_window: positions before a window that
-    are kept for a drafter that sees them. picture_rows: most rows of a picture that see each other, which one call reads; 0 if
-    none do.
+    Args:
+        dtype: of keys, values and conv windows; recurrent states are always float32, as in every reference.
+        kv_dtype: float16 or int8 to round keys and values of full attention to it, None to keep them.
+        before_window: positions before a window that are kept for a drafter that sees them.
+        picture_rows: most rows of a picture that see each other, which one call reads; 0 if none do.
     """
 
     max_seq_len: int
@@ -45,11 +46,13 @@ class CacheSizes:
 class Block:
     """T tokens to run over the state.
 
-    start: int64 [1], the position of the first. count: int64 [1], the number of real tokens; the others are padding and leave
-    the state unchanged. tentative: stage the block for a later ``commit`` and leave the committed state alone. ahead: added to
-    positions to get positions in the text, for state that begins after the text's first tokens. rope: float32 [T], or [3, T]
-    for rope of three axes, if the rope positions of the tokens are not their positions. bidirectional: the real tokens see each
-    other, as the rows of a picture do, in layers with a window or everywhere.
+    Args:
+        start: int64 [1], the position of the first.
+        count: int64 [1], the number of real tokens; the others are padding and leave the state unchanged.
+        tentative: stage the block for a later ``commit`` and leave the committed state alone.
+        ahead: added to positions to get positions in the text, for state that begins after the text's first tokens.
+        rope: float32 [T], or [3, T] for rope of three axes, if the rope positions of the tokens are not their positions.
+        bidirectional: the real tokens see each other, as the rows of a picture do, in layers with a window or everywhere.
     """
 
     start: Tensor

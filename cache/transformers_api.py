@@ -157,7 +157,7 @@ class TransformersCacheApi:
         self.length.sub_(removed)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let sequence i go on from what was sequence ``beam_idx[i]``, int64 [B], as beam search does."""
+        """Let sequence i continue sequence ``beam_idx[i]``, int64 [B], as beam search does."""
         for layer in self.cache_layers():
             for buffer in layer.buffers():
                 buffer.copy_(buffer.index_select(0, beam_idx))

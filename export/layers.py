@@ -212,7 +212,7 @@ class PackedEmbedding(_Packed):
 
 
 def float_rows(weight: Tensor) -> Iterator[Tensor]:
-    """Yield a weight [N, K] in float32, whole panels at a time but for the last rows."""
+    """Yield a weight [N, K] in float32, whole panels at a time except the last rows."""
     with one_thread():
         for rows in _chunks(weight.detach()):
             yield rows.float()

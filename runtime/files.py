@@ -69,7 +69,7 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 
 
 class WrongKindError(OSError):
-    """What is at a path is of a kind that a writer does not replace."""
+    """A path has a device, pipe, socket or folder, which a writer does not replace."""
 
 
 def file_target(path: Path) -> Path:

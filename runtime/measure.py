@@ -168,7 +168,7 @@ def remembered(session: Session) -> Logits:
 
 
 def exact(logits: Logits, text: tuple[int, ...], sampling: Sampling) -> dict[tuple[int, ...], float]:
-    """Return the probability of each way to go on from ``text`` for ``DEPTH`` tokens."""
+    """Return the probability of each way to continue ``text`` for ``DEPTH`` tokens."""
     ways: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(DEPTH):
         longer: dict[tuple[int, ...], float] = {}
@@ -213,7 +213,7 @@ def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], fl
 
 
 def chi_square_tail(statistic: float, degrees: int) -> float:
-    """Return the probability that chi-square of so many degrees of freedom, at least 1, is above ``statistic``.
+    """Return the probability that chi-square of ``degrees`` degrees of freedom, at least 1, is above ``statistic``.
 
     It is the regularized upper incomplete gamma function Q(degrees / 2, statistic / 2), by its recurrence
     Q(a + 1, x) = Q(a, x) + x^a e^-x / Γ(a + 1).

@@ -72,7 +72,7 @@ OPERATORS_WITHOUT_PYTHON: Mapping[str, str] = {"quantized_decomposed": "executor
 """The same for a process that has no Python; of others the wheel has none, and they need libpython and torch."""
 
 MACROS = ("-DC10_USING_CUSTOM_GENERATED_MACROS", "-DET_EVENT_TRACER_ENABLED", "-DET_USE_THREADPOOL")
-"""What the wheel's headers must be compiled with, as its CMake package says: its own libraries were.
+"""Macros of the wheel's CMake package, by which its own libraries were compiled and its headers must be.
 
 Without the first they include a file that it lacks; without the others classes have another layout, and loops one thread.
 """
@@ -184,6 +184,6 @@ def onnx_dtype(name: str) -> str:
 
 
 def onnx_message(error: Exception) -> str:
-    """Return the first line of what onnxruntime says, without its codes and the path that stands before it already."""
+    """Return the first line of what onnxruntime says, without its codes and the path, which the caller names."""
     lines = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .* failed:)?", "", str(error)).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

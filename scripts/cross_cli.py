@@ -28,16 +28,16 @@ from hybridge.runtime.files import file_target, partial_path, take_place
 
 NAME = "hybridge-cli"
 LOADER = "ld-linux"
-"""What the name of the loader begins with, among a program's libraries."""
+"""Beginning of the loader's name among a program's libraries."""
 PAGE = 4096
 SMALL = "-ffunction-sections -fdata-sections"
-"""Options of the compiler by which the linker leaves out what nothing calls."""
+"""Options of the compiler by which the linker leaves out unused functions."""
 LAUNCHER = (
     *("-static", "-nostdlib", "-ffreestanding", "-fbuiltin", "-fno-stack-protector", "-fno-pie", "-no-pie", "-O2", "-s", "-w"),
     *(*SMALL.split(), "-Wl,--gc-sections"),
 )
 COMPRESSED = "libstdc++"
-"""What the name of the library begins with that is carried compressed: a file of 25 MB, and few milliseconds at the start."""
+"""Beginning of the name of the library that is carried compressed: a file of 25 MB, and few milliseconds at the start."""
 
 
 class BuildError(Exception):

@@ -51,7 +51,7 @@ def summarize(types: Sequence[str]) -> str:
 ADVICE = "Take the config.json that came with the checkpoint."
 CHOSEN = ("num_experts_per_tok", "top_k_experts")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""What configs call the experts that a token chooses, and those it chooses from."""
+"""Names in configs for the number of experts of a token, and for the number of all experts."""
 
 
 def check_experts(config: Config) -> None:

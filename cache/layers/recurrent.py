@@ -103,7 +103,7 @@ class KimiDeltaAttentionLayer(GatedDeltaNetLayer):
 
 
 class MambaLayer(ConvolvedLayer):
-    """recurrent_state [B, C, N], or [B, H, P, N] of several heads: C = H P channels in H heads (1 but for Zamba).
+    """recurrent_state [B, C, N], or [B, H, P, N] of several heads: C = H P channels in H heads (1 except in Zamba).
 
     ``rate`` [C, N] (A, negative) and ``skip`` [C] (D) are the mixer's, in float32.
     """

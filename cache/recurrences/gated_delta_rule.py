@@ -128,7 +128,7 @@ def gated_delta_rule_naive(
 def gated_delta_rule_chunked(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute all T tokens as one chunk, in a number of operators that does not grow with T (but for log2 T in the inverse).
+    """Compute all T tokens as one chunk, in a number of operators that does not grow with T (except log2 T in the inverse).
 
     The same arguments and results as ``gated_delta_rule_naive`` with log_decay [B, H, T]. Made of core operators only, so
     any backend can run it; meant for T up to about 64, because the work inside a chunk grows with T squared.
@@ -154,7 +154,7 @@ def gated_delta_rule_chunked(
 def kimi_delta_rule_chunked(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute all T tokens as one chunk, in a number of operators that does not grow with T (but for log2 T in the inverse).
+    """Compute all T tokens as one chunk, in a number of operators that does not grow with T (except log2 T in the inverse).
 
     The same arguments and results as ``gated_delta_rule_naive`` with log_decay [B, H, T, K]. Made of core operators only, so
     any backend can run it; meant for T up to about 64, because the decayed keys take B H T T K numbers.

@@ -29,7 +29,7 @@ class Scorer:
         self.tokenizer = Tokenizer.from_file(f"{out}/tokenizer.json")
         self.cache = PrefixCache(self.session.model, 256 << 20)
         shared = self.tokenizer.encode(EXAMPLES).ids
-        bring_to(self.session, shared, self.cache)  # leaves a checkpoint there, which every question goes on from
+        bring_to(self.session, shared, self.cache)  # leaves a checkpoint there, from which every question continues
         self.read = self.asked = len(shared)
 
     def score(self, beginning: str, end: str) -> float:

@@ -142,7 +142,7 @@ def run_blocks(weights: BlockWeights, target: Qwen3_5ForCausalLM, taps: Tensor, 
 
 
 def tapped(weights: BlockWeights, target: Qwen3_5ForCausalLM, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """What the drafter reads of ids [rows, length], [rows, length, F], and the target's logits [rows, length, V]."""
+    """Return the hidden states [rows, length, F] that the drafter reads for ids [rows, length], and the target's logits."""
     out = target(input_ids=ids, use_cache=False, output_hidden_states=True)
     return torch.cat([out.hidden_states[tap] for tap in weights.config.taps], -1), out.logits
 

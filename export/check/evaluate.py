@@ -130,9 +130,13 @@ FIRST_RANGE = 64
 class Figures:
     """Figures over ``positions`` tokens at the positions ``first`` to ``last`` of their texts.
 
-    kl: the mean Kullback-Leibler divergence of the model from the original, in nats; kl_error: its standard error;
-    kl_99: what 99 % of the positions stay below. top1_agreement: the share of positions with the same best token.
-    Perplexities are of the texts' own next tokens; None where no text goes on after a position.
+    Perplexities are of the texts' own next tokens; None if no text continues after a position.
+
+    Args:
+        kl: the mean Kullback-Leibler divergence of the model from the original, in nats.
+        kl_error: its standard error.
+        kl_99: what 99 % of the positions stay below.
+        top1_agreement: the share of positions with the same best token.
     """
 
     first: int

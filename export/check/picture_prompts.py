@@ -40,7 +40,7 @@ class PicturePrompt(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderFigures:
-    """What rounding does to the encoder.
+    """The error of the encoder by rounding.
 
     parts: of all pictures, which may be cut into tiles; rows: of all of them. error: |a - b| / |b| of all embeddings of a
     part, the mean over parts.
@@ -59,7 +59,7 @@ class PicturePrompts:
     def __init__(self, artifact: Artifact, session: Session, path: Path) -> None:
         """Read the file.
 
-        Raises UsageError for a line that is none, an artifact without pictures or a template, and PictureError for a picture.
+        Raises UsageError for a line that is no prompt, an artifact without pictures or a template; PictureError for a picture.
         """
         self.name = f"--image-prompts {path}"
         if artifact.tokenizer is None or artifact.manifest.pictures is None:

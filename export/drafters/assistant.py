@@ -170,7 +170,7 @@ def _completed(path: Path, own: ConfigFields, inside: Mapping[str, Any], kind: A
             getattr(text, name)
         return text
     except Exception as error:  # whatever transformers' checks of a config run into
-        raise CheckpointError(f"{path}: its text_config is none ({' '.join(str(error).split())}).") from None
+        raise CheckpointError(f"{path}: its text_config cannot be read ({' '.join(str(error).split())}).") from None
 
 
 def _layer(own: ConfigFields, text: Any, index: int) -> AssistantLayerConfig:

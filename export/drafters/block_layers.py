@@ -68,9 +68,13 @@ class Markov:
 class BlockDrafterConfig(DecoderConfig):
     """A block drafter.
 
-    windows: of each layer, None for full attention; causal: of each layer, False if draft tokens attend to later ones.
-    block: tokens of a block with the text's last one, so one less are draft tokens; first_guess: the row of the first of
-    them. neighbours: rope rotates pairs of neighbours, not of halves. target_layers: of the target, None if unknown.
+    Args:
+        windows: of each layer, None for full attention.
+        causal: of each layer, False if draft tokens attend to later ones.
+        block: tokens of a block with the text's last one, so one less are draft tokens.
+        first_guess: the row of the first of them.
+        neighbours: rope rotates pairs of neighbours, not of halves.
+        target_layers: of the target, None if unknown.
     """
 
     kind: BlockKind

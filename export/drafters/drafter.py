@@ -73,11 +73,13 @@ class DrafterPlan(Protocol):
 
 @dataclass(frozen=True)
 class TargetModel:
-    """The parts of its target that a drafter shares.
+    """The parts of its target that a drafter shares. Logits and head are those of a draft vocabulary, if the drafter has one.
 
-    decoder: the text model. logits: the target's own, of hidden states after its final norm. embed: rows of its embedding for
-    tokens [1, T], without the factor that some families multiply them by. head: its output layer alone. Logits and head are
-    those of a draft vocabulary, if the drafter has one.
+    Args:
+        decoder: the text model.
+        logits: the target's own, of hidden states after its final norm.
+        embed: rows of its embedding for tokens [1, T], without the factor that some families multiply them by.
+        head: its output layer alone.
     """
 
     decoder: Any
@@ -183,7 +185,7 @@ CHAIN = 16
 
 @dataclass(frozen=True)
 class TargetNeeds:
-    """What a drafter's config says of its target, None if it does not say. taps: as transformers counts hidden states."""
+    """A drafter's requirements for its target; None if its config does not say. taps: as transformers counts hidden states."""
 
     hidden_size: int
     vocab_size: int | None

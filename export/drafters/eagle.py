@@ -65,8 +65,11 @@ KNOWN = {
 class EagleConfig(DecoderConfig):
     """An EAGLE-3 drafter: one llama layer over a token's embedding and the state before it.
 
-    target_width: of the target's hidden states; taps: which of them, as transformers counts them, empty for the default;
-    draft_vocab: tokens of its own head; norm_before_residual: the residual is the normalized state.
+    Args:
+        target_width: of the target's hidden states.
+        taps: which of them, as transformers counts them, empty for the default.
+        draft_vocab: tokens of its own head.
+        norm_before_residual: the residual is the normalized state.
     """
 
     target_width: int

@@ -26,10 +26,13 @@ LAYER = re.compile(r"layers\.(\d{1,4})\.")
 class MtpFamily:
     """The stored names of the layers' weights: ``prefix``, then ours (``MtpWeights``) with the parts of ``names`` replaced.
 
-    after_model: layers are numbered after the model's own. count: of layers, None for the config's ``num_mtp_layers``.
-    fields: fields that the config lacks for ``get_mtp_config``, by the number of layers. restored: turns weights, by their
-    names without the prefix, into those of transformers' modules. ignored: ends of names of copies of the target's weights.
-    continues: the last layer can go on with its own output.
+    Args:
+        after_model: layers are numbered after the model's own.
+        count: of layers, None for the config's ``num_mtp_layers``.
+        fields: fields that the config lacks for ``get_mtp_config``, by the number of layers.
+        restored: turns weights, by their names without the prefix, into those of transformers' modules.
+        ignored: ends of names of copies of the target's weights.
+        continues: the last layer can continue with its own output.
     """
 
     prefix: str

@@ -40,7 +40,7 @@ MOST_ADDED = 256
 COMMON = 1000
 """First ids among which the id says little about how often a token comes."""
 HELD_OUT = 4
-"""One text of so many is held out, to measure the share of its tokens that are among those chosen from the others."""
+"""One of this many texts is held out, to measure the share of its tokens that are among those chosen from the others."""
 
 Progress = Callable[[int, int], None]
 """Takes the number of steps done and the total."""

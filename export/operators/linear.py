@@ -173,7 +173,7 @@ PANEL_BYTES = {8: 64} | {bits: size for size, bits in BITS.items()}
 
 
 class Factors(NamedTuple):
-    """What whole numbers [N, K] become weights by, each but ``table`` in rows [N, ...] or in panels [N / 16, ..., 16].
+    """The factors that turn whole numbers [N, K] into weights; all but ``table`` in rows [N, ...] or panels [N / 16, ..., 16].
 
     scales, and minima to be added: float16 [N, G], or int8 [N, G] times a float16 of ``superscales``: [N, S], or [N, 2 S] with
     each superblock's factors of scales and of minima. Scales may also be uint8, exponents of two (e8m0, halved). With minima,

@@ -1,6 +1,6 @@
 """ExecuTorch 1.5.1: operators that its wheel registers with torch when a module is imported, called by position.
 
-torch checks types alone, so an argument that moved among others of its type would be taken for another one.
+torch checks types alone, so an argument that moved among others of its type would be read as another one.
 """
 
 from __future__ import annotations

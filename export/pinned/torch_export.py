@@ -15,7 +15,7 @@ from torch.fx import GraphModule, traceback
 from torch.fx import config as fx_config
 
 Operator: TypeAlias = torch._ops.OpOverload
-"""The class of the targets of an exported graph's calls, but for ``getitem`` and arithmetic on sizes."""
+"""The class of the targets of an exported graph's calls, except ``getitem`` and arithmetic on sizes."""
 
 ASSERTIONS = frozenset({torch.ops.aten._assert_tensor_metadata.default})
 """Operators that a trace puts before each cast. Such a node keeps its argument alive, and with it weights."""

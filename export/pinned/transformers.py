@@ -301,7 +301,7 @@ def refuse_unfit_weights() -> Iterator[None]:
 
 
 def _missing(model: PreTrainedModel, names: set[str]) -> set[str]:
-    """Return the names but for those that are tied to one that is there."""
+    """Return the names without those that are tied to another of them."""
     together = defaultdict[str, set[str]](set)
     for target, source in model.all_tied_weights_keys.items():
         together[source] |= {target, source}

@@ -242,7 +242,7 @@ def _cost(options: ExportOptions, source: CheckpointSource) -> str:
     own = "--quantize keep" if options.has_own_kernels else "--quantize keep, with --format pte and --kernels hybridge,"
     if is_quantized(options):
         how = f"--recipe {options.recipe}" if options.recipe != "none" else f"--quantize {options.quantize}"
-        done = f"{how} rounds them again, but for those that fit as they are, and the model gets worse"
+        done = f"{how} rounds them again, except those that fit as they are, and the model gets worse"
     else:
         done = "they become float32, which takes several times the file's bytes"
     return (
@@ -254,7 +254,7 @@ def _cost(options: ExportOptions, source: CheckpointSource) -> str:
 def _check_keep(options: ExportOptions, source: CheckpointSource) -> None:
     if source.gguf is None:
         raise UsageError(
-            f"--quantize keep has the blocks of a GGUF file as they are, and {source.path} is none; give --quantize 8da4w, "
+            f"--quantize keep has the blocks of a GGUF file as they are, and {source.path} is not one; give --quantize 8da4w, "
             "or none."
         )
     if not options.has_own_kernels:

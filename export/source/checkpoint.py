@@ -65,11 +65,15 @@ from hybridge.export.source.weight_files import loadable, stored_tensors, unread
 class CheckpointSource:
     """A checkpoint that was found, recognized and checked, before any weight is read.
 
-    path: the folder or the GGUF file that the user means; folder: the folder with config.json and the tokenizer's
-    files, which is ``path`` itself, or a temporary one that stands for a GGUF file as long as this object lives;
-    config: of the whole model, as transformers reads it; quantization: of the weights in a folder; gguf: the opened
-    file; adapters: folders of LoRA adapters, merged in this order; tokenizer_folder: a folder whose tokenizer and chat
-    template replace the checkpoint's own.
+    Args:
+        path: the folder or the GGUF file that the user means.
+        folder: the folder with config.json and the tokenizer's files, which is ``path`` itself, or a temporary one that stands
+            for a GGUF file as long as this object lives.
+        config: of the whole model, as transformers reads it.
+        quantization: of the weights in a folder.
+        gguf: the opened file.
+        adapters: folders of LoRA adapters, merged in this order.
+        tokenizer_folder: a folder whose tokenizer and chat template replace the checkpoint's own.
     """
 
     path: Path

@@ -36,10 +36,12 @@ class LazyTensor(Protocol):
 class WeightEncoding:
     """One way to store a weight in several tensors.
 
-    marker: the ending of the one tensor that every weight of this encoding has, and nothing else; parts: the endings of
-    the others, each of which may be missing; weight: the ending of the weight's name in the unquantized checkpoint;
-    decode: computes the float32 weight; check: raises UnsupportedModelError for a config that ``decode`` does not
-    handle.
+    Args:
+        marker: the ending of the one tensor that every weight of this encoding has, and nothing else.
+        parts: the endings of the others, each of which may be missing.
+        weight: the ending of the weight's name in the unquantized checkpoint.
+        decode: computes the float32 weight.
+        check: raises UnsupportedModelError for a config that ``decode`` does not handle.
     """
 
     marker: str
@@ -53,8 +55,11 @@ class WeightEncoding:
 class QuantizationMethod:
     """A library's or a format's way to quantize.
 
-    name: for people; fields: patterns of the fields of its config that are read, or that change no number of a weight;
-    beside: patterns of stored tensors that belong to no weight; bits: the most bits of a weight.
+    Args:
+        name: for people.
+        fields: patterns of the fields of its config that are read, or that change no number of a weight.
+        beside: patterns of stored tensors that belong to no weight.
+        bits: the most bits of a weight.
     """
 
     name: str
@@ -88,7 +93,7 @@ class Quantization:
                 raise self.refused(name, value)
 
     def check_values(self, name: str, *known: Any) -> None:
-        """Raise UnsupportedModelError if the field ``name`` is there and is none of the ``known`` values."""
+        """Raise UnsupportedModelError if the field ``name`` has another value than the ``known`` ones."""
         value = self.config.get(name)
         if value is not None and value not in known:
             raise self.refused(name, value, f" (it reads {', '.join(map(repr, known))})" if known else "")

@@ -48,7 +48,7 @@ def _fp8(parts: WeightParts, quantization: Quantization) -> Tensor:
 
 
 def _check_fp8(quantization: Quantization) -> None:
-    """Raise UnsupportedModelError for experts of another kind of numbers, and for a block that is none."""
+    """Raise UnsupportedModelError for experts of another kind of numbers, and for a block of another size."""
     quantization.check_values("expert_dtype", "fp8")
     block = quantization.config.get("weight_block_size")
     sizes = block if isinstance(block, list) else []

@@ -134,8 +134,11 @@ class CalibrationEntry(Entry):
 class StockTokenizerEntry(Entry):
     """A comparison of the tokens that ExecuTorch's tokenizer, which stock runners use, and a Session have for texts.
 
-    texts: texts compared, 0 if it cannot load the file; equal: those that have a Session's tokens; difference: the reason if
-    not all are equal, otherwise empty; without_nfc: Unicode's form NFC, which it gets wrong, was left out of the file.
+    Args:
+        texts: texts compared, 0 if it cannot load the file.
+        equal: those that have a Session's tokens.
+        difference: the reason if not all are equal, otherwise empty.
+        without_nfc: Unicode's form NFC, which it gets wrong, was left out of the file.
     """
 
     texts: Size
@@ -145,7 +148,7 @@ class StockTokenizerEntry(Entry):
 
 
 class Manifest(Entry):
-    """The whole of ``manifest.json`` but for its own checksum."""
+    """The content of ``manifest.json`` without its own checksum."""
 
     format_version: int
     model_type: Name

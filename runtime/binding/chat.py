@@ -254,7 +254,7 @@ def address(data: bytes) -> int | None:
 
 
 def utf8(text: str) -> bytes:
-    """Return a text in UTF-8, but for half surrogate pairs, which the core reads as U+FFFD."""
+    """Return a text in UTF-8, except half surrogate pairs, which the core reads as U+FFFD."""
     return text.encode("utf-8", "surrogatepass")
 
 

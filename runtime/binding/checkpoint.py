@@ -1,4 +1,4 @@
-"""Checkpoints: states in memory that sessions go on from, and a cache of them by their texts."""
+"""Checkpoints: states in memory that sessions continue from, and a cache of them by their texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVERY = 512
 
 
 class Checkpoint(Owned):
-    """A state in memory, of ``Session.checkpoint``, that any session over the same artifact goes on from until it is closed.
+    """A state in memory, of ``Session.checkpoint``; any session over the same artifact can continue from it until it is closed.
 
     It has no more than what its text added to the session's checkpoint before. length: tokens; nbytes: those of its own;
     shared_nbytes: those of rows that it has in common with checkpoints of shorter texts.
@@ -88,7 +88,7 @@ class PrefixCache(Owned):
         run("cache_watch", self.handle, self._on_use, None)
 
     def find(self, tokens: Tokens) -> Checkpoint | None:
-        """Return the checkpoint of the longest beginning of ``tokens``, all of them included; none if there is none."""
+        """Return the checkpoint of the longest beginning of ``tokens``, all of them included; None without one."""
         ids, handle = core_ids(tokens), Handle()
         run("cache_find", self.handle, ids, len(ids), byref(handle))
         return Checkpoint(handle.value) if handle.value else None

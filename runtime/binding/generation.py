@@ -108,7 +108,7 @@ class GenerationArguments:
 class Callbacks:
     """Python functions behind the core's pointers. The first error of one ends the generation, and is raised once it has ended.
 
-    ctypes would print it and go on: there is nobody in between to hand it to.
+    ctypes would print it and continue: no Python frame in between could take it.
     """
 
     session: int

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class HasIds(Protocol):
-    """What a session reads as a picture: its ids, with the tokens around it if there are any."""
+    """A picture as a session reads it: its ids, with the tokens around it if there are any."""
 
     @property
     def ids(self) -> Sequence[int]: ...

@@ -122,7 +122,7 @@ def seen(view: ArrayStruct) -> Numbers:
 def show(view: ArrayStruct, array: Numbers) -> None:
     """Describe an array to the core. Raises TypeError for a dtype or layout that the core does not have."""
     if array.dtype not in NUMBERS or array.ndim > MOST_DIMENSIONS or not array.flags.c_contiguous:
-        raise TypeError(f"an array of {array.dtype} {array.shape} is none that the core knows.")
+        raise TypeError(f"an array of {array.dtype} {array.shape} is of a type that the core does not know.")
     view.type, view.dimensions, view.data = NUMBERS[array.dtype], array.ndim, array.ctypes.data
     view.shape[: array.ndim] = array.shape
 

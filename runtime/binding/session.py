@@ -150,7 +150,7 @@ class Session(Owned):
         """Commit one or more tokens, and ids of whole pictures among them; return the logits [V] after the last.
 
         Raises:
-            TokenError: a token is outside the vocabulary, or there is none.
+            TokenError: a token is outside the vocabulary, or the list is empty.
             CapacityError: they do not fit into the context.
             PictureError: an id is of a picture that is not open, or a part of one.
             NumericalError: logits are NaN or infinite.

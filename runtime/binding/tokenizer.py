@@ -42,7 +42,7 @@ class UnreadableTokenizerError(ArtifactError):
 
 
 class Tokenizer:
-    """What a tokenizer.json says. It does not change, and any number of threads may use it."""
+    """The tokenizer of a tokenizer.json. It is immutable, and any number of threads may use it."""
 
     def __init__(self, json: bytes, name: str = "tokenizer.json") -> None:
         """Read the content of a tokenizer.json; name: what errors call it. Raises ArtifactError if it cannot be used."""

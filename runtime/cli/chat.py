@@ -51,7 +51,7 @@ HELP = """/undo         take the last message and its answer back
 /result TEXT  what a tool that the answer calls has found; one for each call
 /image FILE   a picture before the next message
 /save FILE    keep the conversation and the model's state
-/load FILE    go on with a saved one
+/load FILE    continue a saved one
 /reset        start anew
 /stats        what the last answer took
 /help         this
@@ -220,7 +220,7 @@ class Terminal:
 
     def _save(self, argument: str) -> None:
         self.conversation.save(_file(argument, "/save"))
-        err.print(f"[dim]saved; go on with /load {escape(argument)}[/]")
+        err.print(f"[dim]saved; continue with /load {escape(argument)}[/]")
 
     def _load(self, argument: str) -> None:
         self.conversation.load(_file(argument, "/load"))

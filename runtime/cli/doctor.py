@@ -42,7 +42,7 @@ CMAKE = (3, 28)
 
 
 def doctor(json: JsonOption = False) -> None:
-    """Say what is installed, which kernels run on this processor, what is missing and how to get it; exit code 1 if it must."""
+    """Show what is installed and what is missing, and how to get it. Exits with 1 if a required part is missing."""
     report = examine()
     if json:
         print_json(report.to_dict())

@@ -34,11 +34,11 @@ HtmlOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 NewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens.")]
 ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", min=1, help="To compute on; one for each fast core if left out.")
+    int | None, typer.Option("--threads", min=1, help="Number of threads; one for each fast core if left out.")
 ]
 SystemOption = Annotated[
     list[str] | None,
-    typer.Option("--system", help="What the model is told before the conversation; may be given several times."),
+    typer.Option("--system", help="Instructions for the model before the conversation; may be given several times."),
 ]
 TEMPLATE_ARG = "--template-arg"
 LISTS = ("tools", "documents")
@@ -54,7 +54,7 @@ class TemplateOptions:
         typer.Option(
             TEMPLATE_ARG,
             metavar="NAME=VALUE",
-            help="A variable of the chat template, such as enable_thinking=false or tools=[…]; VALUE is JSON, else a text. "
+            help="A variable of the chat template, such as enable_thinking=false or tools=[…]; VALUE is JSON, or a text. "
             "May be given several times.",
         ),
     ] = None
@@ -62,7 +62,7 @@ class TemplateOptions:
         bool | None,
         typer.Option(
             "--thinking/--no-thinking",
-            help="Switch thinking on or off, where the chat template can; else as it does by itself.",
+            help="Switch thinking on or off, if the chat template can; the template's default if left out.",
         ),
     ] = None
 
@@ -75,8 +75,12 @@ class TemplateOptions:
 class DrafterOptions:
     """Options of ``open_text_model`` that choose a drafter."""
 
-    draft: Annotated[Path | None, typer.Option("--draft", help="Draft with this smaller model, an artifact, as well.")] = None
-    lookup: Annotated[bool, typer.Option("--prompt-lookup", help="Draft only from what the text has already.")] = False
+    draft: Annotated[
+        Path | None, typer.Option("--draft", help="Draft with this smaller model as well, an exported artifact.")
+    ] = None
+    lookup: Annotated[
+        bool, typer.Option("--prompt-lookup", help="Draft only by prompt lookup: continue earlier matches in the text.")
+    ] = False
     own: Annotated[bool, typer.Option("--drafter", help="Draft only with the artifact's own drafter.")] = False
     plain: Annotated[bool, typer.Option("--no-speculation", help="Decode plainly, without a drafter.")] = False
 
@@ -85,10 +89,10 @@ class DrafterOptions:
 class SamplingOptions:
     """Options of sampling that a request to a server may override."""
 
-    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0
-    top_k: Annotated[int, typer.Option("--top-k", help="Draw from the k best tokens only; 0 for all.")] = 0
+    temperature: Annotated[float, typer.Option("--temperature", help="Temperature of the sampling; 0 is greedy.")] = 0.0
+    top_k: Annotated[int, typer.Option("--top-k", help="Sample from the k most probable tokens; 0 for all.")] = 0
     top_p: Annotated[
-        float, typer.Option("--top-p", help="Draw from the fewest tokens that have this probability together.")
+        float, typer.Option("--top-p", help="Sample from the fewest tokens whose probabilities add up to this.")
     ] = 1.0
     min_p: Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the best one's probability.")] = 0.0
 
@@ -106,9 +110,9 @@ class GenerationOptions(SamplingOptions):
     """Options of a generated text: how it is sampled, where it ends, and what it must match."""
 
     repetition_penalty: Annotated[
-        float, typer.Option("--repetition-penalty", help="Above 1: tokens that were there become rarer.")
+        float, typer.Option("--repetition-penalty", help="Above 1, tokens that the text already has become less probable.")
     ] = 1.0
-    seed: Annotated[int | None, typer.Option("--seed", help="Of the sampling; drawn if left out.")] = None
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the sampling; random if left out.")] = None
     stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")] = None
     json_schema: Annotated[
         Path | None,
@@ -164,11 +168,13 @@ class CacheOptions:
 
     cache_bytes: Annotated[
         int,
-        typer.Option("--cache-bytes", min=0, help="Memory for checkpoints of what was read, to which going back is instant."),
+        typer.Option(
+            "--cache-bytes", min=0, help="Bytes of memory for checkpoints of earlier texts, which need not be read again."
+        ),
     ] = DEFAULT_BYTES
     cache_dir: Annotated[
         Path | None,
-        typer.Option("--cache-dir", help="Keep the checkpoints in this folder too, of the same size, for the next time."),
+        typer.Option("--cache-dir", help="Keep checkpoints in this folder too, up to as many bytes, for the next start."),
     ] = None
 
 

@@ -35,9 +35,11 @@ def serve(
     artifact: ArtifactArgument,
     *,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; other machines reach 0.0.0.0.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 for any that is free.")] = 8080,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 for any free one.")] = 8080,
     name: Annotated[str | None, typer.Option("--name", help="The model's name for clients; the folder's if left out.")] = None,
-    sessions: Annotated[int, typer.Option("--sessions", min=1, max=64, help="Conversations that take turns.")] = 4,
+    sessions: Annotated[
+        int, typer.Option("--sessions", min=1, max=64, help="Number of conversations that are answered in turns.")
+    ] = 4,
     queue: Annotated[int, typer.Option("--queue", min=0, help="Requests that may wait; others are refused with 429.")] = 32,
     cache: CacheOptions,
     api_key_file: Annotated[
@@ -57,7 +59,7 @@ def serve(
     sampling: SamplingOptions,
     threads: ThreadsOption = None,
 ) -> None:
-    """Answer requests of OpenAI's API over one model; sampling options hold where a request says nothing."""
+    """Answer requests of OpenAI's API with one model. Sampling options are defaults for requests without them."""
     from hybridge.runtime.binding.jinja import JinjaTemplate
     from hybridge.runtime.server.app import Server, ServerSettings
     from hybridge.runtime.server.connections import Limits, listen

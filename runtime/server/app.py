@@ -69,8 +69,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class ServerSettings:
     """Settings that hold for all requests.
 
-    name: the model's name. host: the address that the server is bound to. key: the API key, if one is needed. origins: those
-    of web pages that may ask. sampling: default values for requests. queue: number of requests that may wait.
+    Args:
+        name: the model's name.
+        host: the address that the server is bound to.
+        key: the API key, if one is needed.
+        origins: those of web pages that may ask.
+        sampling: default values for requests.
+        queue: number of requests that may wait.
     """
 
     name: str
@@ -86,8 +91,13 @@ class ServerSettings:
 class Question:
     """A request with its prompt, and the way to answer it.
 
-    form: writes the response. chat: the prompt is a conversation, whose answer is remembered. most: new tokens, if the request
-    says so. logprobs: number of most likely tokens to report with each. constrain: makes a constraint. answer: splits the text.
+    Args:
+        form: writes the response.
+        chat: the prompt is a conversation, whose answer is remembered.
+        most: new tokens, if the request says so.
+        logprobs: number of most likely tokens to report with each.
+        constrain: makes a constraint.
+        answer: splits the text.
     """
 
     asked: GenerationRequest

@@ -37,9 +37,12 @@ OTHER = "\u2603"
 class Prompt:
     """A prompt: its text as the template wrote it, and its tokens.
 
-    marks: lengths of the tokens at which other conversations may branch off. messages, variables: the template's input. lead:
-    text after the template's, as if the model had written it. spelled: see ``Beginning``. pictures: in order, open as long as
-    the prompt lives.
+    Args:
+        marks: lengths of the tokens at which other conversations may branch off.
+        messages, variables: the template's input.
+        lead: text after the template's, as if the model had written it.
+        spelled: see ``Beginning``.
+        pictures: in order, open as long as the prompt lives.
     """
 
     text: str

@@ -97,7 +97,7 @@ class RemotePictures:
         parts = _split(url)
         host, port = parts.hostname or "", parts.port or SCHEMES[parts.scheme]
         connected, is_secure = self._connected(host, port, end), parts.scheme == "https"
-        if is_secure:  # a new socket, and the one before is none any more
+        if is_secure:  # a new socket, and the old one is unusable
             context = ssl.create_default_context()
             connected = context.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
         late = threading.Timer(max(0.0, end - monotonic()), _shut, [connected])
@@ -160,7 +160,7 @@ def is_remote(url: str) -> bool:
 
 
 def _split(url: str) -> SplitResult:
-    """Return the parts of an address. Raises PictureError, and ValueError for one that is none."""
+    """Return the parts of an address. Raises PictureError, and ValueError for a text that is no address."""
     if len(url) > LONGEST_URL:
         raise PictureError(f"a picture's address has more than {LONGEST_URL} characters.")
     parts = urlsplit(url)
@@ -180,6 +180,6 @@ def _redirected(url: str, location: str) -> str:
 
 
 def _shut(connected: socket.socket) -> None:
-    """Shut a connection down below any encryption, so that a thread that reads from it goes on."""
+    """Shut a connection down below any encryption, so that a thread that reads from it continues."""
     with suppress(OSError):  # it is closed already
         socket.socket.shutdown(connected, socket.SHUT_RDWR)

@@ -62,9 +62,7 @@ class Structures:
             await self._ready()
         except UsageError as error:  # the tokenizer has no bytes
             if not self._warned:
-                log.warning(
-                    "calls of tools that the model makes of its own accord are not held to the tools' schemas: %s", error
-                )
+                log.warning("calls of tools with tool_choice auto are not checked by the tools' schemas: %s", error)
             self._warned = True
             return None
         return await self._of_calls(asked.optional, "auto", asked)
@@ -95,6 +93,6 @@ class Structures:
             if self._form is not None:
                 grammars.calls([{"name": "probe"}], self._form)
         except GrammarError as error:
-            log.warning("calls of tools are not held to the tools' schemas: %s", error)
+            log.warning("calls of tools are not checked by the tools' schemas: %s", error)
             self._form = None
         return grammars

@@ -65,10 +65,15 @@ Event = TextPiece | Finished | ApiError
 class Job:
     """A generation that was requested: reads its prompt and emits its text, step by step.
 
-    prompt: tokens. emit: takes each event, on the worker's thread; the last is Finished or an ApiError. deadline: by
-    ``time.monotonic``. marks: lengths of the prompt at which other conversations may branch off. logprobs: number of most
-    likely tokens to report with each token; None for none. constrain: makes a constraint for the text. pictures: in the prompt,
-    open until the end. is_answered: the answer needs no further token.
+    Args:
+        prompt: tokens.
+        emit: takes each event, on the worker's thread; the last is Finished or an ApiError.
+        deadline: by ``time.monotonic``.
+        marks: lengths of the prompt at which other conversations may branch off.
+        logprobs: number of most likely tokens to report with each token; None for none.
+        constrain: makes a constraint for the text.
+        pictures: in the prompt, open until the end.
+        is_answered: the answer needs no further token.
     """
 
     prompt: list[int]

@@ -16,7 +16,7 @@ from typing import Any
 from hybridge.errors import UsageError
 
 EXPORT = "pip install 'hybridge[export]'"
-"""How to install what makes and checks artifacts."""
+"""The command that installs the libraries for exports and checks."""
 OF_EXPORT = frozenset({"executorch", "huggingface_hub", "safetensors", "sentencepiece", "torch", "torchao", "transformers"})
 """The libraries that this brings, by the names under which they are imported."""
 

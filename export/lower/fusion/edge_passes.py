@@ -25,7 +25,7 @@ RESHAPING = frozenset(
         CLONE,
     }
 )
-"""What gives as many numbers as it is given either reorders them or leaves them as they are."""
+"""Operators whose output has the numbers of the input, in their order or in another."""
 
 
 def copies_to_views(graph_module: GraphModule) -> PassResult:

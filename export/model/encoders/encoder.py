@@ -36,14 +36,15 @@ SQUARES = (64, 144, 196, 256)
 class VisionFamily:
     """A kind of multimodal model.
 
-    describe: returns the description of a model's pictures, from its config, its processor's options and the budgets.
-    encoder: makes the encoder of a whole model, for the processor's options, the description and a kernel set.
-    inputs: returns what transformers' own forward takes for pictures uint8 [height, width, 3] that are resized already.
-    parts: names of the modules of the whole model that it uses, whose linear layers may be rounded.
-    rows: returns what transformers' own forward takes besides the embeddings of a text, of the whole model, the text and
-        ``inputs``; None if it is nothing.
-    often_text: many checkpoints come without their processor's options, and are for text; the others are damaged then.
-    defaults: options of transformers' processor that a file may leave out; ``older`` has the names of some in older files.
+    Args:
+        describe: returns the description of a model's pictures, from its config, its processor's options and the budgets.
+        encoder: makes the encoder of a whole model, for the processor's options, the description and a kernel set.
+        inputs: returns what transformers' own forward takes for pictures uint8 [height, width, 3] that are resized already.
+        parts: names of the modules of the whole model that it uses, whose linear layers may be rounded.
+        rows: returns what transformers' own forward takes besides the embeddings of a text, of the whole model, the text and
+            ``inputs``; None if it is nothing.
+        often_text: many checkpoints come without their processor's options, and are for text; the others are damaged then.
+        defaults: options of transformers' processor that a file may leave out; ``older`` has the names of some in older files.
     """
 
     describe: Callable[[Any, Mapping[str, Any], Sequence[int]], PictureDescription]

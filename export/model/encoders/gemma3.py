@@ -81,7 +81,7 @@ def square_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[
 def square_rows(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return transformers' own masks, in which the rows of a picture see each other.
 
-    transformers takes neighbouring rows for one picture, so the masks are made of pictures that are told apart here.
+    transformers takes neighbouring rows for one picture, so the masks are made here, where pictures are separate.
     """
     if not inputs:
         return {}

@@ -172,7 +172,7 @@ def _placed(patch: int, processor: Mapping[str, Any], pictures: Sequence[Tensor]
 def pooling_rows(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return what the layers read by tokens, and transformers' own masks if rows of a picture see each other.
 
-    transformers takes neighbouring rows for one picture, so the masks are made of pictures that are told apart here.
+    transformers takes neighbouring rows for one picture, so the masks are made here, where pictures are separate.
     """
     config, ids = whole.config.get_text_config(), torch.tensor([text])
     masks = _masks(config, ids, inputs, whole.config.vision_config.pooling_kernel_size**2)

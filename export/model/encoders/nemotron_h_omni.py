@@ -27,8 +27,8 @@ from hybridge.export.pinned.transformers import choose_attention
 from hybridge.runtime.artifact.pictures import MOST_IMAGE_TOKENS, PictureDescription
 
 STEP, DARKEST = 25 / 16, -255 * 9 / 32
-"""Of the values that bicubic interpolation makes of 0 to 255, which lie 9/32 of that range outside of it at most: a uint8 value
-x of a prepared picture stands for x * STEP + DARKEST. Source: ``Unclamped`` in runtime/native/hybridge/resample.h."""
+"""A uint8 value x of a prepared picture means x * STEP + DARKEST: bicubic interpolation of 0 to 255 overshoots that range by
+9/32 of it at most. Source: ``Unclamped`` in runtime/native/hybridge/resample.h."""
 
 
 class RadioEncoder(nn.Module):

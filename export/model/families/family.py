@@ -22,7 +22,7 @@ Layer = TypeVar("Layer", bound=CacheLayer)
 
 
 ACTIVATION_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "swish": "silu"}
-"""What a kernel calls some of transformers' activations; others have one name."""
+"""The kernels' names of some of transformers' activations; others have the same name."""
 
 
 def short_convolution(conv: nn.Conv1d, activation: str | None) -> ShortConvolution:

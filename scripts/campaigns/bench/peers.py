@@ -15,7 +15,7 @@ INSTRUCTION_SETS = {
     "avxvnni": (*_AVX2, "-DGGML_AVX_VNNI=ON"),
     "avx512vnni": (*_AVX2, *(f"-DGGML_{name}=ON" for name in ("AVX512", "AVX512_VNNI", "AVX512_VBMI"))),
 }
-"""How llama.cpp is compiled to use what our kernels use with $HYBRIDGE_ISA; without one, what the machine has."""
+"""Options by which llama.cpp uses the instructions of our kernels with $HYBRIDGE_ISA; without one, those of the machine."""
 
 
 def how(isa: str = "") -> str:

@@ -66,7 +66,7 @@ class Curve:
         return sum(self.parts.values()) / self.decode
 
     def times_at(self, tokens: float) -> float:
-        """Return how many times as fast as plain decoding rounds of so many tokens are."""
+        """Return how many times as fast as plain decoding rounds of ``tokens`` tokens are."""
         return tokens / self.round_in_decodes
 
 

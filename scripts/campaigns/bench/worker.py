@@ -27,7 +27,7 @@ class Engine(Protocol):
         """From the file to the first logits; imports are done before."""
 
     def set_threads(self, count: int) -> None:
-        """Compute on so many from now on."""
+        """Compute on ``count`` threads from now on."""
 
     def fill(self, context: int) -> None:
         """Go to a state of ``context`` tokens, whatever they are; called again and again."""

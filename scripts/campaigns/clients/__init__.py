@@ -1,1 +1,1 @@
-"""``scripts/trust clients``: every client of an artifact, held to the greedy tokens of the uncached model."""
+"""``scripts/trust clients``: every client of an artifact, compared with the greedy tokens of the uncached model."""

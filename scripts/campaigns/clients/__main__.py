@@ -1,4 +1,4 @@
-"""Hold every client of the demo's artifact to the greedy tokens of the uncached model: 20 prompts, second turns, resets.
+"""Compare every client of the demo's artifact with the greedy tokens of the uncached model: 20 prompts, second turns, resets.
 
 Exit code 1 where a client gives another token or cannot be run on this machine; its row says why.
 """

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from hybridge.export.check.random_program import Oracle
 
 Ends = Literal["before", "after"]
-"""Where a client's text ends after a generation: before the last new token, which nobody has read yet, or after it."""
+"""End of a client's text after a generation: before the last new token, which was not read yet, or after it."""
 
 
 class ClientError(Exception):
@@ -60,7 +60,7 @@ class Conversation:
 
 @dataclass
 class Score:
-    """How many conversations a client gave the right tokens in; turns is None for a client without them."""
+    """Numbers of conversations in which a client gave the right tokens; turns is None for a client without them."""
 
     prompts: int = 0
     turns: int | None = 0

@@ -1,7 +1,7 @@
 """Export random models of every family, run random operations on the real programs, and write the report.
 
 Each case is a family, one of its two configs of odd sizes and a kernel set, in a process of its own. A case's result is kept in
-``.conformance/`` and used again as long as the code that made it is the same, so an interrupted run goes on where it was.
+``.conformance/`` and used again as long as the code that made it is the same, so an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Those that end with ``-few`` propose some of the tokens. ``auto`` is prompt look
 """
 DRAFTED_KERNELS = ("hybridge", "llm")
 DRAFTED_BLOCKS, DRAFTED_TOKENS = 2_000, 100_000
-"""Blocks of each kind of drafter that are held against the definition, tokens against plain decoding, in all of its cases."""
+"""Blocks of each kind of drafter that are compared with its definition, and tokens with plain decoding, in all of its cases."""
 
 err = Console(stderr=True)
 
@@ -54,7 +54,7 @@ err = Console(stderr=True)
 class Case:
     """One export: a family, which of its configs, the kernels, and for which instruction set; the best if it is empty.
 
-    drafter: the kind of the artifact's drafter, which is then what is held against its definition.
+    drafter: the kind of the artifact's drafter, which is then compared with its definition.
     """
 
     family: str

@@ -117,7 +117,7 @@ MTP_LAYERS: dict[str, dict[str, Any]] = {
     "inkling_text": {"num_mtp_layers": 4, "mtp_local_layer_ids": [0, 2], "chain_hidden_post_norm": True},
 }
 TIE = 1e-6
-"""Of the largest logit: blocks of different lengths sum in different orders, and differ by a few roundings of float32."""
+"""Share of the largest logit by which two logits may tie: blocks of other lengths sum in other orders."""
 BLOCK_OPERATIONS, LONGEST_PROMPT, NEW_TOKENS = 40, 20, 30
 
 
@@ -188,7 +188,7 @@ def with_assistant(folder: Path, family: str, variant: int, kernels: str, kind: 
 
 
 MADE = {"mtp": with_mtp, "gemma4_assistant": with_assistant}
-"""What exports a target with a drafter of a kind, where it is not ``with_drafter``."""
+"""Functions that export a target with a drafter of a kind; ``with_drafter`` for all others."""
 
 
 def tokens_as_plain(session: Session, drafter: Drafter, wanted: int) -> tuple[int, int]:

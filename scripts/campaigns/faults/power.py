@@ -33,7 +33,7 @@ class Step:
 
 @dataclass
 class File:
-    """What a file holds, and what of it is synced. A folder has neither."""
+    """A file's bytes, and those that are synced. A folder has neither."""
 
     is_folder: bool = False
     content: bytearray = field(default_factory=bytearray)

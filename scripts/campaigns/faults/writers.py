@@ -33,7 +33,7 @@ OLD, NEW = [5, 6, 7], [40, 41, 42, 43, 44]
 
 
 class Broken(Exception):  # noqa: N818  it is what a campaign finds, and no error of the script
-    """What is left is neither the old nor the new."""
+    """The remaining files are neither the old nor the new."""
 
 
 class Writer(ABC):
@@ -41,7 +41,7 @@ class Writer(ABC):
 
     name: ClassVar[str]
     may_vanish: ClassVar[bool] = False
-    """Whether there may be nothing where there was the old: of a cache, which is then filled again."""
+    """True for a cache, which may lose the old and is then filled again."""
 
     @abstractmethod
     def before(self, folder: Path) -> None:
@@ -64,7 +64,7 @@ class Writer(ABC):
 
 
 def loads(reader: Session, path: Path) -> bool:
-    """Load the state in ``path``; whether there is one. Raises Broken where it is none."""
+    """Load the state in ``path`` and return whether there is one. Raises Broken if it does not load."""
     if path.exists():
         try:
             reader.load_state(path)

@@ -1,4 +1,4 @@
-"""Hand hybridge hostile input and print what crashes, hangs or is taken for good. Exit code 1 if anything is."""
+"""Hand hybridge hostile input and print what crashes, hangs or is wrongly accepted. Exit code 1 if anything is."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ OPTIONS = {
 
 
 class Compiled:
-    """What targets share whose child is a program under the sanitizers, which ``prepare`` compiles. words: of its command."""
+    """A target whose child is a program under the sanitizers, which ``prepare`` compiles. words: arguments of its command."""
 
     program: Path
     words: Sequence[str] = ()
@@ -97,7 +97,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """What became of a target's inputs."""
+    """Outcomes of a target's inputs."""
 
     target: str
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -125,7 +125,7 @@ def fuzz(target: Target, seed: int, first: int, count: int | None, deadline: flo
 
 
 def run_batch(target: Target, seed: int, indices: Sequence[int], report: Report, deadline: float | None = None) -> None:
-    """Run inputs in as few children as it takes: after one that ends or stops its child, another goes on.
+    """Run inputs in as few children as it takes: after an input that ends or stops its child, another child continues.
 
     One that is answered after the ``deadline`` is the last: where every input ends its child, a batch takes an hour.
     """

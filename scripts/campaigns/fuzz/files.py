@@ -47,7 +47,7 @@ def changed_json(rng: random.Random, content: Any) -> Any:
 
 
 def changed_text(rng: random.Random, text: bytes) -> bytes:
-    """Return a JSON file changed by its structure, three times of four, else as text."""
+    """Return a JSON file changed by its structure, three times of four, otherwise as text."""
     return json.dumps(changed_json(rng, json.loads(text))).encode() if rng.random() < 0.75 else changed_plain(rng, text)
 
 

@@ -73,7 +73,7 @@ def _run(command: Sequence[str], made: Path) -> None:
 
 
 def _tensors(arguments: Sequence[Argument]) -> int:
-    """How many tensors with memory of their own there are."""
+    """Return the number of tensors with memory of their own."""
     return sum(isinstance(each, Array) and each.shares is None for each in map(_given, arguments))
 
 

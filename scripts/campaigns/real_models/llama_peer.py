@@ -1,4 +1,4 @@
-"""What llama.cpp makes of a GGUF file; runs in the peers' environment.
+"""Run a GGUF file by llama.cpp, in the peers' environment.
 
 llama_peer.py greedy GGUF TOKENS.json COUNT ANSWER.json    the best next tokens, one after the other
 llama_peer.py lookup GGUF TOKENS.json COUNT ROUNDS ANSWER.json  tokens a second without and with prompt lookup, in turns

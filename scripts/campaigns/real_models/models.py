@@ -1,4 +1,4 @@
-"""Trained models that are published as Python packages: downloaded once, held against a hash, and never imported."""
+"""Trained models that are published as Python packages: downloaded once, compared with a hash, and never imported."""
 
 from __future__ import annotations
 

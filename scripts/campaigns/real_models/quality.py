@@ -1,4 +1,4 @@
-"""How far each precision's logits are from llama.cpp's of the same file, on English prose."""
+"""Compare each precision's logits with llama.cpp's of the same file, on English prose."""
 
 from __future__ import annotations
 

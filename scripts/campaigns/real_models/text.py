@@ -1,4 +1,4 @@
-"""What a real model says: greedy beside llama.cpp, a chat, JSON by a schema and a call of a tool."""
+"""Texts of a real model: greedy beside llama.cpp, a chat, JSON by a schema and a call of a tool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WEATHER = {
 
 
 def greedy_lines(artifact: Path, gguf: Path, python: Path, *, chats: bool) -> Iterator[str]:
-    """Yield how each question is answered, or each beginning goes on, and how many of the first 40 tokens are llama.cpp's."""
+    """Yield the answer to each question, or what continues each beginning, and the number of first tokens as by llama.cpp."""
     model = open_text_model(artifact, plain=True, threads=1)
     template = load_template(model.artifact)
     for question in QUESTIONS if chats else BEGINNINGS:
@@ -47,7 +47,7 @@ def greedy_lines(artifact: Path, gguf: Path, python: Path, *, chats: bool) -> It
         if same < min(len(ours), len(theirs)):
             probabilities = llama_logits(python, gguf, [*prompt, *theirs[:same]])[-1].softmax(0)
             best, other = (float(probabilities[token]) for token in (theirs[same], ours[same]))
-            yield f"llama.cpp goes on: {model.tokenizer.decode(theirs[same:])!r}; it gives that {best:.1%} and ours {other:.1%}"
+            yield f"llama.cpp has: {model.tokenizer.decode(theirs[same:])!r}; it gives that {best:.1%} and ours {other:.1%}"
 
 
 def llama_greedy(python: Path, gguf: Path, prompt: list[int]) -> list[int]:

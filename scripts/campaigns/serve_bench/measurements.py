@@ -39,7 +39,7 @@ class Crowd:
         self._lock = threading.Lock()
 
     def client(self, number: int, requests: int) -> None:
-        """Ask so many times; one in ten requests is dropped at once, and one in ten malformed."""
+        """Ask ``requests`` times; one in ten requests is dropped at once, and one in ten malformed."""
         rng = random.Random(number)
         for _ in range(requests):
             chance = rng.random()
@@ -85,7 +85,7 @@ def crowd(artifact: Path, clients: int, requests: int) -> Iterator[Row]:
         for thread in threads:
             thread.join()
     sizes = ", ".join(f"{resident / 1e6:.0f} MB after {asked}" for asked, resident in sorted(all_of.resident.items()))
-    yield "the server's memory after so many requests", sizes, "flat"
+    yield "the server's memory after some requests", sizes, "flat"
     what = f"{clients} clients, {requests} requests each: answers that are wrong"
     yield what, f"{len(all_of.wrong)} of {all_of.done}", "0"
 
@@ -101,7 +101,7 @@ def turns(one: Running, tokens: int, rounds: int) -> Iterator[Row]:
         edits.append(one.ask([*talk[:2], {"role": "user", "content": f"something else {i}"}])[0])
         edits.append(one.ask([*talk, answer, {"role": "user", "content": f"back {i}"}])[0])
     base = statistics.median(cold)
-    yield f"first token of {tokens} tokens that nobody has read", f"{base * 1000:.1f} ms", ""
+    yield f"first token of {tokens} tokens that are not cached", f"{base * 1000:.1f} ms", ""
     yield "the next turn, against reading it again", f"{statistics.median(again) / base:.1%}", "≤ 3 %"
     yield "an edited message and back, against reading it again", f"{statistics.median(edits) / base:.1%}", "≤ 3 %"
 

@@ -22,7 +22,7 @@ from hybridge.runtime.artifact.options import ExportOptions
 
 COMMAND = Path(sys.executable).parent / "hybridge"
 Row = tuple[str, str, str]
-"""What was measured, the figure, and its target."""
+"""The name of a measurement, its figure and its target."""
 
 
 class Running:
@@ -82,14 +82,14 @@ def serving(artifact: Path, *words: object) -> Iterator[Running]:
 
 
 def words(tokens: int, seed: int) -> str:
-    """Text of about so many bytes."""
+    """Return a text of about ``tokens`` bytes."""
     rng = random.Random(seed)
     lines = (f"x{rng.randrange(999)} = f(y{rng.randrange(999)})\n" for _ in range(tokens))
     return "".join(lines)[:tokens]
 
 
 def conversation(tokens: int, seed: int) -> list[dict[str, str]]:
-    """Return a conversation of about so many bytes, the user's message last."""
+    """Return a conversation of about ``tokens`` bytes, the user's message last."""
     part = tokens // 3
     return [
         {"role": "user", "content": words(part, seed)},

@@ -66,7 +66,7 @@ class Shelf:
 
 
 class SoakProgram(RandomProgram):
-    """A random program that also saves its state, goes on from any state that was saved, and generates."""
+    """A random program that also saves its state, continues from any state that was saved, and generates."""
 
     def __init__(self, session: Session, rng: random.Random, shelf: Shelf) -> None:
         super().__init__(session, rng)
@@ -114,13 +114,13 @@ class SoakProgram(RandomProgram):
 
 @dataclass
 class Round:
-    """What came of one round."""
+    """The result of one round."""
 
     number: int
     operations: Counter[str] = field(default_factory=Counter)
     compared: int = 0
     worst: float = 0.0
-    """The largest error, as a share of what is tolerated."""
+    """The largest error, as a share of the tolerance."""
     ties: int = 0
     """Programs whose logits are those of a model nearby, as experts with equal scores were chosen another way."""
     error: str = ""

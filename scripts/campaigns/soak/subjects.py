@@ -1,4 +1,4 @@
-"""What is soaked: a family of each recurrence, in each precision, with each kernel set."""
+"""Subjects of the soak: a family of each recurrence, in each precision, with each kernel set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = {"prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
 SHORT = 67
 """The context of the random operations: it is full again and again."""
 SESSIONS = 3
-"""At most so many sessions of one program are interleaved."""
+"""Most sessions of one program that are interleaved."""
 
 FAMILIES = {
     "qwen3_5_text": "gated delta rule",

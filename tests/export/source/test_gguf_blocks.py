@@ -299,7 +299,7 @@ def test_what_does_not_go_with_keeping_is_refused(gguf_file: Path, tmp_path: Pat
 def test_only_a_gguf_file_has_blocks_to_keep(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "model", tiny_config("qwen3"))
     with pytest.raises(
-        UsageError, match=r"--quantize keep has the blocks of a GGUF file as they are, and .*model is none; give"
+        UsageError, match=r"--quantize keep has the blocks of a GGUF file as they are, and .*model is not one; give"
     ):
         export_model(tmp_path / "model", tmp_path / "out", ExportOptions(quantize="keep"))
 

@@ -306,7 +306,7 @@ def test_where_the_core_is_not_llguidance(schema: dict[str, Any], taken: list[st
     ids=["itself", "itself or another", "an object without an end"],
 )
 def test_a_schema_without_an_end_is_refused(definition: dict[str, Any]) -> None:
-    """llguidance takes them, and has no token to go on with."""
+    """llguidance takes them, and has no token left."""
     with pytest.raises(GrammarError, match="#/\\$defs/a would have no end"):
         of_bytes(schema={"$ref": "#/$defs/a", "$defs": {"a": definition}})
 

@@ -1,4 +1,4 @@
-"""How a client that runs in a process of its own is asked: by lines of JSON on stdin, one answer each on stdout.
+"""Ask a client that runs in a process of its own by lines of JSON on stdin, one answer each on stdout.
 
 ``[count, [number, ...]]`` continues a text by at most ``count`` tokens and is answered by the new numbers, ``[number, ...]``;
 ``[0, []]`` starts afresh and is answered by ``[]``. Numbers are token ids, or bytes of UTF-8 where a client takes text.
