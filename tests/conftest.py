@@ -47,7 +47,7 @@ from hybridge.__main__ import main
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.native_log import LOG_LINE
 
-pytest_plugins = ["selection"]
+pytest_plugins = ["selection", "budget"]
 
 # An example that failed once is written beside its test as @example: hypothesis's own store knows a test by its path and text.
 settings.register_profile(
@@ -115,6 +115,12 @@ def artifact(checkpoint: Path) -> Path:
 def kernels_artifact(checkpoint: Path) -> Path:
     """The artifact of ``checkpoint`` with ``--kernels hybridge``. Copy it before changing it."""
     return stored(checkpoint, replace(SIZES, kernels="hybridge"))
+
+
+@pytest.fixture(scope="session")
+def long_artifact(checkpoint: Path) -> Path:
+    """An artifact of ``checkpoint`` for 100,000 tokens."""
+    return stored(checkpoint, replace(SIZES, kernels="hybridge", max_seq_len=100_000))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,99 @@
+"""The budget of a default run: what counts, what counts once, and who is named if it is not kept."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import budget
+import pytest
+import store
+from budget import ALL, BUDGET, START, TESTS, Costs, Counter, room_of
+
+
+@pytest.fixture
+def counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counter:
+    """A counter of three files, whose budget is kept."""
+    monkeypatch.setattr(budget, "BUDGET", tmp_path / "budget.toml")
+    limits = {"cache": "programs = 1\nseconds = 9", "runtime/cli": "programs = 2\nprocesses = 5", ALL: "programs = 2"}
+    (tmp_path / "budget.toml").write_text("".join(f'["{room}"]\n{each}\n' for room, each in limits.items()))
+    counter = Counter()
+    counter.costs |= {
+        "cache/test_a.py": Costs({"one"}, set(), 2, 4.0),
+        "runtime/cli/test_b.py": Costs({"one", "two"}, set(), 3, 1.0),
+        "runtime/cli/test_c.py": Costs({"two"}, set(), 1, 2.0),
+    }
+    return counter
+
+
+def test_a_program_that_files_share_counts_once(counter: Counter) -> None:
+    assert {room: len(costs.programs) for room, costs in counter.rooms().items()} == {"cache": 1, "runtime/cli": 2, ALL: 2}
+    assert list(counter.over()) == []
+
+
+def test_who_costs_more_is_named(counter: Counter) -> None:
+    counter.costs["runtime/cli/test_c.py"].programs.add("three")
+    counter.costs["cache/test_a.py"].seconds += 6
+    assert list(counter.over()) == [
+        "Over the budget: cache has 10 seconds, and tests/budget.toml 9 (cache/test_a.py 10)",
+        "Over the budget: runtime/cli has 3 programs, and tests/budget.toml 2 "
+        "(runtime/cli/test_b.py 2, runtime/cli/test_c.py 2)",
+        "Over the budget: all has 3 programs, and tests/budget.toml 2 "
+        "(runtime/cli/test_b.py 2, runtime/cli/test_c.py 2, cache/test_a.py 1)",
+    ]
+
+
+def test_a_folder_without_a_budget_may_cost_nothing(counter: Counter) -> None:
+    counter.costs["export/test_d.py"] = Costs({"one"})
+    assert list(counter.over()) == ["Over the budget: export has 1 programs, and tests/budget.toml 0 (export/test_d.py 1)"]
+
+
+def test_what_the_store_has_counts_and_its_exports_take_no_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(kind: str) -> Path:
+        (tmp_path / kind / "artifact").mkdir(parents=True, exist_ok=True)
+        (tmp_path / kind / "artifact" / "manifest.json").touch()
+        sum(range(3_000_000))
+        return tmp_path / kind
+
+    monkeypatch.setattr(store, "made", made)
+    monkeypatch.setattr(budget.pte, "lower", lambda methods: methods)
+    counter = Counter()
+    counter.count_programs()
+    counter.charge("cache/test_a.py")
+    for kind in ("a", "b", "a"):
+        store.made(kind)
+    budget.pte.lower({})  # an export of a test's own
+    counter.charge(START)
+    costs = counter.costs["cache/test_a.py"]
+    assert costs.programs == {"a/artifact", "b/artifact", "cache/test_a.py 2"}
+    assert costs.seconds < costs.exporting
+
+
+def test_processes_and_units_are_counted() -> None:
+    counter = Counter()
+    counter.charge("cache/test_a.py")
+    for words in (["/usr/bin/g++", "-c", "one.cpp", "two.c", "-o", "three.o"], ["nm", "one.cpp"], "true"):
+        counter.on_event("subprocess.Popen", (None, words, None, None))
+    counter.on_event("open", ("one.cpp", "r", 0))
+    counter.charge(START)
+    costs = counter.costs["cache/test_a.py"]
+    assert (costs.processes, len(costs.units)) == (3, 2)
+
+
+def test_the_units_of_a_build_are_those_that_were_made(tmp_path: Path) -> None:
+    names = ("a.o", "b.o", "of a target that nobody wants.o")
+    commands = [{"directory": str(tmp_path), "output": name} for name in names]
+    (tmp_path / "compile_commands.json").write_text(json.dumps(commands))
+    for name in names[:2]:
+        (tmp_path / name).touch()
+    counter = Counter()
+    counter.charge("cache/test_a.py")
+    counter.on_event("subprocess.Popen", (None, ["cmake", "--build", str(tmp_path), "--target", "x"], None, None))
+    counter.charge(START)
+    assert {Path(unit).name for unit in counter.costs["cache/test_a.py"].units} == {"a.o", "b.o"}
+
+
+def test_the_budget_has_every_folder_of_tests() -> None:
+    folders = {room_of(path.relative_to(TESTS).as_posix()) for path in TESTS.rglob("test_*.py")} - {"campaigns"}
+    assert set(tomllib.loads(BUDGET.read_text(encoding="utf-8"))) == {*folders, "native", START, ALL}
