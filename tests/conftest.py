@@ -52,7 +52,7 @@ pytest_plugins = ["selection", "budget"]
 # An example that failed once is written beside its test as @example: hypothesis's own store knows a test by its path and text.
 settings.register_profile(
     "hybridge",
-    max_examples=30,
+    max_examples=15,
     derandomize=False,
     print_blob=bool(os.environ.get("CI")),
     # Seconds say something of a shared machine, and nothing of the code.

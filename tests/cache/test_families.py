@@ -5,7 +5,7 @@ import pytest
 import torch
 from tiny import count_nodes, lively, tiny_config, tiny_model
 from transformers import PreTrainedModel
-from zoo import VARIANTS
+from zoo import VARIANTS, by_kind
 
 from hybridge.cache.families import FAMILIES
 from hybridge.export.check.oracle import uncached
@@ -37,10 +37,25 @@ def test_every_family_has_its_layers_its_mixers_and_two_configs() -> None:
     assert all(first != second for first, second in VARIANTS.values())
 
 
-@pytest.mark.parametrize(("variant", "kernels"), [(0, "llm"), (1, "aten"), (0, "hybridge"), (1, "hybridge")])
 @pytest.mark.parametrize("family", sorted(VARIANTS))
-def test_random_operations_agree_with_the_uncached_model(family: str, variant: int, kernels: str) -> None:
+def test_random_operations_agree_with_the_uncached_model(family: str) -> None:
     """All rollback: refused and partly accepted blocks, slots, resets; every position of a block is compared."""
+    compare(family, 1, "hybridge")
+
+
+@pytest.mark.parametrize("family", by_kind())
+def test_other_kernels_agree_with_the_uncached_model(family: str) -> None:
+    compare(family, 0, "llm")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("variant", "kernels"), [(1, "aten"), (0, "hybridge")])
+@pytest.mark.parametrize("family", sorted(VARIANTS))
+def test_all_variants_agree_with_the_uncached_model(family: str, variant: int, kernels: str) -> None:
+    compare(family, variant, kernels)
+
+
+def compare(family: str, variant: int, kernels: str) -> None:
     tiny = model(family, variant)
     session = eager_session(tiny, options(kernels))
     report = validate(session, uncached(tiny), programs=2, prompts=1, new_tokens=12, seed=0, notify=lambda *_: None)
@@ -61,7 +76,7 @@ def test_graphs_export_with_static_shapes_and_few_nodes(family: str) -> None:
     assert nodes["commit"] <= nodes["decode"]
 
 
-@pytest.mark.parametrize("family", sorted(VARIANTS))
+@pytest.mark.parametrize("family", by_kind())
 @torch.no_grad()
 def test_a_verified_position_is_what_decoding_alone_gives(family: str) -> None:
     tiny = model(family, 1)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny import lively, tiny_config, tiny_model
 from transformers import PreTrainedModel
-from zoo import VARIANTS
+from zoo import VARIANTS, by_kind
 
 from hybridge.cache import HybridCache
 from hybridge.errors import CapacityError, SnapshotError, UsageError
@@ -262,7 +262,7 @@ def test_the_default_length_comes_with_a_warning_and_not_from_the_config() -> No
 PIECES = {False: (5, 1, 17, 2, 1, 14), True: (9, *(1,) * 31)}
 
 
-@pytest.mark.parametrize("family", sorted(set(VARIANTS) - OWN_CACHE))
+@pytest.mark.parametrize("family", by_kind(set(VARIANTS) - OWN_CACHE))
 @torch.no_grad()
 def test_pieces_give_the_uncached_logits(family: str) -> None:
     """transformers' cached multi-token forward restarts or drops the window for some families; ours may not."""

@@ -5,6 +5,7 @@ As a program, before a run's processes want them: build these, the kernels and t
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import subprocess
@@ -23,6 +24,7 @@ from hybridge.runtime.pinned import MACROS, OPERATORS_AND_BACKENDS, include_fold
 PROJECT = CHECKOUT / "tests" / "native"
 
 
+@functools.cache  # no source changes while tests run, and to ask the build takes a quarter of a second
 def native_program(name: str) -> Path:
     """Return target ``name`` of tests/native/CMakeLists.txt, built where it is not as its sources are."""
     build = build_programs("--target", name)

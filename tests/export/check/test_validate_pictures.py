@@ -219,7 +219,7 @@ def test_another_encoder_is_found(pictures_artifact: Path, pictures_checkpoint: 
     assert report.first_divergence.error > 0
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_drafter_in_the_artifact_reads_the_rows_of_pictures(pictures_checkpoint: Path, tmp_path: Path) -> None:
     text = AutoConfig.from_pretrained(pictures_checkpoint).text_config
     config = dspark_config(text, ["full_attention", "full_attention"], [0, 1])
@@ -240,8 +240,8 @@ def test_a_drafter_in_the_artifact_reads_the_rows_of_pictures(pictures_checkpoin
     assert all(0 <= token < session.vocab_size for token in drafted.tokens)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("large", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("large", [True, False])
 def test_an_assistant_reads_the_rows_of_pictures(tmp_path: Path, *, large: bool) -> None:
     """Gemma 4's assistants attend to the target's own keys and values, so to those of a picture's rows."""
     target = tmp_path / "target"

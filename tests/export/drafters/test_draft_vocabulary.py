@@ -232,7 +232,7 @@ def test_a_program_proposes_the_best_of_its_part(public: Path, vocabulary: str |
     assert session_text(session, OwnDrafter(session)) == session_text(session, None)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_no_row_is_stored_twice(public: Path) -> None:
     few, whole = (exported(public, SPOKEN, draft_vocab=vocabulary) / "model.pte" for vocabulary in ("self:96", "all"))
     assert abs(few.stat().st_size - whole.stat().st_size) < 8192

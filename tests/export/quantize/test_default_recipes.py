@@ -9,8 +9,8 @@ import pytest
 from quantized_folders import FORMS, save_quantized
 from store import exported
 from tiny import tiny_config, tiny_model
+from zoo import by_kind
 
-from hybridge.cache.families import FAMILIES
 from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import quantize, resolve_quantization
@@ -32,7 +32,7 @@ def options_for(family: str, warned: list[str], **choices: Any) -> ExportOptions
     return resolve_quantization(ExportOptions(quantize="auto", **choices), source_of(tiny_config(family)), warned.append)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", by_kind())
 def test_every_family_gets_bits_or_a_warning(family: str) -> None:
     warned: list[str] = []
     options = options_for(family, warned)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, tiny_config, tiny_model
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
+from zoo import by_kind
 
 from hybridge.cache.families import FAMILIES
 from hybridge.cache.hybrid_cache import HybridCache
@@ -306,19 +307,23 @@ def assert_loads_as(folder: Path, saved: torch.nn.Module) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bfloat16, *(pytest.param(each, marks=pytest.mark.thorough) for each in (torch.float32, torch.float16))],
+    ids=str,
+)
 def test_every_family_loads_in_every_dtype(tmp_path: Path, model_type: str, dtype: torch.dtype) -> None:
     assert_loads_as(tmp_path, save_checkpoint(tmp_path, tiny_config(model_type), dtype, seed=1))
 
 
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", by_kind())
 def test_shards_load_as_one(tmp_path: Path, model_type: str) -> None:
     saved = save_checkpoint(tmp_path, tiny_config(model_type), seed=2, max_shard_size="60KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     assert_loads_as(tmp_path, saved)
 
 
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", by_kind())
 def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path, model_type: str) -> None:
     saved = save_checkpoint(tmp_path, tiny_config(model_type, tie_word_embeddings=True), seed=3)
     if saved.get_output_embeddings().weight is not saved.get_input_embeddings().weight:

@@ -1,4 +1,8 @@
-"""Each form of docs/checkpoints.md is exported, validated against what it stands for, and answers a message."""
+"""Each form of docs/checkpoints.md is exported, validated against what it stands for, and answers a message.
+
+The default run exports a file of llama.cpp's in test_gguf.py and a multimodal folder in test_public_checkpoints.py. How each of
+the others is read is in test_quantized_checkpoints.py, test_checkpoint_forms.py and test_adapters.py.
+"""
 
 from __future__ import annotations
 
@@ -85,17 +89,17 @@ EVERY_FORM: dict[str, Save] = {
     "adapter": with_adapter,
     "multimodal": multimodal,
 }
-FEW = ("bfloat16", "shards", "adapter", "multimodal", "mxfp4", "gguf qwen35")
-"""They differ in more than how a number is stored; test_quantized_checkpoints.py and test_gguf.py see how each is read."""
 
 
-@pytest.mark.parametrize("form", [pytest.param(each, marks=[] if each in FEW else pytest.mark.thorough) for each in EVERY_FORM])
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", EVERY_FORM)
 def test_a_form_exports_validates_and_chats(tmp_path: Path, form: str) -> None:
     (tmp_path / "checkpoint").mkdir()
     source = EVERY_FORM[form](tmp_path / "checkpoint")
     assert_is_the_model(source, exported(source.path, OPTIONS, adapters=source.adapters))
 
 
+@pytest.mark.thorough
 def test_a_model_of_the_hub_does_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_checkpoint(tmp_path / "saved", tiny_config("qwen3"))
     hub_entry(tmp_path / "hub", "somebody/a-model", {"0a1b": with_template(tmp_path / "saved").path}, main="0a1b")

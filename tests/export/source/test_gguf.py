@@ -13,19 +13,21 @@ import pytest
 import torch
 from checkpoint_forms import refusal
 from gguf_files import MODELS, TYPES, dequantized_linears, random_model, save_gguf
+from store import exported
 from tiny import save_tokenizer
 from torch import Tensor
 
 from hybridge.errors import NotACheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.api import export_model
 from hybridge.export.check.oracle import uncached
+from hybridge.export.check.validate import validate_session
 from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
+from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.quantize import pack_weights
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.source.gguf.checkpoint import ARCHITECTURES
 from hybridge.export.source.gguf.file import read_header
-from hybridge.runtime import Session
+from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.tokenizer import Tokenizer
 
@@ -91,11 +93,11 @@ def test_a_file_exports_validates_and_has_its_tokenizer(tmp_path: Path) -> None:
     model = random_model("qwen35", vocab_size=262)
     save_gguf(tmp_path / "model.gguf", "qwen35", model, TYPES.Q4_0)
     options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w", group_size=32)
-    export_model(tmp_path / "model.gguf", tmp_path / "artifact", options, force=False, validate=True)
-    session = Session.load(tmp_path / "artifact")
-    assert session.manifest.eos_ids == [257, 258]
-    assert Tokenizer.from_file(tmp_path / "artifact" / "tokenizer.json").encode("<|im_end|>").ids == [258]
-    assert (tmp_path / "artifact" / "chat_template.jinja").read_text().endswith("<|im_end|>")
+    artifact = exported(tmp_path / "model.gguf", options)
+    validate_session(artifact, resolve_checkpoint(tmp_path / "model.gguf"), ExportProgress(), programs=2, seed=0).check()
+    assert read_manifest(artifact).eos_ids == [257, 258]
+    assert Tokenizer.from_file(artifact / "tokenizer.json").encode("<|im_end|>").ids == [258]
+    assert (artifact / "chat_template.jinja").read_text().endswith("<|im_end|>")
 
 
 def test_a_tokenizer_of_ones_own_is_taken(tmp_path: Path) -> None:

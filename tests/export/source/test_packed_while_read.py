@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, save_lively_checkpoint, tiny_config
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from zoo import VARIANTS
+from zoo import by_kind
 
 from hybridge.errors import CheckpointError, UsageError
 from hybridge.export.layers import PackedLinear
@@ -52,7 +52,7 @@ def assert_same(folder: Path, options: ExportOptions) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", sorted(VARIANTS))
+@pytest.mark.parametrize("family", by_kind())
 def test_every_family_is_packed_alike(family: str, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, tiny_config(family), torch.bfloat16)
     for options in (OWN, OWN_8_BITS):

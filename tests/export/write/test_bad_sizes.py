@@ -13,6 +13,7 @@ import torch
 from tiny import tiny_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from zoo import by_kind
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.families import FAMILIES, Family, plan
@@ -117,7 +118,7 @@ def test_a_state_takes_at_most_half_the_memory(monkeypatch: pytest.MonkeyPatch) 
         build_cache(config, options)
 
 
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("model_type", by_kind())
 def test_a_bad_number_in_a_config_is_the_configs_fault(model_type: str) -> None:
     """Whatever number is spoilt, and as far as transformers itself takes it: the cache is built, or the config is refused."""
     good = tiny_config(model_type).to_dict()

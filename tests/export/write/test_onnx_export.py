@@ -48,8 +48,11 @@ CASES: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+FEW = ("Kimi delta and latent attention", "sinks and windows alone", "weights of 4 bits")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [each if each in FEW else pytest.param(each, marks=pytest.mark.thorough) for each in CASES])
 def test_an_artifact_is_the_model(case: str, tmp_path: Path) -> None:
     family, variant, sizes, extra = CASES[case]
     save_lively_checkpoint(tmp_path / "checkpoint", tiny_config(family, variant, **sizes))

@@ -35,7 +35,7 @@ TOO_LARGE = {"too many tokens": (5, 5), "too many pixels": (9, 14)}
 """Pictures that the encoder refuses, and the runtime before it. A picture may be longer than the export was asked for."""
 
 
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(scope="module", params=["lfm2_vl", pytest.param("lfm3_vl", marks=pytest.mark.thorough)])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An artifact for the runner."""
     save, options = FORMS[request.param]

@@ -193,7 +193,6 @@ saved_steps = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     steps=steps,
     slots=st.sampled_from([0, 2, 4]),
@@ -208,7 +207,7 @@ def test_whatever_is_done_a_chat_says_what_a_session_says_that_reads_everything_
         talks.step(name, said)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples // 3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=saved_steps)
 def test_saved_chats_go_on_as_conversations_and_the_other_way_round(
     kernels_artifact: Path, tmp_path: Path, steps: list[tuple[str, str]]

@@ -138,14 +138,18 @@ def int8_artifact(checkpoint: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["artifact", "kernels_artifact", "int8_artifact", "onnx_artifact"])
+@pytest.mark.parametrize(
+    "form", ["artifact", "kernels_artifact", pytest.param("int8_artifact", marks=pytest.mark.thorough), "onnx_artifact"]
+)
 @pytest.mark.parametrize("seed", range(2))
 def test_programs_resume_bit_for_bit(form: str, seed: int, request: pytest.FixtureRequest) -> None:
     check_resuming(Session.load(request.getfixturevalue(form)), seed, steps=120)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["kernels_artifact", "int8_artifact", "onnx_artifact"])
+@pytest.mark.parametrize(
+    "form", ["kernels_artifact", pytest.param("int8_artifact", marks=pytest.mark.thorough), "onnx_artifact"]
+)
 def test_another_session_over_the_artifact_goes_on(form: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(form)
     one, other = Session.load(folder), Session.load(folder)
@@ -277,7 +281,7 @@ class Kept:
         return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=3 * settings().max_examples)
 @given(given_texts=st.lists(texts, min_size=1, max_size=12), budget=st.integers(0, 1200))
 def test_the_tree_finds_the_longest_beginning_within_its_budget(given_texts: list[list[int]], budget: int) -> None:
     session = reading_session()

@@ -7,7 +7,7 @@ from itertools import count
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from numpy.typing import NDArray
 from table import END, VOCABULARY, Table, table_model, table_session
 
@@ -194,7 +194,6 @@ def test_greedy_is_the_same_with_a_draft_model_however_bad_it_is(
         assert stats.acceptance_rate == 1.0
 
 
-@settings(max_examples=30)
 @given(
     seed=st.integers(0, 20),
     steps=st.lists(st.tuples(st.integers(1, 12), st.sampled_from(["go on", "undo", "anew", "elsewhere"])), max_size=6),
@@ -328,7 +327,6 @@ def test_the_distribution_check_notices_a_drafter_that_lies_about_its_chances() 
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), noise=st.sampled_from([0.0, 1.0]), block=blocks)
 def test_the_same_seed_gives_the_same_text_with_any_drafter(seed: int, noise: float, block: int | None) -> None:
     table = Table(2, ends=False)

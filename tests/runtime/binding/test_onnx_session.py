@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from command_line import exit_code
 from numpy.typing import NDArray
 from refusals import REFUSED, Inputs, number, padded, refuses
 from states import Arrays, same
-from store import exported as stored
 from torch import Tensor
 
 from hybridge.__main__ import main
@@ -221,10 +219,9 @@ def test_a_saved_state_goes_on_bit_for_bit(
 # What guesses
 
 
-def test_a_draft_model_guesses_for_it(session: Session, lively_checkpoint: Path) -> None:
+def test_a_draft_model_guesses_for_it(session: Session, onnx_artifact: Path) -> None:
     plain = list(session.generate(PROMPT, max_new_tokens=30))
-    shorter = replace(session.manifest.options, max_seq_len=64)
-    draft = Model.open(open_artifact(stored(lively_checkpoint, shorter)))
+    draft = Model.open(open_artifact(onnx_artifact))
     for drafter in (DraftModel(draft, session), PromptLookup()):
         session.reset()
         assert list(session.generate(PROMPT, max_new_tokens=30, drafter=drafter)) == plain

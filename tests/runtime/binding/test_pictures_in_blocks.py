@@ -66,7 +66,7 @@ def test_a_picture_far_past_the_window(block_checkpoint: Path, session: Session)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verify_len", [5, 32])
+@pytest.mark.parametrize("verify_len", [5, pytest.param(32, marks=pytest.mark.thorough)])
 def test_a_picture_larger_than_the_window(tmp_path: Path, verify_len: int) -> None:
     """Its first rows see all after them, its last ones none of the first; a block of 32 tokens fits into the ring."""
     save_gemma4(tmp_path, sliding_window=7)
@@ -83,7 +83,7 @@ def test_a_window_that_no_text_outgrows(tmp_path: Path) -> None:
     compare(Session.load(exported(tmp_path, ExportOptions(max_seq_len=160))), tmp_path, [(4, 5)], before=[40, 41])
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_rows_of_small_models_are_causal(tmp_path: Path) -> None:
     """Their layers read one more embedding of each token, which for rows of a picture is the pad token's."""
     save_gemma4(tmp_path, large=False)

@@ -20,10 +20,8 @@ from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model
 
 FIVE = GenerationStruct(max_new_tokens=5)
-SLOW = [pytest.param(f"{form}_artifact", marks=pytest.mark.slow) for form in ("canvas", "row")]
-ARTIFACTS = pytest.mark.parametrize(
-    "artifact", ["pictures_artifact", "grid_artifact", "square_artifact", "omni_artifact", *SLOW]
-)
+MORE = [pytest.param(f"{form}_artifact", marks=pytest.mark.thorough) for form in ("omni", "canvas", "row")]
+ARTIFACTS = pytest.mark.parametrize("artifact", ["pictures_artifact", "grid_artifact", "square_artifact", *MORE])
 
 
 def pixels(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:

@@ -6,7 +6,6 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 from core_child import in_core
 from native_programs import native_program
-from store import exported as stored
 
 from hybridge.errors import (
     CapacityError,
@@ -166,11 +164,10 @@ def test_a_program_of_any_shape_reads_in_one_piece() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="for Linux")
-def test_rows_that_no_token_has_reached_take_no_memory(checkpoint: Path) -> None:
+def test_rows_that_no_token_has_reached_take_no_memory(long_artifact: Path) -> None:
     """A session of a long context is as large as its text: its arena is cleared memory that nothing touches before."""
-    artifact = stored(checkpoint, replace(SIZES, kernels="hybridge", max_seq_len=100_000))
     said = in_core(
-        artifact,
+        long_artifact,
         """
         def own():
             lines = Path("/proc/self/status").read_text().splitlines()

@@ -337,7 +337,9 @@ def test_a_forged_state_is_refused_and_changes_nothing(state_file: Path, session
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(edits=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255) | st.integers(-(2**63), 2**63 - 1)), max_size=4))
 def test_whatever_a_state_says_it_is_loaded_or_refused(session: Session, tmp_path: Path, edits: list[tuple[int, int]]) -> None:
     path = save_in_full(session, PROMPT, tmp_path / "a state")

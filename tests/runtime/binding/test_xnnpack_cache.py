@@ -38,10 +38,10 @@ PROGRAM = """
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="for Linux")
 def test_sessions_share_one_copy_of_packed_weights(tmp_path: Path) -> None:
-    config = tiny_config("qwen3", hidden_size=512, intermediate_size=2048, num_hidden_layers=2)
+    config = tiny_config("qwen3", hidden_size=512, intermediate_size=2048, num_hidden_layers=1)
     model = save_checkpoint(tmp_path, config)
     weights = sum(each.nbytes for name, each in model.named_parameters() if "embed" not in name)
-    assert weights > 20 << 20
+    assert weights > 12 << 20
     first, second, third = map(int, in_core(exported(tmp_path, OPTIONS), PROGRAM).split())
     assert 0.5 * weights < first < 1.5 * weights, "three methods"
     assert max(second, third) < 0.2 * weights

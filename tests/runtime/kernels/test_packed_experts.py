@@ -9,7 +9,7 @@ import torch
 from kernel_program import KernelProgram
 from packed_weights import packed_weight
 from tiny import tiny_config, tiny_model
-from zoo import VARIANTS
+from zoo import by_kind
 
 from hybridge.export.layers import PackedExperts
 from hybridge.export.quantize.quantize import pack_weights
@@ -57,7 +57,7 @@ def test_experts_are_packed(model_type: str) -> None:
     assert any(isinstance(module, PackedExperts) for module in model.modules())
 
 
-@pytest.mark.parametrize("model_type", VARIANTS)
+@pytest.mark.parametrize("model_type", by_kind())
 def test_a_packed_model_is_the_same_in_eager_code(model_type: str) -> None:
     """What an artifact is validated against: some of transformers' code reads weights instead of calling layers."""
     model = tiny_model(tiny_config(model_type))

@@ -57,11 +57,10 @@ def encoded_pictures(server: Served) -> float:
     [
         ("pictures_artifact", 1 + 3),
         ("grid_artifact", 2),
-        ("block_artifact", 2),
-        ("omni_artifact", 2),
-        ("square_artifact", 2),
-        pytest.param("canvas_artifact", 2, marks=pytest.mark.slow),
-        pytest.param("row_artifact", 2, marks=pytest.mark.slow),
+        *(
+            pytest.param(f"{form}_artifact", 2, marks=pytest.mark.thorough)
+            for form in ("block", "omni", "square", "canvas", "row")
+        ),
     ],
     indirect=["seeing_server"],
 )

@@ -29,7 +29,7 @@ def tool(**properties: Any) -> list[Any]:
 
 
 @given(case=st.sampled_from(CASES), data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=3 * settings().max_examples)
 def test_answers_are_those_of_python(core: AnswerProgram, case: Any, data: st.DataObject) -> None:
     name, prompt, text, content, reasoning, calls = case
     pieces = cut(text, data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
@@ -263,7 +263,7 @@ VALUES = st.recursive(
 
 
 @given(arguments=st.dictionaries(st.text(), VALUES, max_size=4), ascii_only=st.booleans(), data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=3 * settings().max_examples)
 def test_arguments_in_json_come_back(
     core: AnswerProgram, arguments: dict[str, Any], ascii_only: bool, data: st.DataObject
 ) -> None:
@@ -278,7 +278,7 @@ def test_arguments_in_json_come_back(
 
 
 @given(form=st.sampled_from(sorted(WRITERS)), value=VALUES, kind=st.sampled_from(["any", "own", "text or null"]))
-@settings(max_examples=200)
+@settings(max_examples=5 * settings().max_examples)
 def test_every_value_can_be_written_as_text(core: AnswerProgram, form: str, value: Any, kind: str) -> None:
     """Strings as they are, or as JSON where they would be something else; other values as JSON."""
     name = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}

@@ -18,14 +18,12 @@ import pytest
 from babbling import TEMPLATE, tokens_of, turns_of
 from command_line import Outcome, Run
 from forgery import forge
-from store import exported
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
 from hybridge.errors import OutputError, StateFileError
 from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifact.folder import file_entry
-from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
@@ -178,8 +176,8 @@ def test_a_model_without_a_template_is_pointed_to_run(artifact: Path, chat: Call
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_an_answer_and_leaves_a_usable_conversation(checkpoint: Path, tmp_path: Path) -> None:
-    folder = with_template(exported(checkpoint, ExportOptions(max_seq_len=8192, verify_len=4, kernels="llm")), tmp_path)
+def test_ctrl_c_stops_an_answer_and_leaves_a_usable_conversation(long_artifact: Path, tmp_path: Path) -> None:
+    folder = with_template(long_artifact, tmp_path)
     main, side = pty.openpty()
     # Seconds of tokens: an answer that is done when the signal comes would leave it to the prompt, where it ends the chat.
     command = [SCRIPT, "chat", folder, "--max-new-tokens", "8000", "--no-speculation"]

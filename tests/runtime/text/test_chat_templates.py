@@ -111,7 +111,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(name=st.sampled_from(sorted(TEMPLATES)), said=turns, variables=st.sampled_from(VARIABLES))
 def test_any_conversation_renders_as_transformers_does(
     folders: dict[str, Path], name: str, said: list[tuple[str, str]], variables: dict[str, Any]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scripted
 from babbling import BYTES, END, TEMPLATE, babble, fresh_session, rendered, talk, template_of, tokens_of, turns_of
-from hypothesis import given, settings
+from hypothesis import given
 
 from hybridge.errors import CapacityError, UsageError
 from hybridge.runtime import ExportOptions, GenerationStats, Session
@@ -39,7 +39,6 @@ steps = st.lists(st.sampled_from(["say", "say", "undo", "retry", "stop early"]),
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
 @given(steps=steps, slots=st.sampled_from([0, 2, 4]), cache_bytes=st.sampled_from([0, 500, 3000, 10**6]))
 def test_whatever_is_undone_the_next_answer_is_that_of_a_fresh_session(steps: list[str], slots: int, cache_bytes: int) -> None:
     conversation = talk(slots, cache_bytes=cache_bytes)
@@ -374,7 +373,6 @@ def test_the_template_decides_whether_reasoning_stays(template: str, kept: bool)
     assert (turns_of(conversation)[1].start >= length) == kept, "what stays is not read again"
 
 
-@settings(max_examples=30, deadline=None)
 @given(steps=st.lists(st.sampled_from(["say", "say", "undo", "retry"]), min_size=1, max_size=10))
 def test_what_a_template_wrote_in_another_way_can_be_undone(steps: list[str]) -> None:
     """A message lets go of earlier reasoning; its undoing brings that back."""

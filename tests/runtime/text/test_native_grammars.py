@@ -14,7 +14,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from core_grammars import CoreGrammar, Reference, walk
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from tokenizer_zoo import ZOO
 from tokenizers import ByteLevelBPETokenizer
@@ -377,7 +377,7 @@ def schemas() -> st.SearchStrategy[dict[str, Any]]:
     return st.recursive(leaves, further, max_leaves=6)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2 * settings().max_examples)
 @given(regex=expressions(), seed=st.integers(0, 1000))
 def test_random_expressions(regex: str, seed: int) -> None:
     core, rng = of_bytes(regex=regex), Random(seed)
@@ -392,7 +392,7 @@ def test_random_expressions(regex: str, seed: int) -> None:
         assert re.fullmatch(regex, text.decode())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2 * settings().max_examples)
 @given(schema=schemas(), seed=st.integers(0, 1000))
 def test_random_schemas(schema: dict[str, Any], seed: int) -> None:
     try:

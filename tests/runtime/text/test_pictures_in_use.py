@@ -140,9 +140,8 @@ def test_a_template_that_drops_reasoning_has_no_picture_read_again(begin: Begin,
 @pytest.mark.parametrize(
     "begin",
     [
-        *("grid_artifact", "block_artifact", "omni_artifact", "square_artifact"),
-        pytest.param("canvas_artifact", marks=pytest.mark.slow),
-        pytest.param("row_artifact", marks=pytest.mark.slow),
+        *("grid_artifact", "block_artifact"),
+        *(pytest.param(f"{form}_artifact", marks=pytest.mark.thorough) for form in ("omni", "square", "canvas", "row")),
     ],
     indirect=True,
 )
@@ -349,7 +348,7 @@ def asked(cli: Run, artifact: Path, folder: Path, drafter: str) -> tuple[int, st
     return both["prompt_tokens"] - one["prompt_tokens"], both["text"], drafted["text"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_run_with_square_pictures(cli: Run, square_artifact: Path, tmp_path: Path) -> None:
     added, answer, drafted = asked(cli, square_artifact, tmp_path, "--prompt-lookup")
     assert added >= 2 + GEMMA3_ROWS
@@ -360,10 +359,15 @@ def test_run_with_square_pictures(cli: Run, square_artifact: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("artifact", "drafter", "wanted"),
     [
-        ("omni_artifact", "--prompt-lookup", 2 + 18 + 1),  # 6 x 3 rows, and the end of a line
-        ("row_artifact", "--prompt-lookup", 2 + 18),  # 100 x 50 pixels become 6 x 3 rows, between two tokens
-        ("canvas_artifact", "--prompt-lookup", 2 + 15),  # 100 x 50 pixels become 40 x 20, on 5 x 3 rows
         ("grid_artifact", "--drafter", 2 + 10),  # 100 x 50 pixels become 5 x 2 rows, between two tokens
+        *(
+            pytest.param(f"{form}_artifact", "--prompt-lookup", wanted, marks=pytest.mark.thorough)
+            for form, wanted in (
+                ("omni", 2 + 18 + 1),  # 6 x 3 rows, and the end of a line
+                ("row", 2 + 18),  # 6 x 3 rows, between two tokens
+                ("canvas", 2 + 15),  # 100 x 50 pixels become 40 x 20, on 5 x 3 rows
+            )
+        ),
     ],
 )
 def test_run_with_pictures_in_one_part_each(

@@ -63,7 +63,7 @@ def test_a_template_has_the_form_of_its_marks(core: AnswerProgram, name: str) ->
     assert (said["form"], said["warning"]) == (form, "")
 
 
-@settings(max_examples=200)
+@settings(max_examples=5 * settings().max_examples)
 @given(name=st.sampled_from(sorted(TEMPLATES)), thinks=st.booleans(), calls=st.integers(0, 2), data=st.data())
 def test_answers_are_those_of_transformers(
     core: AnswerProgram, name: str, thinks: bool, calls: int, data: st.DataObject
@@ -182,7 +182,7 @@ FIELDS = st.dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=5 * settings().max_examples)
 @given(
     fields=st.dictionaries(st.sampled_from(["thinking", "content", "tool_calls", "x"]), FIELDS | JSONS, max_size=4),
     anchor=JSONS,

@@ -92,7 +92,7 @@ some_bytes = st.binary(min_size=1, max_size=5) | st.sampled_from([b"\xff", b"\xe
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=5 * settings().max_examples)
 @given(chunks=st.lists(some_bytes, min_size=1, max_size=30))
 def test_any_bytes_in_any_tokens_come_out_as_they_are_decoded_at_once(chunks: list[bytes]) -> None:
     tokenizer, ids = cut(chunks)
