@@ -1,4 +1,4 @@
-"""Files: read without trust, written so that they last, kept where nobody else may write."""
+"""Files: read without trust, written so that they last, in folders that only their user may write."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def write_output(path: Path, data: bytes) -> None:
 def take_place(partial: Path, target: Path) -> None:
     """Move a file to ``target``, over nothing or a regular file.
 
-    What came there since it was checked is checked again, where nobody else can change it. Raises like ``file_target``.
+    Files that appeared since the check are checked again, where nobody else can change them. Raises like ``file_target``.
     """
     is_moved = True
     while True:

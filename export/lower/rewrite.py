@@ -148,7 +148,7 @@ IDENTITIES = frozenset({aten.detach.default, aten.detach_.default, aten.alias.de
 
 
 def drop_idle_nodes(program: ExportedProgram) -> None:
-    """Drop casts to the type that a tensor has, detachments, dropouts that are off, and whatever nobody uses.
+    """Drop casts to the type that a tensor has, detachments, dropouts that are off, and unused nodes.
 
     Assertions about shapes and dtypes go first: what only they use would keep its weights in the file a second time.
     """
@@ -179,7 +179,7 @@ def _is_idle(node: Node) -> bool:
 def write_out_tanh_gelu(program: ExportedProgram) -> None:
     """Make ``gelu(x, approximate="tanh")`` of products and a tanh: XNNPACK computes the exact gelu for it.
 
-    The difference is up to 5e-4 at every activation of a Gemma model, and nobody says so.
+    The difference is up to 5e-4 at every activation of a Gemma model, without a warning.
     """
     for node in list(program.graph.nodes):
         if node.target == aten.gelu.default and node.kwargs.get("approximate", "none") == "tanh":

@@ -65,7 +65,7 @@ def quantized_attention(
 def write_rows(rows: Tensor, buffer: Tensor, start: Tensor) -> Tensor:
     """Put rows [1, T, ...] into buffer [1, R, ...] in place, from row ``start`` (int64 [1]) on. Returns nothing of use.
 
-    A float16 buffer rounds float32 rows; else both have one dtype.
+    A float16 buffer rounds float32 rows; otherwise both have one dtype.
     """
     buffer.index_copy_(1, start + torch.arange(rows.shape[1]), rows.to(buffer.dtype))
     return rows.new_empty(1)

@@ -86,7 +86,7 @@ def _recompile_and_run(self: Any, *args: Any, **options: Any) -> Any:
 
 @contextmanager
 def known_operators() -> Iterator[None]:
-    """Look up once, and not at every decomposition, which operators the dispatcher has: nobody registers any in here.
+    """Look up once, and not at every decomposition, which operators the dispatcher has: none is registered inside.
 
     Patches ``_materialize_cpp_cia_ops``, a sixteenth of the lowering.
     """

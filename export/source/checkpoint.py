@@ -138,7 +138,7 @@ class CheckpointSource:
         return replace(found, note=note) if note else found
 
     def warnings(self, *, pictures: bool = False) -> Iterator[str]:
-        """Yield a sentence for each part of the checkpoint that an export leaves out or nobody has tried.
+        """Yield a sentence for each part of the checkpoint that an export leaves out or that is untested.
 
         pictures: its encoder of pictures is exported.
         """

@@ -167,7 +167,7 @@ def is_plain_attention(config: Any) -> bool:
         return False
     try:
         layers = list(decoder_of(empty_model(config)).layers)
-    except Exception:  # whatever a config that nobody has tried makes transformers run into
+    except Exception:  # an untested config may make transformers raise anything
         return False
     return len(layers) == config.num_hidden_layers and all(map(_attends_once, layers))
 
@@ -206,7 +206,7 @@ def what_is_missing(config: Any) -> str | None:
     try:
         with torch.device("meta"):
             layers = list(decoder_of(AutoModelForCausalLM.from_config(config, trust_remote_code=False)).layers)
-    except Exception:  # whatever a config that nobody has tried makes transformers run into
+    except Exception:  # an untested config may make transformers raise anything
         return None
     known, unknown = _parts(layers)
     if not known:

@@ -202,7 +202,7 @@ def stored_tensors(folder: Path, files: Iterable[Path] | None = None) -> Iterato
         yield StoredTensors(tensors=tensors, metadata=metadata, types=types)
 
 
-# Tensors that nobody reads
+# Unused tensors
 
 HARMLESS = (
     *("*.rotary_emb.inv_freq", "*.rotary_emb.cos_cached", "*.rotary_emb.sin_cached", "*.masked_bias", "*.position_ids"),

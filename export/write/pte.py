@@ -46,7 +46,7 @@ from hybridge.runtime.artifact.program_check import BOUNDED
 from hybridge.runtime.binding.session import Session
 
 LARGEST_OWN = 0.12
-"""Share of the model's bytes that a drafter may add which nobody asked for."""
+"""Largest share of the model's bytes that a drafter may add by default."""
 
 
 class PteWriter:

@@ -142,7 +142,7 @@ def _asked(artifact: Artifact | None) -> Any:
         try:
             assert artifact is not None
             artifact.check_unchanged()
-        except BaseException:  # there is nobody to raise it to; ``Model.reason`` checks again
+        except BaseException:  # no caller could take it; ``Model.reason`` checks again
             return 0
         return 1
 

@@ -30,7 +30,7 @@ LATE = 3
 BEGINNING = 12
 """Characters for each token of the context beyond which a text is encoded only if its beginning fits."""
 OTHER = "\u2603"
-"""A message that nobody sends, to find where the rendered text of a message begins."""
+"""A message that no client sends, to find where the rendered text of a message begins."""
 
 
 @dataclass(frozen=True)

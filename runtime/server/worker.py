@@ -27,7 +27,7 @@ from hybridge.runtime.text.generate import FinishReason, TextPiece, generate_tex
 log = logging.getLogger(__name__)
 
 INTERVAL = 0.04
-"""Seconds between two deliveries, each of which takes the computing thread half a millisecond: nobody reads faster."""
+"""Seconds between two deliveries, each of which takes the computing thread half a millisecond; people read no faster."""
 PATIENCE = 0.005
 """Longest time in seconds that the worker's thread waits for the loop to pass on a delivery."""
 
@@ -91,7 +91,7 @@ class Job:
     is_answered: bool = False
 
     def given_up(self) -> ApiError | None:
-        """Return the reason why nobody waits for the text any more; None if somebody does."""
+        """Return the reason why the text is no longer wanted; None while it is."""
         if self.cancelled:
             return ApiError(499, "the client went away.", "cancelled")
         if monotonic() > self.deadline:

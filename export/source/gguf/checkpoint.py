@@ -176,7 +176,7 @@ def _list(metadata: Mapping[str, Any], name: str, length: int = 0) -> list[Any]:
 
 
 def _pre_tokenizer(kind: Any) -> PreTokenizer:
-    """Raise CheckpointError for an unknown kind, because a guess would give other tokens that nobody would notice."""
+    """Raise CheckpointError for an unknown kind, because a guess would give other tokens unnoticed."""
     if kind and kind not in PRE_TOKENIZERS:
         raise CheckpointError(f"its tokenizer.ggml.pre {kind!r} is not known, so how it cuts texts is not either")
     return PRE_TOKENIZERS[kind or DEFAULT]
