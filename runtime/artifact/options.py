@@ -102,7 +102,7 @@ class ExportOptions:
 
     @property
     def kv_dtype(self) -> Literal["float32", "float16", "int8"]:
-        """Return the KV-cache dtype. ``auto``: float16 with quantized weights over LONG_TEXT, otherwise float32."""
+        """Return the KV-cache dtype; ``auto``: float16 for quantized weights and contexts over LONG_TEXT, otherwise float32."""
         if self.kv_cache != "auto":
             return self.kv_cache
         is_rounded = self.has_own_kernels and (self.quantize != "none" or bool(self.bits))
