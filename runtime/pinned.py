@@ -18,7 +18,7 @@ EXECUTORCH = "1.5.1"
 """The version that all of this holds for, and that pyproject.toml pins."""
 
 XNNPACK = "XnnpackBackend"
-"""The delegate's name in plans; ``native/hybridge/pte.h`` has it, and its option ``weight_cache_enabled``."""
+"""The delegate's name in plans; ``native/pte/program.cpp`` has it, and its option ``weight_cache_enabled``."""
 
 SCALAR_TYPES: Mapping[int, str] = {0: "uint8", 1: "int8", 4: "int64", 5: "float16", 6: "float32"}
 """ExecuTorch's scalar types by their number in a program and in a TensorInfo, as far as artifacts have them."""

@@ -23,7 +23,7 @@ hybridge_status answer(hybridge_chat chat, const std::string& line) {
 }
 
 bool works(hybridge_status status) {
-  if (status != HYBRIDGE_OK) std::fprintf(stderr, "talk: %s. %s\n", hybridge_status_text(status), hybridge_failure());
+  if (status != HYBRIDGE_OK) std::fprintf(stderr, "talk: %s\n", hybridge_failure());
   return status == HYBRIDGE_OK;
 }
 

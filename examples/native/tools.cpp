@@ -41,7 +41,7 @@ int show(const hybridge_piece* piece, void* results) {
 }
 
 bool works(hybridge_status status) {
-  if (status != HYBRIDGE_OK) std::fprintf(stderr, "tools: %s. %s\n", hybridge_status_text(status), hybridge_failure());
+  if (status != HYBRIDGE_OK) std::fprintf(stderr, "tools: %s\n", hybridge_failure());
   return status == HYBRIDGE_OK;
 }
 

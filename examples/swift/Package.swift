@@ -36,7 +36,7 @@ let package = Package(
       name: "CHybridge",
       dependencies: frameworks,
       sources: [
-        "native/c_api.cpp", "native/c_api/answers.cpp", "native/c_api/chat.cpp", "native/c_api/grammar.cpp", "native/c_api/pictures.cpp",
+        "native/c_api.cpp", "native/pte", "native/c_api/answers.cpp", "native/c_api/chat.cpp", "native/c_api/grammar.cpp", "native/c_api/pictures.cpp",
         "native/c_api/templates.cpp", "native/c_api/tokenizer.cpp", "native/text",
       ] + thirdParty
         + kernels.map { "kernels/\($0).cpp" },

@@ -11,7 +11,6 @@ from ctypes import byref, c_int64, c_size_t, c_uint64
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybridge.errors import StateFileError
 from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.generation import signals_wait
@@ -74,10 +73,7 @@ class OpenChat:
         """
         if self._session is not None:
             self._session.check_artifact()
-        try:
-            self._run("chat_load", CText("the path", os.fsencode(path)))
-        except StateFileError as error:
-            raise StateFileError(f"{path}: {error}") from None
+        self._run("chat_load", CText("the path", os.fsencode(path)))
 
     def cancel(self) -> None:
         """End the answer that runs, from any thread."""
@@ -143,7 +139,7 @@ class OpenChat:
             if self._error is not None:
                 raise self._error
         if status:
-            raise failure(call, status) if self._session is None else self._session.model.reason(call, status)
+            raise failure(status) if self._session is None else self._session.model.reason(status)
 
 
 class Chat(OpenChat):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.ctypeslib import as_array
 from numpy.typing import NDArray
 
-from hybridge.errors import DraftError, GrammarError
+from hybridge.errors import DraftError, UsageError
 from hybridge.runtime.binding import interface
 from hybridge.runtime.binding.drafters import AutoDrafter, Context, Drafter, DraftModel, Proposal, Proposer
 from hybridge.runtime.binding.grammar import Follower
@@ -37,9 +37,8 @@ from hybridge.runtime.binding.interface import (
     SamplingStruct,
     Status,
 )
-from hybridge.runtime.binding.library import failure, load
+from hybridge.runtime.binding.library import load
 from hybridge.runtime.binding.model import Model
-from hybridge.runtime.binding.pictures import check_open
 from hybridge.runtime.binding.sampling import Sampling, token_ids
 from hybridge.runtime.binding.statistics import PHASES, GenerationStats, Phase
 
@@ -303,7 +302,7 @@ class Generation:
     def _next(self) -> list[int]:
         """Run a round; returns its tokens, none at the end."""
         if not self._is_running():
-            raise failure("next", Status.INVALID_STATE)
+            raise UsageError("the session's text was changed while the generation waited; begin another.")
         return self._step("next")
 
     def _is_running(self) -> bool:
@@ -314,17 +313,11 @@ class Generation:
         with self._signals_wait(call):
             count = self._counter
             status = getattr(load(), f"hybridge_{call}")(self._handle, *arguments, self._room, len(self._room), byref(count))
-            refused = load().hybridge_failure().decode(errors="replace") if status and self._options.grammar else ""
+            failed = self._model.reason(status) if status else None  # in the words of this call, before another
             if not load().hybridge_progress(self._handle, byref(self._counted)):
                 self._count()
-            if error := self._calls.error or self._model.raised():
+            if error := self._calls.error or failed or self._model.raised():
                 raise error
-            if status == Status.INVALID_ARGUMENT and refused.startswith("the grammar"):
-                raise GrammarError(f"{refused}.")
-            if status == Status.INVALID_ARGUMENT and call == "begin" and self.arguments.constraint is None:
-                check_open(arguments[0])
-            if status:
-                raise self._model.reason(call, status)
             return self._room[: count.value]
 
     def _signals_wait(self, call: str) -> AbstractContextManager[None]:
@@ -354,7 +347,7 @@ class Generation:
             if status == Status.OK:
                 self._count()
             elif status not in (Status.INVALID_STATE, Status.INVALID_HANDLE):
-                raise self._model.reason("end", status)
+                raise self._model.reason(status)
 
 
 def add_counts(stats: GenerationStats, counted: GeneratedStruct, before: Counts | None = None) -> Counts:

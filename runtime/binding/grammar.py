@@ -10,9 +10,8 @@ from ctypes import byref, c_int64, c_size_t, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.errors import GrammarError
 from hybridge.runtime.binding.interface import Floats, Handle, Tokens
-from hybridge.runtime.binding.library import load
+from hybridge.runtime.binding.library import load, run
 
 MOST_FORCED = 256
 """Most forced tokens of one call; the next ones come with the next call."""
@@ -29,7 +28,7 @@ class CoreGrammar:
     def follow(self, after: str = "") -> Follower:
         """Return a constraint for one text. after: a text such as the end of a reasoning, after which the grammar begins."""
         data, ends, handle = after.encode(), (c_int64 * len(self.eos_ids))(*self.eos_ids), Handle()
-        _check(load().hybridge_grammar_with(self.handle, data, len(data), ends, len(ends), byref(handle)))
+        run("grammar_with", self.handle, data, len(data), ends, len(ends), byref(handle))
         return Follower(handle.value)
 
 
@@ -44,7 +43,7 @@ class Follower:
 
     def mask(self, logits: NDArray[np.float32]) -> None:
         """Make minus infinity of logits [V] for each token that may not come next. Raises GrammarError if none may."""
-        _check(load().hybridge_grammar_mask(self.handle, *self._so_far(), logits.ctypes.data_as(Floats), len(logits)))
+        run("grammar_mask", self.handle, *self._so_far(), logits.ctypes.data_as(Floats), len(logits))
 
     def take(self, token: int) -> None:
         """Add a token to the text."""
@@ -53,20 +52,15 @@ class Follower:
     def forced(self) -> list[int]:
         """Return the tokens that come next whatever the model says."""
         tokens, count = (c_int64 * MOST_FORCED)(), c_size_t()
-        _check(load().hybridge_grammar_forced(self.handle, *self._so_far(), tokens, MOST_FORCED, byref(count)))
+        run("grammar_forced", self.handle, *self._so_far(), tokens, MOST_FORCED, byref(count))
         return tokens[: min(count.value, MOST_FORCED)]
 
     def fitting(self, tokens: Sequence[int]) -> int:
         """Return how many of ``tokens``, from the first on, may come next."""
         given, count = (c_int64 * len(tokens))(*tokens), c_size_t()
-        _check(load().hybridge_grammar_fitting(self.handle, *self._so_far(), given, len(given), byref(count)))
+        run("grammar_fitting", self.handle, *self._so_far(), given, len(given), byref(count))
         return count.value
 
     def _so_far(self) -> tuple[object, int]:
         address, count = self._text.buffer_info()
         return cast(address, Tokens), count
-
-
-def _check(status: int) -> None:
-    if status:
-        raise GrammarError(f"{load().hybridge_failure().decode(errors='replace')}.")

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from hybridge.errors import UsageError
-from hybridge.runtime.binding.interface import CText, Handle, SpanStruct, Status
-from hybridge.runtime.binding.library import copied_text, failure, load, run
+from hybridge.runtime.binding.interface import CText, Handle, SpanStruct
+from hybridge.runtime.binding.library import copied_text, load, run
 from hybridge.runtime.binding.tokenizer import characters_before
 
 Spans = tuple[tuple[int, int], ...]
@@ -50,10 +49,6 @@ class TemplateDescription:
     warning: str
 
 
-class TemplateError(UsageError):
-    """A template has an error in its syntax, refuses its variables or exceeds a limit."""
-
-
 class JinjaTemplate:
     """A template that was read, or those of a model. Threads may share it; one at a time renders by it."""
 
@@ -69,7 +64,7 @@ class JinjaTemplate:
             run("template_read", CText("the path", os.fsencode(source)), byref(self.handle))
         else:
             data = source.encode("utf-8", "surrogatepass")
-            _check("template_open", load().hybridge_template_open(data, len(data), byref(self.handle)))
+            run("template_open", data, len(data), byref(self.handle))
         weakref.finalize(self, load().hybridge_template_close, self.handle)
 
     @cached_property
@@ -93,23 +88,24 @@ class JinjaTemplate:
         time = None if now is None else CText("the time", now.encode())
         text, size, words, count = c_void_p(), c_size_t(), POINTER(SpanStruct)(), c_size_t()
         with self._lock:
-            status = load().hybridge_template_render(
-                self.handle, form or 0, given, len(given), time, byref(text), byref(size), byref(words), byref(count)
+            run(
+                "template_render",
+                self.handle,
+                form or 0,
+                given,
+                len(given),
+                time,
+                byref(text),
+                byref(size),
+                byref(words),
+                byref(count),
             )
-            _check("template_render", status)
             data = string_at(text.value or 0, size.value)
             spans = np.array([(each.begin, each.end) for each in words[: count.value]], np.intp).reshape(-1, 2)
         written = data.decode()
         if len(written) < len(data):
             spans = characters_before(data)[spans]
         return RenderedChat(written, tuple((begin, end) for begin, end in spans.tolist()))
-
-
-def _check(call: str, status: int) -> None:
-    if status == Status.INVALID_ARGUMENT:
-        raise TemplateError(load().hybridge_failure().decode(errors="replace"))
-    if status:
-        raise failure(call, status)
 
 
 def _placeholder(value: Any) -> str:

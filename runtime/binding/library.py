@@ -18,6 +18,7 @@ from hybridge.errors import (
     CapacityError,
     CommitError,
     DraftError,
+    GrammarError,
     HybridgeError,
     NativeError,
     NumericalError,
@@ -25,6 +26,7 @@ from hybridge.errors import (
     PictureError,
     SnapshotError,
     StateFileError,
+    TemplateError,
     TokenError,
     UsageError,
 )
@@ -39,10 +41,7 @@ SOURCES = Path(__file__).parents[1] / "native"
 """The folder of the C++ headers, of the C API over them and of their CMake package."""
 NOT_OF_THE_CORE = ("cli", "third_party/wuffs")
 NAME = HERE.library("hybridge")
-FLAGS = (
-    *("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall", "-Wextra"),
-    *pinned.MACROS,
-)
+FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall", "-Wextra")
 C_FLAGS = ("-x", "c", "-O2", "-fPIC", "-fvisibility=hidden", "-w", "-DHAVE_CONFIG_H", "-DPCRE2_CODE_UNIT_WIDTH=8")
 """For the libraries of third_party, whose warnings are not ours to see; CMakeLists.txt has the same."""
 
@@ -160,7 +159,7 @@ def _compiled() -> Path:
 @functools.cache
 def _key() -> str:
     files = [*sources(), *sources("c"), SOURCES / "exports.map", *_files("h")]
-    return compiling.key(files, compiling.compiler(), [*FLAGS, *C_FLAGS])
+    return compiling.key(files, compiling.compiler(), [*FLAGS, *pinned.MACROS, *C_FLAGS])
 
 
 def sources(kind: str = "cpp") -> list[Path]:
@@ -175,8 +174,9 @@ def _files(kind: str) -> list[Path]:
 
 
 def _compile(library: Path) -> None:
-    own = [_compiler(), *FLAGS, f"-I{SOURCES}", *compiling.include_flags()]
-    units = [[*own, str(source)] for source in sources()]
+    runtime = [*pinned.MACROS, *compiling.include_flags()]  # for the files that know ExecuTorch
+    own = [_compiler(), *FLAGS, f"-I{SOURCES}"]
+    units = [[*own, *(runtime if each.parent.name == "pte" else ()), str(each)] for each in sources()]
     units += [[_compiler(), *C_FLAGS, f"-I{source.parent}", str(source)] for source in sources("c")]
     objects = [str(library.with_name(f"{number}.o")) for number in range(len(units))]
     commands = [[*unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)]
@@ -199,94 +199,39 @@ def _compiler() -> str:
 # Statuses of the core as the errors of ``hybridge.errors``.
 
 
-REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
-    ("commit", Status.INVALID_STATE): (
-        CommitError,
-        "there is no verified block: call verify first, and commit before anything else.",
-    ),
-    ("restore", Status.INVALID_STATE): (
-        SnapshotError,
-        "this slot keeps nothing to restore: it was never filled, or tokens were written below its length since "
-        "(an earlier snapshot was restored and another way taken).",
-    ),
-    ("draft", Status.INVALID_ARGUMENT): (
-        DraftError,
-        "there is no drafter inside this model, or the token is unknown to it.",
-    ),
-    ("resume", Status.INVALID_ARGUMENT): (
-        UsageError,
-        "this checkpoint is of another model; resume it in a session over the one that made it.",
-    ),
-    ("load", Status.FILE_ACCESS): (StateFileError, "the file does not exist, cannot be read, or is no regular file."),
-    ("load", Status.INVALID_FILE): (
-        StateFileError,
-        "the file is damaged, of another artifact, or in the format of hybridge 0.2; save the state again.",
-    ),
-    ("chat_load", Status.FILE_ACCESS): (StateFileError, "the file does not exist, cannot be read, or is no regular file."),
-    ("chat_load", Status.INVALID_FILE): (StateFileError, "the file is damaged, or holds no conversation of this artifact."),
-    ("checkpoint_read", Status.INVALID_FILE): (StateFileError, "this is no checkpoint of this artifact."),
-    **{
-        (call, Status.INVALID_ARGUMENT): (
-            TokenError,
-            "a draft token is outside the vocabulary, the drafter does not fit this model, or a mask leaves no token.",
-        )
-        for call in ("begin", "next", "end")
-    },
-    **{
-        (call, Status.INVALID_FILE): (
-            ArtifactError,
-            f"the program failed in {call!r}: its file was changed, it refused what fits, or its state is not what it "
-            "answered. Open the artifact again, or reset the session.",
-        )
-        for call in ("prefill", "decode", "verify", "commit", "snapshot", "restore", "reset", "save", "begin", "next", "end")
-    },
-    ("set_threads", Status.INVALID_STATE): (
-        UsageError,
-        "open sessions compute with XNNPACK on the threads that they found; close them, or set the number of threads before.",
-    ),
-    ("next", Status.INVALID_STATE): (UsageError, "the session's text was changed while the generation waited; begin another."),
+ERRORS: Mapping[Status, type[HybridgeError]] = {
+    Status.INVALID_ARGUMENT: UsageError,
+    Status.INVALID_HANDLE: UsageError,
+    Status.BUSY: UsageError,
+    Status.INVALID_STATE: UsageError,
+    Status.CANCELLED: UsageError,
+    Status.NO_ROOM: CapacityError,
+    Status.NOT_FINITE: NumericalError,
+    Status.BROKEN_STATE: BrokenStateError,
+    Status.INVALID_TOKEN: TokenError,
+    Status.INVALID_COMMIT: CommitError,
+    Status.INVALID_SLOT: SnapshotError,
+    Status.INVALID_DRAFTER: DraftError,
+    Status.INVALID_PICTURE: PictureError,
+    Status.INVALID_GRAMMAR: GrammarError,
+    Status.INVALID_TEMPLATE: TemplateError,
+    Status.INVALID_SAVED_STATE: StateFileError,
+    Status.UNREADABLE_FILE: StateFileError,
+    Status.UNWRITABLE_FILE: OutputError,
 }
-"""The error and its message, by call and status."""
-OLDER = "saved by an older version"
-"""The core's own words for a state of an earlier layout."""
-PICTURE_CALLS = ("model_pictures", "picture_open", "picture_open_prepared")
-CHAT_CALLS = ("chat_show", "chat_send", "chat_retry", "chat_save", "chat_load")
-"""Calls that may refuse a picture, in words of the core's."""
-WRITES = ("save", "chat_save")
-"""Calls that write a file; the core says why it cannot be written."""
-REFUSED_PICTURES = (Status.INVALID_ARGUMENT, Status.INVALID_FILE)
+"""The error of each status; ArtifactError for the others."""
 
 
-def failure(call: str, status: int) -> HybridgeError:
-    """Return the error for a status of a call, which is named as in ``hybridge.h``."""
-    logged = load().hybridge_failure().decode(errors="replace")
-    lines = list(filter(None, map(str.strip, logged.splitlines())))
-    if lines and (call in PICTURE_CALLS or (call in CHAT_CALLS and "picture" in logged)) and status in REFUSED_PICTURES:
-        return PictureError(f"{'; '.join(lines)}.")
-    if lines and (call, status) == ("draft", Status.INVALID_ARGUMENT):
-        return DraftError(f"{'; '.join(lines)}.")
-    if older := [line for line in lines if OLDER in line]:
-        return StateFileError(f"{older[0]}.")
-    if call in WRITES and status == Status.FILE_ACCESS:
-        return OutputError(f"{'; '.join(lines)}.")
-    if found := REFUSALS.get((call, Status(status))):
-        return found[0](found[1])
-    text = load().hybridge_status_text(status).decode()
-    reason = "; ".join([text, *lines])
-    refusal = f"{'; '.join(lines)}." if lines and call.startswith("chat_") else f"{call}: {reason}."
-    match status:
-        case Status.NO_ROOM:
-            return CapacityError(refusal)
-        case Status.BROKEN_STATE:
-            return BrokenStateError(refusal)
-        case Status.NOT_FINITE:
-            return NumericalError(f"the program gave logits in {call!r} that are NaN or infinite: {reason}.")
-        case Status.BUSY | Status.INVALID_HANDLE | Status.INVALID_ARGUMENT | Status.INVALID_STATE:
-            return UsageError(refusal)
-        case Status.INVALID_FILE if call in ("artifact_open", "template_read", "chat_open", "chat_over"):
-            return ArtifactError(f"{call}: {reason}.")
-        case _:
-            return ArtifactError(f"the program failed in {call!r}: {reason}.")
+def words() -> str:
+    """Return in words why the last call of this thread failed."""
+    said: bytes = load().hybridge_failure()
+    return said.decode(errors="replace")
+
+
+def failure(status: int) -> HybridgeError:
+    """Return the error for the status of the last call, in the core's own words."""
+    said = words() or load().hybridge_status_text(status).decode()  # a signal's handler may have called the core since
+    return ERRORS.get(Status(status), ArtifactError)(f"{said}.")
 
 
 def copied_text(call: str, *arguments: object) -> str:
@@ -301,4 +246,4 @@ def copied_text(call: str, *arguments: object) -> str:
 def run(call: str, *arguments: object) -> None:
     """Call ``hybridge_<call>``. Raises the error for its status, if that is not OK."""
     if status := getattr(load(), f"hybridge_{call}")(*arguments):
-        raise failure(call, status)
+        raise failure(status)

@@ -34,7 +34,7 @@ class Owned:
         """Let go of it. Once is enough. Raises UsageError for a session that is in a call."""
         if self._close.alive:
             if (status := getattr(load(), f"hybridge_{self._closing}")(self.handle)) == Status.BUSY:
-                raise failure(self._closing, status)
+                raise failure(status)
             self._close.detach()
 
     def __enter__(self) -> Self:
@@ -106,7 +106,7 @@ class Model(Owned):
         error, self._table.error = self._table.error, None
         return error
 
-    def reason(self, call: str, status: int) -> BaseException:
+    def reason(self, status: int) -> BaseException:
         """Return why a call failed: what a program in Python has raised, a file that was changed, or what the core says."""
         if error := self.raised():
             return error
@@ -115,7 +115,7 @@ class Model(Owned):
                 self.artifact.check_unchanged()
         except ArtifactError as changed:
             return changed
-        return failure(call, status)
+        return failure(status)
 
     def _check_manifest(self) -> None:
         """Raise ArtifactError if the program has other sizes than its manifest, which callers rely on."""
@@ -166,7 +166,7 @@ def _opened(artifact: Artifact) -> int:
     with without_native_log():
         status = load().hybridge_model_open(CText("the path", os.fsencode(loadable)), byref(handle))
     if status:
-        raise not_loaded(artifact, failure("model_open", status))
+        raise not_loaded(artifact, failure(status))
     file.check_loaded(loadable)
     return handle.value
 

@@ -113,15 +113,6 @@ def check_takes_pictures(model: Model) -> None:
         )
 
 
-def check_open(tokens: Sequence[int]) -> None:
-    """Raise PictureError for tokens that the core refused although each could be in a text, if a picture is among them."""
-    if any(token < 0 for token in tokens):
-        raise PictureError(
-            "the text has rows of a picture that is closed, or not all of a picture's rows; open the picture again, and give "
-            "all of its ids together."
-        )
-
-
 def behind_picture(tokens: Sequence[int], end: int) -> int:
     """Return ``end``, or the end of a picture's rows around it: a text is not to be cut inside a picture."""
     while 0 < end < len(tokens) and tokens[end - 1] < 0 and tokens[end] < 0:

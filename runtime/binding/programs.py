@@ -28,7 +28,7 @@ from hybridge.runtime.binding.interface import (
     ProgramStruct,
     Type,
 )
-from hybridge.runtime.binding.library import failure, load
+from hybridge.runtime.binding.library import run
 
 TYPES: Mapping[Type, np.dtype[Any]] = {
     Type.UINT8: np.dtype(np.uint8),
@@ -80,8 +80,7 @@ class ProgramFunctions:
     def open(self) -> int:
         """Return the handle of a model over the program. Raises UsageError for impossible sizes."""
         handle = Handle()
-        if status := load().hybridge_program_open(byref(self._described), byref(handle)):
-            raise failure("program_open", status)
+        run("program_open", byref(self._described), byref(handle))
         return handle.value
 
     def _call(self, _: object, name: bytes, inputs: Any, count: int, outputs: Any, capacity: int) -> int:

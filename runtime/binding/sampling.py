@@ -1,15 +1,15 @@
-"""Options of sampling, and checks of token ids, blocks and slots."""
+"""Options of sampling, and token ids as callers give them."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from ctypes import Array, c_int64
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, SupportsIndex
 
-from hybridge.errors import CapacityError, SnapshotError, TokenError, UsageError
+from hybridge.errors import TokenError, UsageError
 
 SMALLEST, LARGEST = 1e-6, 1e6
 """Least and largest temperature above 0, and penalty."""
@@ -54,7 +54,7 @@ def _check(fine: bool, message: str) -> None:
         raise UsageError(message)
 
 
-# Token ids as callers give them, and what a session refuses before anything is done.
+# Token ids as callers give them.
 
 
 Tokens = Iterable[SupportsIndex]
@@ -88,36 +88,9 @@ def token_id(token: Any) -> int:
     raise TokenError(f"{_shown(token)} is no token id; give whole numbers.")
 
 
-def fitting(tokens: Tokens, vocab_size: int, length: int, max_seq_len: int, *, pictures: bool = False) -> list[int]:
-    """Return tokens that fit after ``length`` others. Raises TokenError for none and unknown ones, CapacityError.
-
-    pictures: ids below 0 may be there, the rows of pictures.
-    """
-    ids = token_ids(tokens)
-    if not ids:
-        raise TokenError("got no tokens; give at least one.")
-    if wrong := [token for token in ids if not 0 <= token < vocab_size and not (pictures and token < 0)]:
-        raise TokenError(f"token id {wrong[0]} is outside the vocabulary, 0 to {vocab_size - 1}.")
-    if length + len(ids) > max_seq_len:
-        raise CapacityError(
-            f"{len(ids)} tokens do not fit: {length} of max_seq_len = {max_seq_len} are used. "
-            "Reset the session, or export with a larger --max-seq-len."
-        )
-    return ids
-
-
-def check_block(ids: Sequence[int], verify_len: int) -> None:
-    """Raise TokenError for more tokens than a verify takes."""
-    if len(ids) > verify_len:
-        raise TokenError(f"verify takes at most {verify_len} tokens, got {len(ids)}; export with a larger --verify-len.")
-
-
-def check_slot(slot: int, slots: int) -> None:
-    """Raise SnapshotError for a slot that does not exist."""
-    if not slots:
-        raise SnapshotError("this artifact has no snapshot slots; export with --snapshot-slots.")
-    if type(slot) is not int or not 0 <= slot < slots:
-        raise SnapshotError(f"slot {slot!r} does not exist; this artifact has slots 0 to {slots - 1}.")
+def core_number(number: object) -> int:
+    """Return a number as the core takes it; -1, which it refuses, for what is no whole number of 64 bits."""
+    return number if type(number) is int and -(2**63) <= number < 2**63 else -1
 
 
 def _shown(value: object) -> str:

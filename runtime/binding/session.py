@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from ctypes import Array, byref, c_int64, c_size_t
+from contextlib import nullcontext
+from ctypes import byref, c_size_t
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,23 +14,22 @@ from numpy.ctypeslib import as_array
 from numpy.typing import ArrayLike, NDArray
 
 from hybridge.arguments import checked
-from hybridge.errors import CommitError, DraftError, StateFileError, TokenError, UsageError
+from hybridge.errors import DraftError, TokenError, UsageError
 from hybridge.runtime.artifact.description import Description
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.binding import interface
 from hybridge.runtime.binding.checkpoint import Checkpoint
-from hybridge.runtime.binding.drafters import AutoDrafter, Drafter, DraftModel, OwnDrafter, check_draft
+from hybridge.runtime.binding.drafters import AutoDrafter, Drafter
 from hybridge.runtime.binding.generation import Constraint, Generation, GenerationArguments, Until, Watch, signals_wait
-from hybridge.runtime.binding.interface import ArrayStruct, CText, Floats, Handle, Status
+from hybridge.runtime.binding.interface import ArrayStruct, CText, Floats, Handle
 from hybridge.runtime.binding.library import copied_text, failure, load, run
 from hybridge.runtime.binding.model import Model, Owned, integers, not_loaded
-from hybridge.runtime.binding.pictures import HasIds, check_open
+from hybridge.runtime.binding.pictures import HasIds
 from hybridge.runtime.binding.programs import Program, seen
-from hybridge.runtime.binding.sampling import Sampling, Tokens, check_block, check_slot, core_ids, fitting
+from hybridge.runtime.binding.sampling import Sampling, Tokens, core_ids, core_number
 from hybridge.runtime.binding.statistics import GenerationStats
 
 Logits = NDArray[np.float32]
-TOKENS_REFUSED = (Status.INVALID_ARGUMENT, Status.NO_ROOM)
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,11 @@ class Session(Owned):
         """Open a session. Raises ArtifactError if a method does not load, because an operator or memory is missing."""
         handle = Handle()
         if status := load().hybridge_session_open(model.handle, byref(handle)):
-            raise model.raised() or not_loaded(model, failure("session_open", status))
+            raise model.raised() or not_loaded(model, failure(status))
         super().__init__(handle.value, "session_close")
         self.model, self.manifest, self.generations = model, model.manifest, 0
         self.max_seq_len, self.vocab_size, self.prefill_chunk = model.max_seq_len, model.vocab_size, model.prefill_chunk
         self.verify_len, self.verify_lens, self.snapshot_slots = model.verify_len, model.verify_lens, model.snapshot_slots
-        self._block = 0  # tokens of the last verified block
 
     @classmethod
     @checked
@@ -156,7 +155,7 @@ class Session(Owned):
             NumericalError: logits are NaN or infinite.
         """
         ids, logits = core_ids(tokens), np.empty(self.vocab_size, np.float32)
-        self._extend("prefill", ids, ids, len(ids), logits.ctypes.data_as(Floats))
+        self._run("prefill", ids, len(ids), logits.ctypes.data_as(Floats))
         return logits
 
     @checked
@@ -170,7 +169,7 @@ class Session(Owned):
     def decode(self, token: int) -> Logits:
         """Commit one token; return the logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
         ids, logits = core_ids([token]), np.empty(self.vocab_size, np.float32)
-        self._extend("decode", ids, ids[0], logits.ctypes.data_as(Floats))
+        self._run("decode", ids[0], logits.ctypes.data_as(Floats))
         return logits
 
     def verify(self, tokens: Tokens) -> Logits:
@@ -182,12 +181,8 @@ class Session(Owned):
             NumericalError: logits are NaN or infinite.
         """
         ids = core_ids(tokens)
-        if len(ids) > self.verify_len:
-            fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
-            check_block(list(ids), self.verify_len)
-        logits = np.empty((len(ids), self.vocab_size), np.float32)
-        self._extend("verify", ids, ids, len(ids), logits.ctypes.data_as(Floats))
-        self._block = len(ids)
+        logits = np.empty((min(len(ids), self.verify_len), self.vocab_size), np.float32)
+        self._run("verify", ids, len(ids), logits.ctypes.data_as(Floats))
         return logits
 
     def commit(self, count: int) -> int:
@@ -195,19 +190,12 @@ class Session(Owned):
 
         It runs no forward pass, and replays only the recurrence. Raises CommitError without a block, or for more than it has.
         """
-        possible = type(count) is int and 0 <= count <= self.verify_len
-        status = self._call("commit", count if possible else -1)
-        if status == Status.INVALID_ARGUMENT:
-            block = self._block
-            raise CommitError(f"the verified block has {block} tokens, so commit takes 0 to {block}, not {count!r}.")
-        if status:
-            raise self.model.reason("commit", status)
+        self._run("commit", core_number(count))
         return self.length
 
     def snapshot(self, slot: int) -> int:
         """Copy the committed state to ``slot``; return its length. Raises SnapshotError for a slot out of range."""
-        check_slot(slot, self.snapshot_slots)
-        self._run("snapshot", slot)
+        self._run("snapshot", core_number(slot))
         return self.length
 
     def restore(self, slot: int) -> int:
@@ -215,8 +203,7 @@ class Session(Owned):
 
         Raises SnapshotError for a slot that is out of range, was never filled, or whose positions were overwritten since.
         """
-        check_slot(slot, self.snapshot_slots)
-        self._run("restore", slot)
+        self._run("restore", core_number(slot))
         return self.length
 
     def reset(self) -> int:
@@ -306,9 +293,6 @@ class Session(Owned):
         """
         self.check_generation(max_new_tokens, drafter, block_length)
         ids = core_ids(tokens)
-        if not len(ids):
-            raise TokenError("the prompt is empty; give at least one token.")
-        fitting(list(ids), self.vocab_size, self.length, self.max_seq_len, pictures=self._takes_pictures)
         arguments = GenerationArguments(
             max_new_tokens=min(max_new_tokens, self.max_seq_len + 1),
             block_length=block_length,
@@ -355,8 +339,7 @@ class Session(Owned):
             raise TokenError(f"hidden states are no array of numbers [n, F]: {error}.") from None
         if rows.ndim != 2 or not 0 < len(rows) == len(ids):
             raise TokenError(f"{len(rows)} hidden states and {len(ids)} tokens; each state needs the token after it.")
-        self._check_drafter()
-        limit = self.model.draft_len if limit is None else limit
+        limit = max(self.model.draft_len, 1) if limit is None else limit
         if type(limit) is not int or limit < 1:
             raise DraftError(f"a limit of {limit!r} leaves no room for draft tokens; give 1 or more.")
         noise = np.zeros(limit, np.float32) if draws is not None else None
@@ -385,10 +368,7 @@ class Session(Owned):
         Raises StateFileError for a file that is damaged or of another artifact; the state then stays as it was.
         """
         self.check_artifact()
-        try:
-            self._run("load", CText("the path", os.fsencode(path)))
-        except StateFileError as error:
-            raise StateFileError(f"{path}: {error}") from None
+        self._run("load", CText("the path", os.fsencode(path)))
         return self.length
 
     def state(self) -> dict[str, NDArray[np.generic]]:
@@ -425,41 +405,17 @@ class Session(Owned):
                 f"{asked!r} is no drafter; give PromptLookup(), another drafter of hybridge.runtime, or an object with "
                 "propose, is_cheap and needs_hidden."
             )
-        if isinstance(asked, DraftModel):
-            check_draft(asked.model, self.model)
-        if isinstance(drafter, OwnDrafter):
-            self._check_drafter()
-
-    def _check_drafter(self) -> None:
-        if not self.model.draft_len:
-            raise DraftError("this artifact has no drafter of its own; export it again with --drafter or --mtp.")
-
-    @property
-    def _takes_pictures(self) -> bool:
-        return self.model.picture_unit > 0
 
     def _run(self, call: str, *arguments: object) -> None:
-        """Call a function of the core on this session. Raises the error of a program in Python, or of the core."""
-        if status := self._call(call, *arguments):
-            raise self.model.reason(call, status)
+        """Call a function of the core on this session. Raises the error of a program in Python, or of the core.
 
-    def _extend(self, call: str, ids: Array[c_int64], *arguments: object) -> None:
-        """Run tokens. If the core refuses them, raise the error of the check that failed."""
-        status = self._call(call, *arguments)
-        if status in TOKENS_REFUSED:
-            pictures = self._takes_pictures and call == "prefill"
-            fitting(list(ids), self.vocab_size, self.length, self.max_seq_len, pictures=pictures)
-            check_open(list(ids))
-        if status:
-            raise self.model.reason(call, status)
-
-    def _call(self, call: str, *arguments: object) -> int:
-        """Return the status of a call; an exception of a signal handler is raised after the call, not inside a program."""
+        An exception of a signal handler is raised after the call, not inside a program.
+        """
         function: Callable[..., int] = getattr(load(), f"hybridge_{call}")
-        if self.model.program is None:
-            return function(self.handle, *arguments)
-        with signals_wait(lambda error: None):
-            return function(self.handle, *arguments)
+        with nullcontext() if self.model.program is None else signals_wait(lambda error: None):
+            status = function(self.handle, *arguments)
+        if status:
+            raise self.model.reason(status)
 
 
 def _drafted(found: interface.DraftedStruct) -> Drafted:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from hybridge.arguments import checked
 from hybridge.errors import ArtifactError, DraftError, UsageError
 from hybridge.runtime.artifact.folder import LARGEST_SIDE_FILE, Artifact
-from hybridge.runtime.binding.interface import Handle, Reading, Spans, Status, Tokens, VocabularyStruct
-from hybridge.runtime.binding.library import failure, load, run
+from hybridge.runtime.binding.interface import Handle, Reading, Spans, Tokens, VocabularyStruct
+from hybridge.runtime.binding.library import load, run, words
 from hybridge.runtime.binding.sampling import core_ids
 from hybridge.runtime.files import read_regular
 
@@ -47,11 +47,8 @@ class Tokenizer:
     def __init__(self, json: bytes, name: str = "tokenizer.json") -> None:
         """Read the content of a tokenizer.json; name: what errors call it. Raises ArtifactError if it cannot be used."""
         self.json, handle = json, Handle()
-        status = load().hybridge_tokenizer_read(json, len(json), byref(handle))
-        if status == Status.INVALID_FILE:
-            raise UnreadableTokenizerError(name, load().hybridge_failure().decode(errors="replace"))
-        if status:
-            raise failure("tokenizer_read", status)
+        if load().hybridge_tokenizer_read(json, len(json), byref(handle)):
+            raise UnreadableTokenizerError(name, words())
         self.handle = handle
         weakref.finalize(self, load().hybridge_tokenizer_close, handle)
 
@@ -114,13 +111,8 @@ class Tokenizer:
         capacity, count = len(data) + 16, c_size_t()
         while True:
             ids, spans = np.empty(capacity, np.int64), np.empty((capacity, 2), np.uintp)
-            status = load().hybridge_tokenizer_encode(
-                *arguments, ids.ctypes.data_as(Tokens), spans.ctypes.data_as(Spans), capacity, byref(count)
-            )
-            if status == Status.INVALID_ARGUMENT:
-                raise UsageError(f"the text cannot be tokenized: {load().hybridge_failure().decode(errors='replace')}.")
-            if status:
-                raise failure("tokenizer_encode", status)
+            found_at = ids.ctypes.data_as(Tokens), spans.ctypes.data_as(Spans)
+            run("tokenizer_encode", *arguments, *found_at, capacity, byref(count))
             if count.value <= capacity:
                 found = spans[: count.value].astype(np.intp)
                 if len(data) > len(text):

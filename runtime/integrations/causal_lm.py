@@ -20,12 +20,12 @@ from transformers import GenerationConfig, MaxTimeCriteria, PreTrainedConfig, St
 from transformers.modeling_outputs import CausalLMOutput
 
 from hybridge.arguments import checked
-from hybridge.errors import TokenError, UsageError
+from hybridge.errors import CapacityError, TokenError, UsageError
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.binding.checkpoint import PrefixCache, keep_checkpoint, resume_prefix
 from hybridge.runtime.binding.checkpoint_folder import CheckpointFolder
 from hybridge.runtime.binding.drafters import AutoDrafter, Drafter
-from hybridge.runtime.binding.sampling import Sampling, fitting, token_ids
+from hybridge.runtime.binding.sampling import Sampling, token_ids
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.statistics import GenerationStats
 from hybridge.runtime.integrations.pinned import ORIGIN, BaseStreamer, generation_defaults, list_for_pipelines
@@ -122,7 +122,9 @@ class CausalLM:
                 "Session has a state, generate() continues a text."
             )
         self._keep_text()
-        fitting(tokens, session.vocab_size, session.reset(), session.max_seq_len)
+        if len(tokens) > session.max_seq_len:
+            raise CapacityError(f"{len(tokens)} tokens do not fit into max_seq_len = {session.max_seq_len}.")
+        session.reset()
         blocks = []
         for start in range(0, len(tokens), session.verify_len):
             blocks.append(session.verify(tokens[start : start + session.verify_len]))

@@ -1,13 +1,11 @@
-// hybridge/hybridge.h over hybridge/session.h: handles, one call at a time, and errors as numbers.
+// hybridge/hybridge.h over hybridge/session.h: handles, one call at a time, and errors as numbers and words.
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
-#include <executorch/runtime/backend/interface.h>
-#include <executorch/runtime/kernel/operator_registry.h>
-
 #include <hybridge/hybridge.h>
+#include <hybridge/runtime.h>
 #include <hybridge/threads.h>
 
 #include "c_api/calls.h"
@@ -15,18 +13,13 @@
 #include "c_api/handles.h"
 #include "c_api/open_session.h"
 #include "c_api/program_table.h"
-#include "c_api/runtime_log.h"
 
 namespace {
 
-using hybridge::Error;
 using hybridge::Generator;
 using namespace hybridge::c;
 
 constexpr size_t MOST_THREADS = 1024;
-
-// Before anything is called: the runtime's table of functions should not change under running threads.
-[[maybe_unused]] const bool listening = RuntimeLog::listen();
 
 }  // namespace
 
@@ -37,51 +30,58 @@ const char* hybridge_version(void) { return HYBRIDGE_VERSION; }
 const char* hybridge_status_text(hybridge_status status) {
   switch (status) {
     case HYBRIDGE_OK: return "no error";
-    case HYBRIDGE_INVALID_ARGUMENT:
-      return "a null pointer, a token outside the vocabulary, a count or slot out of range, or a drafter or checkpoint that does not fit";
+    case HYBRIDGE_INVALID_ARGUMENT: return "a pointer is null that must not be, or a number or an option is out of range";
     case HYBRIDGE_INVALID_HANDLE: return "this handle is closed or was never given out";
     case HYBRIDGE_BUSY: return "the session is in another call; use it from one thread at a time";
     case HYBRIDGE_NO_ROOM: return "the tokens do not fit into the context; reset the session, or restore a shorter state";
-    case HYBRIDGE_INVALID_STATE: return "no verified block waits for a commit, or the slot keeps nothing";
-    case HYBRIDGE_INVALID_FILE: return "the file is damaged, of another model, or no artifact of a format that is known here";
-    case HYBRIDGE_FILE_ACCESS: return "the file cannot be read or written";
+    case HYBRIDGE_INVALID_STATE: return "there is nothing to go on from, or what would change is in use";
+    case HYBRIDGE_INVALID_ARTIFACT: return "a file of the artifact is damaged, of another format, or was changed";
+    case HYBRIDGE_UNREADABLE_FILE: return "the file does not exist, cannot be read, or is no regular file";
     case HYBRIDGE_MISSING_OPERATOR: return "the app links no kernels for an operator of the program; see its manifest.json";
     case HYBRIDGE_OUT_OF_MEMORY: return "there is not enough memory";
-    case HYBRIDGE_INTERNAL: return "the runtime failed inside a method";
+    case HYBRIDGE_INTERNAL: return "an exception was thrown in a callback, or by a defect of this library";
     case HYBRIDGE_CANCELLED: return "the generation was cancelled before its first token";
+    case HYBRIDGE_NOT_FINITE: return "the logits are NaN or infinite; reset the session, or restore or load a state";
     case HYBRIDGE_BROKEN_STATE:
       return "a call failed in the middle and left a state that is neither the old nor the new one; reset the session, or restore, "
              "resume or load a state";
-    case HYBRIDGE_NOT_FINITE: return "the logits are NaN or infinite; reset the session, or restore or load a state";
+    case HYBRIDGE_PROGRAM_FAILED: return "a method of the program failed, refused what fits, or answered in another form";
+    case HYBRIDGE_INVALID_TOKEN: return "a token is outside the vocabulary, or there are none or too many";
+    case HYBRIDGE_INVALID_COMMIT: return "there is no verified block, or it has fewer tokens";
+    case HYBRIDGE_INVALID_SLOT: return "the slot does not exist, was never filled, or was overwritten since";
+    case HYBRIDGE_INVALID_DRAFTER: return "the model has no such drafter, or it does not fit";
+    case HYBRIDGE_INVALID_PICTURE: return "the picture is not one that the model takes, or it is closed";
+    case HYBRIDGE_INVALID_GRAMMAR: return "the grammar cannot be followed, or it leaves no token";
+    case HYBRIDGE_INVALID_TEMPLATE: return "the chat template has an error, or refuses these messages";
+    case HYBRIDGE_INVALID_SAVED_STATE: return "the saved state is damaged, or of another model";
+    case HYBRIDGE_UNWRITABLE_FILE: return "the file cannot be written";
   }
   return "no status of hybridge";
 }
 
-const char* hybridge_failure(void) { return logged().c_str(); }
-
-void hybridge_print_log(int wanted) { RuntimeLog::print(wanted != 0); }
-
-int hybridge_has_operator(const char* name) {
-  return name != nullptr && executorch::ET_RUNTIME_NAMESPACE::registry_has_op_function(name);
+const char* hybridge_failure(void) {
+  const auto& [code, words] = last_ending();
+  return code == HYBRIDGE_OK || !words.empty() ? words.c_str() : hybridge_status_text(code);
 }
 
-int hybridge_has_backend(const char* name) {
-  return name != nullptr && executorch::ET_RUNTIME_NAMESPACE::get_backend_class(name) != nullptr;
-}
+void hybridge_print_log(int wanted) { hybridge::print_runtime_log(wanted != 0); }
+
+int hybridge_has_operator(const char* name) { return name != nullptr && hybridge::has_operator(name); }
+
+int hybridge_has_backend(const char* name) { return name != nullptr && hybridge::has_backend(name); }
 
 hybridge_status hybridge_set_threads(size_t count) {
-  if (count > MOST_THREADS) return HYBRIDGE_INVALID_ARGUMENT;
-  return guarded([&] { return status(hybridge::set_threads(count)); });
+  if (count > MOST_THREADS) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return guarded([&] { return answer(hybridge::set_threads(count)); });
 }
 
 size_t hybridge_threads(void) { return hybridge::thread_count(); }
 
 hybridge_status hybridge_model_open(const char* path, hybridge_model* model) {
-  if (path == nullptr || model == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (path == nullptr || model == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
-    RuntimeLog::listen();
     auto loaded = hybridge::Model::load(path);
-    if (!loaded.ok()) return status(loaded.error());
+    if (!loaded.ok()) return answer(loaded.status());
     auto opened = std::make_shared<OpenModel>(std::move(*loaded));
     *model = handles<OpenModel>().add(std::move(opened));
     return HYBRIDGE_OK;
@@ -89,10 +89,10 @@ hybridge_status hybridge_model_open(const char* path, hybridge_model* model) {
 }
 
 hybridge_status hybridge_program_open(const hybridge_program* program, hybridge_model* model) {
-  if (program == nullptr || model == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (program == nullptr || model == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     auto loaded = TableModel::open(*program);
-    if (!loaded.ok()) return status(loaded.error());
+    if (!loaded.ok()) return answer(loaded.status());
     *model = handles<OpenModel>().add(std::make_shared<OpenModel>(std::move(*loaded)));
     return HYBRIDGE_OK;
   });
@@ -103,7 +103,7 @@ hybridge_status hybridge_model_close(hybridge_model model) {
 }
 
 hybridge_status hybridge_model_ask(hybridge_model model, hybridge_is_same is_same, void* user) {
-  if (is_same == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (is_same == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return in_turn<OpenModel>(model, [&](OpenModel& it) {
     it.model->ask([is_same, user] { return is_same(user) != 0; });
     return HYBRIDGE_OK;
@@ -111,10 +111,10 @@ hybridge_status hybridge_model_ask(hybridge_model model, hybridge_is_same is_sam
 }
 
 hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
-  if (info == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (info == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
-    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     const hybridge::Facts& facts = opened->model->facts();
     *info = {facts.max_seq_len, facts.vocab_size, facts.prefill_chunk, facts.verify_len(), facts.snapshot_slots,
              facts.has_drafter() ? facts.draft_blocks.back() - 1 : 0};
@@ -123,32 +123,31 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
 }
 
 hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_t capacity, size_t* count) {
-  if (!has_room(ids, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_room(ids, capacity, count)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
-    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     return answer(opened->model->facts().eos_ids, ids, capacity, count);
   });
 }
 
 hybridge_status hybridge_model_verify_lens(hybridge_model model, int64_t* lengths, size_t capacity, size_t* count) {
-  if (!has_room(lengths, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_room(lengths, capacity, count)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
-    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     return answer(opened->model->facts().verify_lens, lengths, capacity, count);
   });
 }
 
 hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* session) {
-  if (session == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (session == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
-    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     const InTurn turn({opened->turn});
     auto created = hybridge::Session::create(opened->model);
-    if (created.error() == Error::InvalidState) return HYBRIDGE_BUSY;  // a caller's program has one state
-    if (!created.ok()) return status(created.error());
+    if (!created.ok()) return answer(created.status());
     auto made = std::make_shared<OpenSession>();
     made->of = opened;
     made->session = std::move(*created);
@@ -166,14 +165,14 @@ hybridge_status hybridge_session_close(hybridge_session session) {
 }
 
 hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count) {
-  if (!has_room(tokens, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_room(tokens, capacity, count)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session(session, [&](OpenSession& it) { return answer(it.session->tokens(), tokens, capacity, count); });
 }
 
 hybridge_status hybridge_slot_tokens(hybridge_session session, int64_t slot, int64_t* tokens, size_t capacity, size_t* count) {
-  if (!has_room(tokens, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_room(tokens, capacity, count)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session(session, [&](OpenSession& it) {
-    if (slot < 0 || slot >= it.session->facts().snapshot_slots) return HYBRIDGE_INVALID_ARGUMENT;
+    if (slot < 0 || slot >= it.session->facts().snapshot_slots) return refused(HYBRIDGE_INVALID_SLOT);
     return answer(it.session->slot(slot), tokens, capacity, count);
   });
 }
@@ -211,18 +210,18 @@ hybridge_status hybridge_reset(hybridge_session session) {
 }
 
 hybridge_status hybridge_save(hybridge_session session, const char* path, const char* note) {
-  if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (path == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   const char* noted = note == nullptr ? "" : note;
-  return with_session_in_turn(session, [&](OpenSession& it) { return status(it.session->save(path, noted)); });
+  return with_session_in_turn(session, [&](OpenSession& it) { return answer(it.session->save(path, noted)); });
 }
 
 hybridge_status hybridge_load(hybridge_session session, const char* path) {
-  if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (path == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return change_session(session, [&](OpenSession& it) { return answer(it.session->load(path)); });
 }
 
 hybridge_status hybridge_note(hybridge_session session, char* note, size_t capacity, size_t* size) {
-  if (size == nullptr || (note == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (size == nullptr || (note == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session(session, [&](OpenSession& it) {
     const std::string& noted = it.session->note();
     *size = noted.size();
@@ -232,13 +231,13 @@ hybridge_status hybridge_note(hybridge_session session, char* note, size_t capac
 }
 
 hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffers, size_t capacity, size_t* count) {
-  if (count == nullptr || (buffers == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (count == nullptr || (buffers == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session(session, [&](OpenSession& it) {
     const auto& names = it.session->buffer_names();
     *count = names.size();
     for (size_t i = 0; i < std::min(capacity, names.size()); ++i) {
       const auto found = it.session->buffer(names[i]);
-      if (!found.ok()) return status(found.error());
+      if (!found.ok()) return answer(found.status());
       const auto array = shown(names[i].c_str(), *found);
       if (!array) return HYBRIDGE_INTERNAL;
       buffers[i] = *array;
@@ -248,7 +247,7 @@ hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffe
 }
 
 hybridge_status hybridge_hidden(hybridge_session session, const float** hidden, size_t* rows, size_t* width) {
-  if (hidden == nullptr || rows == nullptr || width == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (hidden == nullptr || rows == nullptr || width == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session(session, [&](OpenSession& it) {
     const auto& states = it.session->hidden();
     *hidden = states.last().data();
@@ -263,24 +262,19 @@ hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted) {
     if (wanted != HYBRIDGE_OWN_DRAFTER) return it.session->keep_hidden(wanted != 0), HYBRIDGE_OK;
     const auto own = own_drafter(it);
     if (own.ok()) it.own->listen(true);
-    return status(own.error());
+    return answer(own.status());
   });
 }
 
 hybridge_status hybridge_draft(
     hybridge_session session, const float* hidden, size_t rows, size_t width, const int64_t* following, size_t limit,
     const float* noise, double temperature, hybridge_drafted* drafted) {
-  if (hidden == nullptr || following == nullptr || drafted == nullptr || rows == 0) return HYBRIDGE_INVALID_ARGUMENT;
+  if (hidden == nullptr || following == nullptr || drafted == nullptr || rows == 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session_in_turn(session, [&](OpenSession& it) {
-    if (const size_t wanted = it.session->hidden_width(); wanted > 0 && width != wanted) {
-      return refused(
-          HYBRIDGE_INVALID_ARGUMENT, "the hidden states have " + std::to_string(width) +
-                                         " numbers for each token, and this model's have " + std::to_string(wanted));
-    }
     std::optional<hybridge::Draws> draws;
     if (noise != nullptr) draws = hybridge::Draws{{noise, noise + limit}, temperature};
     auto found = it.session->draft({hidden, rows * width}, span(following, rows), limit, draws);
-    if (!found.ok()) return status(found.error());
+    if (!found.ok()) return answer(found.status());
     it.drafted = std::move(*found);
     const auto& all = it.drafted;
     const size_t count = all.tokens.size(), scored = count > 0 ? all.scores.size() / count : 0;
@@ -291,10 +285,10 @@ hybridge_status hybridge_draft(
 }
 
 hybridge_status hybridge_checkpoint_make(hybridge_session session, hybridge_checkpoint* checkpoint) {
-  if (checkpoint == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (checkpoint == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session_in_turn(session, [&](OpenSession& it) {
     auto kept = it.session->checkpoint();
-    if (!kept.ok()) return status(kept.error());
+    if (!kept.ok()) return answer(kept.status());
     auto made = std::make_shared<OpenCheckpoint>(it.of, std::move(*kept));
     *checkpoint = handles<OpenCheckpoint>().add(std::move(made));
     return HYBRIDGE_OK;
@@ -302,7 +296,7 @@ hybridge_status hybridge_checkpoint_make(hybridge_session session, hybridge_chec
 }
 
 hybridge_status hybridge_checkpoint_info(hybridge_checkpoint checkpoint, hybridge_kept* kept) {
-  if (kept == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (kept == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
     *kept = {it.kept->length(), it.kept->bytes(), it.kept->shared_bytes()};
     return HYBRIDGE_OK;
@@ -316,13 +310,13 @@ hybridge_status hybridge_checkpoint_close(hybridge_checkpoint checkpoint) {
 hybridge_status hybridge_resume(hybridge_session session, hybridge_checkpoint checkpoint) {
   return change_session(session, [&](OpenSession& it) {
     const auto found = handles<OpenCheckpoint>().find(checkpoint);
-    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     return answer(it.session->resume(*found->kept));
   });
 }
 
 hybridge_status hybridge_checkpoint_parts(hybridge_checkpoint checkpoint, uint64_t* ids, size_t capacity, size_t* count) {
-  if (count == nullptr || (ids == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (count == nullptr || (ids == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
     std::vector<uint64_t> all;
     for (const auto& segment : hybridge::chain(it.kept->segment)) all.push_back(segment->id);
@@ -334,10 +328,10 @@ hybridge_status hybridge_checkpoint_parts(hybridge_checkpoint checkpoint, uint64
 }
 
 hybridge_status hybridge_checkpoint_part(hybridge_checkpoint checkpoint, size_t part, uint8_t* bytes, size_t capacity, size_t* size) {
-  if (size == nullptr || (bytes == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (size == nullptr || (bytes == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
     const auto segments = hybridge::chain(it.kept->segment);
-    if (part > segments.size()) return HYBRIDGE_INVALID_ARGUMENT;
+    if (part > segments.size()) return refused(HYBRIDGE_INVALID_ARGUMENT);
     const auto encoded = part < segments.size() ? hybridge::encode(*segments[part]) : hybridge::encode(*it.kept);
     *size = encoded.size();
     std::copy_n(encoded.data(), std::min(capacity, encoded.size()), bytes);
@@ -348,24 +342,24 @@ hybridge_status hybridge_checkpoint_part(hybridge_checkpoint checkpoint, size_t 
 hybridge_status hybridge_checkpoint_read(
     hybridge_session session, hybridge_checkpoint like, size_t shared, const hybridge_part* parts, size_t count,
     hybridge_checkpoint* checkpoint) {
-  if (parts == nullptr || count == 0 || checkpoint == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (parts == nullptr || count == 0 || checkpoint == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session_in_turn(session, [&](OpenSession& it) {
     const auto other = handles<OpenCheckpoint>().find(like);
-    if (shared > 0 && other == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (shared > 0 && other == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     std::vector<hybridge::Part> given;
     for (const hybridge_part& each : std::span(parts, count)) given.emplace_back(each.bytes, each.bytes == nullptr ? 0 : each.size);
     auto made = it.session->read_checkpoint(shared > 0 ? other->kept.get() : nullptr, shared, given);
-    if (!made.ok()) return status(made.error());
+    if (!made.ok()) return answer(made.status());
     *checkpoint = handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(it.of, std::move(*made)));
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_cache_open(hybridge_model model, size_t bytes, hybridge_cache* cache) {
-  if (cache == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (cache == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
-    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     *cache = handles<OpenCache>().add(std::make_shared<OpenCache>(opened, std::make_shared<hybridge::PrefixCache>(bytes)));
     return HYBRIDGE_OK;
   });
@@ -388,15 +382,15 @@ hybridge_status hybridge_cache_watch(hybridge_cache cache, hybridge_on_use on_us
 hybridge_status hybridge_cache_add(hybridge_cache cache, hybridge_checkpoint checkpoint) {
   return in_turn<OpenCache>(cache, [&](OpenCache& it) {
     const auto found = handles<OpenCheckpoint>().find(checkpoint);
-    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    if (found->of->model->fingerprint() != it.of->model->fingerprint()) return HYBRIDGE_INVALID_ARGUMENT;
+    if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+    if (found->of->model->fingerprint() != it.of->model->fingerprint()) return refused(HYBRIDGE_INVALID_ARGUMENT);
     it.kept->add(found->kept);
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_cache_find(hybridge_cache cache, const int64_t* tokens, size_t count, hybridge_checkpoint* checkpoint) {
-  if (checkpoint == nullptr || (tokens == nullptr && count > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (checkpoint == nullptr || (tokens == nullptr && count > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return in_turn<OpenCache>(cache, [&](OpenCache& it) {
     auto found = it.kept->find(span(tokens, count));
     *checkpoint = found == nullptr ? 0 : handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(it.of, std::move(found)));
@@ -412,7 +406,7 @@ hybridge_status hybridge_cache_clear(hybridge_cache cache) {
 }
 
 hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cached) {
-  if (cached == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (cached == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with<OpenCache>(cache, [&](const OpenCache& it) {
     *cached = {it.kept->size(), it.kept->bytes()};
     return HYBRIDGE_OK;
@@ -421,11 +415,11 @@ hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cache
 
 hybridge_status hybridge_bring_to(
     hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* cached_tokens) {
-  if (tokens == nullptr || count == 0) return HYBRIDGE_INVALID_ARGUMENT;
+  if (tokens == nullptr || count == 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return change_session(session, [&](OpenSession& it) {
     const auto found = handles<OpenCache>().find(cache);
-    if (cache != 0 && found == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    if (found != nullptr && found->of->model->fingerprint() != it.of->model->fingerprint()) return HYBRIDGE_INVALID_ARGUMENT;
+    if (cache != 0 && found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+    if (found != nullptr && found->of->model->fingerprint() != it.of->model->fingerprint()) return refused(HYBRIDGE_INVALID_ARGUMENT);
     hybridge::PrefixCache none(0);
     hybridge::PrefixCache& kept = found != nullptr ? *found->kept : none;
     const bool reads = it.session->facts().has_drafter() && !it.session->hidden().is_kept() && own_drafter(it).ok();
@@ -442,23 +436,18 @@ hybridge_status hybridge_generate(
     hybridge_on_token on_token, void* user, hybridge_generated* generated) {
   const hybridge_generation chosen = chosen_or_usual(options);
   return begin_generation(session, chosen, user, [&](OpenSession& it, std::unique_ptr<Generator> generator) {
-    bool started = false;
-    const auto wanted = [&](int64_t token) {
-      started = true;
-      return on_token == nullptr || on_token(token, user) != 0;
-    };
+    const auto wanted = [&](int64_t token) { return on_token == nullptr || on_token(token, user) != 0; };
     const auto done = hybridge::generate(*generator, it.session->facts(), &it.cancelled, span(prompt, count), wanted);
     it.session->keep_hidden(false);
     if (done.ok() && generated != nullptr) *generated = counted(*done);
-    const bool stopped = done.error() == Error::InvalidState && it.cancelled && !started;
-    return stopped ? HYBRIDGE_CANCELLED : generated_status(done.error(), it);
+    return answer(done);
   });
 }
 
 hybridge_status hybridge_begin(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options, void* user,
     int64_t* tokens, size_t capacity, size_t* given) {
-  if (!has_room(tokens, capacity, given) || capacity == 0) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_room(tokens, capacity, given) || capacity == 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
   const hybridge_generation chosen = chosen_or_usual(options);
   return begin_generation(session, chosen, user, [&](OpenSession& it, std::unique_ptr<Generator> generator) {
     const auto first = generator->begin(span(prompt, count));
@@ -467,33 +456,33 @@ hybridge_status hybridge_begin(
       return answer(first, tokens, capacity, given);
     }
     it.session->keep_hidden(false);
-    return first.error() == Error::InvalidState && it.cancelled ? HYBRIDGE_CANCELLED : generated_status(first.error(), it);
+    return answer(first);
   });
 }
 
 hybridge_status hybridge_next(hybridge_session session, int64_t* tokens, size_t capacity, size_t* given) {
-  if (!has_room(tokens, capacity, given)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_room(tokens, capacity, given)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_generation(session, [&](OpenSession& it, Generator& generator) {
-    if (capacity < static_cast<size_t>(it.session->facts().verify_len())) return HYBRIDGE_INVALID_ARGUMENT;
+    if (capacity < static_cast<size_t>(it.session->facts().verify_len())) return refused(HYBRIDGE_INVALID_ARGUMENT);
     it.turn.take(it.turns);
     const auto round = generator.next();
-    return round.ok() ? answer(round, tokens, capacity, given) : generated_status(round.error(), it);
+    return answer(round, tokens, capacity, given);
   });
 }
 
 hybridge_status hybridge_end(hybridge_session session, size_t taken, hybridge_generated* generated) {
   return with_generation(session, [&](OpenSession& it, Generator& generator) {
     it.turn.take(it.turns);
-    const Error ended = generator.end(taken);
+    const hybridge::Status ended = generator.end(taken);
     if (generated != nullptr) *generated = counted(generator.done());
     it.running.reset();
     it.session->keep_hidden(false);
-    return status(ended);
+    return answer(ended);
   });
 }
 
 hybridge_status hybridge_progress(hybridge_session session, hybridge_generated* generated) {
-  if (generated == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (generated == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_generation(session, [&](const OpenSession&, const Generator& generator) {
     *generated = counted(generator.done());
     return HYBRIDGE_OK;
@@ -501,7 +490,7 @@ hybridge_status hybridge_progress(hybridge_session session, hybridge_generated* 
 }
 
 hybridge_status hybridge_proposed(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count, int* forced) {
-  if (!has_room(tokens, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_room(tokens, capacity, count)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_generation(session, [&](const OpenSession&, const Generator& generator) {
     if (forced != nullptr) *forced = generator.was_forced();
     return answer(generator.proposed(), tokens, capacity, count);

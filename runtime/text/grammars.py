@@ -11,7 +11,7 @@ from hybridge.errors import GrammarError, UsageError
 from hybridge.runtime.artifact.folder import Artifact
 from hybridge.runtime.binding.grammar import CoreGrammar
 from hybridge.runtime.binding.interface import CText, Handle
-from hybridge.runtime.binding.library import load
+from hybridge.runtime.binding.library import run
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.lark import LarkGrammar
@@ -91,7 +91,5 @@ class Grammars:
 
     def _read(self, kind: str, text: str, form: tuple[Any, ...] = (), options: tuple[Any, ...] = ()) -> CoreGrammar:
         data, handle = text.encode("utf-8", "surrogatepass"), Handle()
-        read = getattr(load(), f"hybridge_grammar_{kind}")
-        if read(self._tokenizer.handle, *form, data, len(data), *options, byref(handle)):
-            raise GrammarError(f"{load().hybridge_failure().decode(errors='replace')}.")
+        run(f"grammar_{kind}", self._tokenizer.handle, *form, data, len(data), *options, byref(handle))
         return CoreGrammar(handle.value, self._eos_ids)

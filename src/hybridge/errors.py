@@ -7,7 +7,8 @@ HybridgeError
 │   ├── CommitError        a commit without a verify, or of more tokens than were verified
 │   ├── SnapshotError      a slot out of range, never filled, or overwritten since
 │   ├── DraftError         a drafter that does not fit this model
-│   └── GrammarError       a schema or grammar that cannot be read, or not be followed any further
+│   ├── GrammarError       a schema or grammar that cannot be read, or not be followed any further
+│   └── TemplateError      a chat template with an error, or one that refuses these messages
 ├── CheckpointError        a checkpoint that cannot be read: missing, damaged or misshapen
 │   ├── UnsupportedModelError  a model, or a layer of one, that hybridge has no state for
 │   └── NotACheckpointError    something else than a checkpoint was named, such as an adapter: exit code 2
@@ -63,6 +64,10 @@ class PictureError(UsageError):
 
 class GrammarError(UsageError):
     """A JSON schema, regular expression or grammar cannot be followed, or is too complex to be followed any further."""
+
+
+class TemplateError(UsageError):
+    """A chat template has an error in its syntax, refuses its variables or exceeds a limit."""
 
 
 class CheckpointError(HybridgeError):

@@ -52,7 +52,7 @@ fun drafters(model: HybridgeModel, session: HybridgeSession, prompt: LongArray, 
     if (model.info.draftLen > 0) {
         expect(session.text(prompt, 20, Drafter.Own) == plain) { "by its own drafter" }
     } else {
-        refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), drafter = Drafter.Own) }
+        refused(Status.INVALID_DRAFTER) { session.generate(longArrayOf(1), drafter = Drafter.Own) }
     }
 }
 
@@ -67,7 +67,7 @@ fun masks(session: HybridgeSession, prompt: LongArray) {
     ) { masked.add(it) }
     expect(masked.withIndex().all { (i, token) -> (token + prompt.size + i) % 3 == 0L }) { "masked: $masked" }
     session.reset()
-    refused(Status.INVALID_ARGUMENT) { session.generate(prompt, mask = { _, logits -> logits.fill(Float.NEGATIVE_INFINITY) }) }
+    refused(Status.INVALID_GRAMMAR) { session.generate(prompt, mask = { _, logits -> logits.fill(Float.NEGATIVE_INFINITY) }) }
     for (from in listOf(prompt.size, prompt.size + 3)) {
         session.reset()
         val thrown = runCatching {
@@ -159,17 +159,17 @@ fun rollback(model: HybridgeModel, session: HybridgeSession, prompt: LongArray, 
 }
 
 fun refusals(model: HybridgeModel, session: HybridgeSession, folder: File) {
-    refused(Status.FILE_ACCESS) { HybridgeModel(File(folder, "none")) }
-    refused(Status.INVALID_ARGUMENT) { session.prefill(longArrayOf()) }
-    refused(Status.INVALID_ARGUMENT) { session.decode(-1) }
-    refused(Status.INVALID_ARGUMENT) { session.verify(LongArray(model.info.verifyLen + 1)) }
+    refused(Status.UNREADABLE_FILE) { HybridgeModel(File(folder, "none")) }
+    refused(Status.INVALID_TOKEN) { session.prefill(longArrayOf()) }
+    refused(Status.INVALID_TOKEN) { session.decode(-1) }
+    refused(Status.INVALID_TOKEN) { session.verify(LongArray(model.info.verifyLen + 1)) }
     refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), maxNewTokens = 0) }
     refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), maxNewTokens = -1) }
     refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), sampling = Sampling(temperature = -1.0)) }
     refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), sampling = Sampling(temperature = 1.0, topK = -1)) }
-    refused(Status.INVALID_STATE) { session.commit(1) }
+    refused(Status.INVALID_COMMIT) { session.commit(1) }
     refused(Status.NO_ROOM) { session.prefill(LongArray(model.info.maxSeqLen + 1)) }
-    refused(Status.FILE_ACCESS) { session.load(File(folder, "none")) }
+    refused(Status.UNREADABLE_FILE) { session.load(File(folder, "none")) }
 }
 
 /** A conversation over an artifact's folder, and what an app does with it; the first answer. */
@@ -202,7 +202,7 @@ fun chats(artifact: File, folder: File): String {
     expect(chat.send("x", stops = listOf("e")) { true }.ending == Ending.BY_STOP) { "no stop" }
     expect(chat.room > 0) { "no room" }
     refused(Status.NO_ROOM) { chat.send("word ".repeat(4000)) { true } }
-    refused(Status.FILE_ACCESS) { chat.load(File(folder, "none")) }
+    refused(Status.UNREADABLE_FILE) { chat.load(File(folder, "none")) }
     val without = runCatching { Artifact(folder) }.exceptionOrNull()
     expect("manifest.json" in without?.message.orEmpty()) { "$without" }
     chat.close()
@@ -228,7 +228,7 @@ fun tools(artifact: File) {
     expect(results.map { it.content } == calls.map { "rain" }) { "$results" }
     expect(results.map { it.calls.single().id } == calls.map { it.id }) { "$results" }
     refused(Status.INVALID_STATE) { chat.giveResults(listOf("rain")) { true } }
-    refused(Status.INVALID_ARGUMENT) { chat.send("x", toolChoice = "walk") { true } }
+    refused(Status.INVALID_GRAMMAR) { chat.send("x", toolChoice = "walk") { true } }
     chat.undo()
     expect(chat.messages.isEmpty()) { "${chat.messages}" }
     val flowing = runBlocking { chat.flow("Where?", maxNewTokens = 200, toolChoice = "weather").toList() }.flatMap { it.calls }
@@ -267,7 +267,7 @@ fun pictures(artifact: File, folder: File): LongArray = Artifact(artifact).use {
     chat.load(file)
     expect(chat.room == room) { "${chat.room} tokens of room, and not $room" }
     chat.close()
-    refused(Status.INVALID_ARGUMENT) { session.reset(); session.prefillImage(picture) }
+    refused(Status.INVALID_PICTURE) { session.reset(); session.prefillImage(picture) }
     session.close()
     picture.ids
 }

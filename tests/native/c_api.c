@@ -63,7 +63,7 @@ static void draft_and_mask(hybridge_model model, hybridge_session session, const
     if (((size_t)masked.tokens[i] + count + i) % 3 != 0) exit(6);
   }
   by_model.mask = mask_all;
-  CHECK(hybridge_generate(session, prompt, 1, &by_model, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_generate(session, prompt, 1, &by_model, NULL, NULL, NULL), HYBRIDGE_INVALID_GRAMMAR);
   by_model.draft = session;
   CHECK(hybridge_generate(session, prompt, 1, &by_model, NULL, NULL, NULL), HYBRIDGE_INVALID_HANDLE);
   OK(hybridge_reset(session));
@@ -142,7 +142,7 @@ static void draft_by_callback(hybridge_session session, const int64_t* prompt, s
   size_t length, kept;
   memcpy(plain_tokens, plain->tokens, sizeof plain_tokens);
   OK(hybridge_reset(session));
-  CHECK(hybridge_generate(session, prompt, count, &outside, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_generate(session, prompt, count, &outside, NULL, NULL, NULL), HYBRIDGE_INVALID_DRAFTER);
   for (size_t block = 0; block < 5; block += 4) {
     Given drafted = {.session = session};
     outside.propose = propose;
@@ -155,7 +155,7 @@ static void draft_by_callback(hybridge_session session, const int64_t* prompt, s
   }
   outside.propose = propose_nonsense;
   OK(hybridge_reset(session));
-  CHECK(hybridge_generate(session, prompt, count, &outside, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_generate(session, prompt, count, &outside, NULL, NULL, NULL), HYBRIDGE_INVALID_TOKEN);
   Given none = {.session = session};
   outside.propose = propose_and_cancel;
   OK(hybridge_reset(session));
@@ -173,7 +173,7 @@ static void draft_by_callback(hybridge_session session, const int64_t* prompt, s
   OK(hybridge_tokens(session, NULL, 0, &length));
   OK(hybridge_slot_tokens(session, 0, NULL, 0, &kept));
   if (kept != length) exit(25);
-  CHECK(hybridge_slot_tokens(session, -1, NULL, 0, &kept), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_slot_tokens(session, -1, NULL, 0, &kept), HYBRIDGE_INVALID_SLOT);
   CHECK(hybridge_slot_tokens(session, 0, NULL, 1, &kept), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_draft(session, NULL, 1, 1, prompt, 2, NULL, 0, &(hybridge_drafted){0}), HYBRIDGE_INVALID_ARGUMENT);
   OK(hybridge_reset(session));
@@ -222,7 +222,7 @@ static void parts_and_caches(hybridge_model model, hybridge_session session, con
     views[i].bytes = bytes[i] = malloc(views[i].size);
     OK(hybridge_checkpoint_part(whole, i, bytes[i], views[i].size, &views[i].size));
   }
-  CHECK(hybridge_checkpoint_read(session, 0, 0, views, parts - 1, &again), HYBRIDGE_INVALID_FILE);
+  CHECK(hybridge_checkpoint_read(session, 0, 0, views, parts - 1, &again), HYBRIDGE_INVALID_SAVED_STATE);
   OK(hybridge_checkpoint_read(session, 0, 0, views, parts, &again));
   for (size_t i = 0; i < parts; ++i) free(bytes[i]);
 
@@ -322,7 +322,7 @@ static void failed_commit(hybridge_session session, Counting* program, const int
   OK(hybridge_next(session, tokens, 4, &given));
   if (given != 4) exit(35);
   program->fails_to_commit = 1;
-  CHECK(hybridge_next(session, tokens, 4, &given), HYBRIDGE_INTERNAL);
+  CHECK(hybridge_next(session, tokens, 4, &given), HYBRIDGE_PROGRAM_FAILED);
   program->fails_to_commit = 0;
   for (int i = 0; i < 2; ++i) CHECK(hybridge_next(session, tokens, 4, &given), HYBRIDGE_INVALID_STATE);
   OK(hybridge_progress(session, &done));
@@ -437,7 +437,7 @@ static void brought(hybridge_model model, hybridge_session session, const int64_
     if (known != (kept ? count - 4 : 0) || !is_text(session, prompt, count - 2)) exit(8);
   }
   const int64_t wrong = -1;
-  CHECK(hybridge_bring_to(session, 0, &wrong, 1, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_bring_to(session, 0, &wrong, 1, NULL), HYBRIDGE_INVALID_TOKEN);
   OK(hybridge_bring_to(session, cache, prompt, count, NULL));
   CHECK(hybridge_bring_to(session, cache, NULL, 3, &known), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_bring_to(session, cache, prompt, 0, &known), HYBRIDGE_INVALID_ARGUMENT);
@@ -512,23 +512,23 @@ static void refusals(hybridge_model model, hybridge_session session, const char*
   hybridge_info info;
   CHECK(hybridge_model_open(NULL, &other), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_model_open(state, NULL), HYBRIDGE_INVALID_ARGUMENT);
-  CHECK(hybridge_model_open("no such file", &other), HYBRIDGE_FILE_ACCESS);
+  CHECK(hybridge_model_open("no such file", &other), HYBRIDGE_UNREADABLE_FILE);
   CHECK(hybridge_model_info(model, NULL), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_model_info(session, &info), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_session_open(session, &other), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_session_close(model), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_decode(0, 1, NULL), HYBRIDGE_INVALID_HANDLE);
-  CHECK(hybridge_prefill(session, NULL, 3, NULL), HYBRIDGE_INVALID_ARGUMENT);
-  CHECK(hybridge_prefill(session, &token, 1, NULL), HYBRIDGE_INVALID_ARGUMENT);
-  CHECK(hybridge_prefill(session, &token, 0, NULL), HYBRIDGE_INVALID_ARGUMENT);
-  CHECK(hybridge_commit(session, 1), HYBRIDGE_INVALID_STATE);
-  CHECK(hybridge_snapshot(session, 99), HYBRIDGE_INVALID_ARGUMENT);
-  CHECK(hybridge_restore(session, 1), HYBRIDGE_INVALID_STATE);
+  CHECK(hybridge_prefill(session, NULL, 3, NULL), HYBRIDGE_INVALID_TOKEN);
+  CHECK(hybridge_prefill(session, &token, 1, NULL), HYBRIDGE_INVALID_TOKEN);
+  CHECK(hybridge_prefill(session, &token, 0, NULL), HYBRIDGE_INVALID_TOKEN);
+  CHECK(hybridge_commit(session, 1), HYBRIDGE_INVALID_COMMIT);
+  CHECK(hybridge_snapshot(session, 99), HYBRIDGE_INVALID_SLOT);
+  CHECK(hybridge_restore(session, 1), HYBRIDGE_INVALID_SLOT);
   CHECK(hybridge_tokens(session, NULL, 1, &count), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_tokens(session, NULL, 0, NULL), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_save(session, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
-  CHECK(hybridge_load(session, "no such file"), HYBRIDGE_FILE_ACCESS);
-  CHECK(hybridge_generate(session, NULL, 0, NULL, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_load(session, "no such file"), HYBRIDGE_UNREADABLE_FILE);
+  CHECK(hybridge_generate(session, NULL, 0, NULL, NULL, NULL, NULL), HYBRIDGE_INVALID_TOKEN);
   CHECK(hybridge_cancel(model), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_model_eos_ids(session, NULL, 0, &count), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_model_eos_ids(model, NULL, 1, &count), HYBRIDGE_INVALID_ARGUMENT);
@@ -558,7 +558,7 @@ int main(int argc, char** argv) {
   size_t verifies;
   OK(hybridge_model_verify_lens(model, lengths, 64, &verifies));
   if (verifies == 0 || lengths[verifies - 1] != info.verify_len) exit(26);
-  CHECK(hybridge_model_open("/nowhere/model.pte", &model), HYBRIDGE_FILE_ACCESS);
+  CHECK(hybridge_model_open("/nowhere/model.pte", &model), HYBRIDGE_UNREADABLE_FILE);
   if (hybridge_failure() == NULL) exit(27);
   hybridge_print_log(1);
   refusals(model, session, argv[2]);
@@ -575,7 +575,7 @@ int main(int argc, char** argv) {
   Given drafted = {.session = session};
   OK(hybridge_reset(session));
   const hybridge_status by_own = hybridge_generate(session, prompt, count, &own, take, &drafted, NULL);
-  if (by_own != (info.draft_len > 0 ? HYBRIDGE_OK : HYBRIDGE_INVALID_ARGUMENT)) return 1;
+  if (by_own != (info.draft_len > 0 ? HYBRIDGE_OK : HYBRIDGE_INVALID_DRAFTER)) return 1;
   if (by_own == HYBRIDGE_OK && memcmp(plain.tokens, drafted.tokens, plain.count * sizeof *prompt) != 0) return 1;
   if (by_own == HYBRIDGE_OK && drafted.count != plain.count) return 1;
   OK(hybridge_generate(other, prompt, count, &(hybridge_generation){.max_new_tokens = NEW}, cancel_it, &cancelled, NULL));

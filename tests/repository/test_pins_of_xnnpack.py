@@ -27,7 +27,7 @@ def test_the_delegate_and_its_option_have_their_names() -> None:
     assert xnnpack_preprocess.XnnpackBackend.__name__ == pinned.XNNPACK, "programs name the delegate otherwise"
     assert pinned.XNNPACK in executorch.extension()._get_registered_backend_names(), "the runtime names the delegate otherwise"
     library = (pinned.library_folder() / HERE.library(pinned.XNNPACK_LIBRARY)).read_bytes()
-    assert b"weight_cache_enabled" in library, "XNNPACK packs weights for each method: see runtime/native/hybridge/pte.h"
+    assert b"weight_cache_enabled" in library, "XNNPACK packs weights for each method: see runtime/native/pte/program.cpp"
 
 
 def test_the_passes_that_are_left_out_are_there() -> None:

@@ -72,7 +72,7 @@ std::string written(const std::vector<AnswerEvent>& events) {
 // Runs `call` on an answer, in which no other call is then, and gives its events.
 template <typename Call>
 hybridge_status add_events(hybridge_answer_parser answer, const char** events, size_t* size, Call&& call) {
-  if (events == nullptr || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (events == nullptr || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_one_call<OpenAnswer>(answer, [&](OpenAnswer& open) {
     open.events = written(call(open.parser));
     *events = open.events.data();
@@ -85,17 +85,17 @@ hybridge_status add_events(hybridge_answer_parser answer, const char** events, s
 extern "C" {
 
 hybridge_status hybridge_answer_form_find(hybridge_tokenizer tokenizer, hybridge_template chat_template, hybridge_answer_form* form) {
-  if (form == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (form == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto open = handles<const Tokenizer>().find(tokenizer);
     const auto templates = handles<OpenTemplate>().find(chat_template);
-    if (open == nullptr || templates == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (open == nullptr || templates == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     return add(templates->read->answer_form(*open), form);
   });
 }
 
 hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybridge_answer_form* form) {
-  if (name == nullptr || form == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (name == nullptr || form == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const std::string_view wanted(name, size);
     const AnswerForm* found = answer_form(wanted);
@@ -105,7 +105,7 @@ hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybrid
 }
 
 hybridge_status hybridge_answer_form_describe(hybridge_answer_form form, char* text, size_t capacity, size_t* size) {
-  if ((text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((text == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const AnswerForm>(form, [&](const auto& of) { return copy(described(*of), text, capacity, size); });
 }
 
@@ -117,7 +117,7 @@ hybridge_status hybridge_answer_open(
     hybridge_answer_form form, const char* prompt, size_t size, const char* tools, size_t tools_size, hybridge_answer_parser* answer
 ) {
   const bool has_all = (prompt != nullptr || size == 0) && (tools != nullptr || tools_size == 0) && answer != nullptr;
-  if (!has_all || size > LONGEST_TEXT || tools_size > LONGEST_TEXT) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_all || size > LONGEST_TEXT || tools_size > LONGEST_TEXT) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const AnswerForm>(form, [&](const auto& of) {
     const auto offered = tools_size == 0 ? nullptr : std::make_shared<const ToolSchemas>(std::string_view(tools, tools_size));
     *answer = handles<OpenAnswer>().add(std::make_shared<OpenAnswer>(of, std::string_view(prompt, size), offered));
@@ -126,14 +126,14 @@ hybridge_status hybridge_answer_open(
 }
 
 hybridge_status hybridge_answer_reasoning_end(hybridge_answer_parser answer, char* text, size_t capacity, size_t* size) {
-  if ((text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((text == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<OpenAnswer>(answer, [&](const auto& open) { return copy(open->reasoning_end, text, capacity, size); });
 }
 
 hybridge_status hybridge_answer_push(
     hybridge_answer_parser answer, const char* piece, size_t size, const char** events, size_t* events_size
 ) {
-  if ((piece == nullptr && size > 0) || size > LONGEST_TEXT) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((piece == nullptr && size > 0) || size > LONGEST_TEXT) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return add_events(answer, events, events_size, [&](AnswerParser& parser) { return parser.push(valid_utf8({piece, size})); });
 }
 

@@ -1,4 +1,4 @@
-// Calls of the C functions: one call of a session at a time, a model's programs in turn, and errors as numbers.
+// Calls of the C functions: one call of a session at a time, a model's programs in turn, and errors as numbers and words.
 #ifndef HYBRIDGE_NATIVE_C_API_CALLS_H
 #define HYBRIDGE_NATIVE_C_API_CALLS_H
 
@@ -12,28 +12,9 @@
 #include "failure.h"
 #include "handles.h"
 #include "open_session.h"
-#include "runtime_log.h"
 #include "turn.h"
 
 namespace hybridge::c {
-
-inline hybridge_status status(Error error) {
-  if (error == BROKEN_STATE) return HYBRIDGE_BROKEN_STATE;
-  switch (error) {
-    case Error::Ok: return HYBRIDGE_OK;
-    case Error::InvalidArgument: return HYBRIDGE_INVALID_ARGUMENT;
-    case Error::OutOfResources: return HYBRIDGE_NO_ROOM;
-    case Error::InvalidState: return HYBRIDGE_INVALID_STATE;
-    case Error::InvalidProgram:
-    case Error::InvalidExternalData: return HYBRIDGE_INVALID_FILE;
-    case Error::AccessFailed: return HYBRIDGE_FILE_ACCESS;
-    case Error::OperatorMissing:
-    case Error::NotFound: return HYBRIDGE_MISSING_OPERATOR;
-    case Error::MemoryAllocationFailed: return HYBRIDGE_OUT_OF_MEMORY;
-    case Error::NotSupported: return HYBRIDGE_NOT_FINITE;
-    default: return HYBRIDGE_INTERNAL;
-  }
-}
 
 // Runs `call` on the session, in which no other call is then. Other sessions of its model may run: for what belongs to
 // it alone. changes: a generation that was begun and not ended has ended then.
@@ -41,7 +22,7 @@ template <typename Call>
 hybridge_status with_session(hybridge_session handle, Call&& call, bool changes = false) {
   return guarded([&] {
     const auto session = handles<OpenSession>().find(handle);
-    if (session == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (session == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     if (const hybridge_status entered = session->enter(changes); entered != HYBRIDGE_OK) return entered;
     struct Leave {
       OpenSession& session;
@@ -72,7 +53,8 @@ hybridge_status change_session(hybridge_session handle, Call&& call) {
 template <typename Call>
 hybridge_status with_generation(hybridge_session handle, Call&& call) {
   return with_session(handle, [&](OpenSession& it) {
-    return it.running == nullptr ? HYBRIDGE_INVALID_STATE : call(it, *it.running);
+    if (it.running == nullptr) return refused(HYBRIDGE_INVALID_STATE, "no generation was begun, or it has ended; begin another");
+    return call(it, *it.running);
   });
 }
 
@@ -93,7 +75,7 @@ template <typename Open, typename Call>
 hybridge_status in_turn(uint64_t handle, Call&& call) {
   return guarded([&] {
     const auto open = handles<Open>().find(handle);
-    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (open == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     const InTurn turn({turn_of(*open)});
     return call(*open);
   });
@@ -110,19 +92,19 @@ hybridge_status with(uint64_t handle, Call&& call) {
 
 template <typename T>
 hybridge_status answer(const Result<T>& result) {
-  return status(result.error());
+  return answer(result.status());
 }
 
 inline hybridge_status answer(const Result<Logits>& logits, float* out) {
   if (logits.ok() && out != nullptr) std::ranges::copy(logits->all(), out);
-  return status(logits.error());
+  return answer(logits.status());
 }
 
 // Copies the tokens of a round.
 inline hybridge_status answer(const Result<Tokens>& round, int64_t* out, size_t capacity, size_t* count) {
-  if (!round.ok()) return status(round.error());
+  if (!round.ok()) return answer(round.status());
   *count = round->size();
-  if (round->size() > capacity) return HYBRIDGE_INVALID_ARGUMENT;
+  if (round->size() > capacity) return refused(HYBRIDGE_INVALID_ARGUMENT, "a round has up to verify_len tokens: give room for as many");
   std::ranges::copy(*round, out);
   return HYBRIDGE_OK;
 }

@@ -28,7 +28,6 @@ namespace {
 using namespace hybridge::c;
 using hybridge::ChatAnswer;
 using hybridge::Conversation;
-using hybridge::Error;
 using hybridge::text::ChatTemplates;
 using hybridge::text::Message;
 using hybridge::text::ModelTemplate;
@@ -134,12 +133,6 @@ hybridge_status change_chat(hybridge_chat handle, Call&& call) {
   return with_chat(handle, [](hybridge_session session, auto&& then) { return change_session(session, then); }, call);
 }
 
-// The status of what a conversation did, with its own words for why it did not.
-hybridge_status answered(const Conversation& conversation, Error error) {
-  if (error != Error::Ok && !conversation.failure().empty()) logged() = conversation.failure();
-  return status(error);
-}
-
 bool are_texts(const char* const* texts, size_t count) {
   if (texts == nullptr) return count == 0;
   return std::all_of(texts, texts + count, [](const char* each) { return each != nullptr && *each != '\0'; });
@@ -178,7 +171,7 @@ hybridge_status answer_by(
     hybridge_chat handle, const hybridge_generation* options, const char* const* stops, size_t stop_count, hybridge_on_piece on_piece,
     void* user, hybridge_answer* answer, Ask&& ask
 ) {
-  if (!are_texts(stops, stop_count)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!are_texts(stops, stop_count)) return refused(HYBRIDGE_INVALID_ARGUMENT, "a stop string is empty; leave it out");
   hybridge_generation chosen = chosen_or_usual(options);
   if (options == nullptr) chosen.max_new_tokens = USUAL_TOKENS;
   const std::string choice = chosen.tool_choice == nullptr ? "auto" : chosen.tool_choice;
@@ -189,10 +182,8 @@ hybridge_status answer_by(
     return begin_generation(session, chosen, user, then);
   };
   return with_chat(handle, begin, [&](OpenChat& open, OpenSession& it, std::unique_ptr<hybridge::Generator> generator) {
-    bool has_begun = false;
     open.how->allow_calls(choice != "none");
     const auto show = [&](const hybridge::text::Parts& parts) {
-      has_begun = true;
       const auto calls = viewed(parts.calls);
       const hybridge_piece piece{
           parts.content.data(), parts.content.size(), parts.reasoning.data(), parts.reasoning.size(), calls.data(), calls.size()};
@@ -200,12 +191,7 @@ hybridge_status answer_by(
     };
     const auto done = ask(*open.conversation, *generator, show, std::vector<std::string>(stops, stops + stop_count));
     it.session->keep_hidden(false);
-    if (!done.ok()) {
-      const bool is_cancelled = done.error() == Error::InvalidState && it.cancelled && !has_begun;
-      const hybridge_status why = generated_status(done.error(), it);
-      if (!open.conversation->failure().empty()) logged() = open.conversation->failure();
-      return is_cancelled ? HYBRIDGE_CANCELLED : why;
-    }
+    if (!done.ok()) return hybridge::c::answer(done.status());
     if (answer != nullptr) {
       *answer = {static_cast<hybridge_ending>(done->end), done->prompt_tokens, done->cached_tokens, counted(done->generated)};
     }
@@ -239,24 +225,28 @@ hybridge_status begin(
 ) {
   const hybridge_chat_options chosen = options != nullptr ? *options : hybridge_chat_options{};
   const auto thinking = thinking_of(chosen.thinking);
-  if (!thinking) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!thinking) return refused(HYBRIDGE_INVALID_ARGUMENT);
   std::vector<Message> opening;
   if (chosen.system != nullptr && *chosen.system != '\0') opening.push_back({"system", valid_utf8(chosen.system)});
   try {
     templates->check();
   } catch (const TextError& error) {
-    return refused(HYBRIDGE_INVALID_FILE, error.what());
+    return refused(HYBRIDGE_INVALID_ARTIFACT, error.what());
   }
   try {
     const auto now = chosen.now == nullptr ? std::optional<std::tm>() : time_of(chosen.now);
     const std::string_view variables = chosen.variables == nullptr ? "" : chosen.variables;
     const std::string_view tools = chosen.tools == nullptr ? "" : chosen.tools;
     opened->how = std::make_unique<ModelTemplate>(std::move(templates), *opened->tokenizer, *thinking, variables, tools, now);
+  } catch (const TextError& error) {
+    return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+  }
+  try {
     auto first = opening;
     first.push_back({"user", "a"});
     (void)opened->how->render(first);
   } catch (const TextError& error) {
-    return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+    return refused(HYBRIDGE_INVALID_TEMPLATE, error.what());
   }
   const hybridge_status made = with_session(opened->session, [&](OpenSession& it) {
     auto checkpoints = checkpoints_of(chosen, it);
@@ -277,9 +267,9 @@ hybridge_status begin(
 
 // Closes the session of a chat that did not begin; what was logged about that stays.
 void close_quietly(hybridge_session session) {
-  const std::string why = logged();
+  const Ending why = last_ending();
   (void)hybridge_session_close(session);
-  logged() = why;
+  last_ending() = why;
 }
 
 }  // namespace
@@ -287,14 +277,14 @@ void close_quietly(hybridge_session session) {
 extern "C" {
 
 hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* artifact) {
-  if (folder == nullptr || artifact == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (folder == nullptr || artifact == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     auto opened = std::make_shared<OpenArtifact>();
     std::string pictures;
     try {
       pictures = pictures_of(folder);
     } catch (const TextError& error) {
-      return refused(HYBRIDGE_INVALID_FILE, error.what());
+      return refused(HYBRIDGE_INVALID_ARTIFACT, error.what());
     }
     if (const hybridge_status read = open_tokenizer(folder, *opened); read != HYBRIDGE_OK) return read;
     if (const hybridge_status read = hybridge_template_read(folder, &opened->chat_template); read != HYBRIDGE_OK) return read;
@@ -302,7 +292,7 @@ hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* ar
     if (const hybridge_status loaded = hybridge_model_open(program.c_str(), &opened->model); loaded != HYBRIDGE_OK) return loaded;
     if (!pictures.empty()) {
       const hybridge_status told = hybridge_model_pictures(opened->model, opened->tokenizer, pictures.data(), pictures.size());
-      if (told != HYBRIDGE_OK && opened->tokenizer != 0) return refused(HYBRIDGE_INVALID_FILE, logged());
+      if (told != HYBRIDGE_OK && opened->tokenizer != 0) return refused(HYBRIDGE_INVALID_ARTIFACT, last_ending().words);
     }
     *artifact = handles<OpenArtifact>().add(std::move(opened));
     return HYBRIDGE_OK;
@@ -314,32 +304,32 @@ hybridge_status hybridge_artifact_close(hybridge_artifact artifact) {
 }
 
 hybridge_status hybridge_artifact_model(hybridge_artifact artifact, hybridge_model* model) {
-  if (model == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (model == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto found = handles<OpenArtifact>().find(artifact);
-    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     *model = found->model;
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_artifact_tokenizer(hybridge_artifact artifact, hybridge_tokenizer* tokenizer) {
-  if (tokenizer == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (tokenizer == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto found = handles<OpenArtifact>().find(artifact);
-    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    if (found->tokenizer == 0) return refused(HYBRIDGE_INVALID_FILE, "the artifact has no tokenizer.json");
+    if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+    if (found->tokenizer == 0) return refused(HYBRIDGE_INVALID_ARTIFACT, "the artifact has no tokenizer.json");
     *tokenizer = found->tokenizer;
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_chat_open(hybridge_artifact artifact, const hybridge_chat_options* options, hybridge_chat* chat) {
-  if (chat == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (chat == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto of = handles<OpenArtifact>().find(artifact);
-    if (of == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    if (of->read == nullptr) return refused(HYBRIDGE_INVALID_FILE, "the artifact has no tokenizer.json, so words cannot be made tokens of");
+    if (of == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+    if (of->read == nullptr) return refused(HYBRIDGE_INVALID_ARTIFACT, "the artifact has no tokenizer.json, so words cannot be made tokens of");
     const auto written = handles<OpenTemplate>().find(of->chat_template);
     auto opened = std::make_shared<OpenChat>();
     opened->tokenizer = of->read;
@@ -356,13 +346,13 @@ hybridge_status hybridge_chat_over(
     hybridge_session session, hybridge_tokenizer tokenizer, hybridge_template chat_template, const hybridge_chat_options* options,
     hybridge_chat* chat
 ) {
-  if (chat == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (chat == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     auto opened = std::make_shared<OpenChat>();
     opened->session = session;
     opened->tokenizer = handles<const Tokenizer>().find(tokenizer);
     const auto written = handles<OpenTemplate>().find(chat_template);
-    if (opened->tokenizer == nullptr || written == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (opened->tokenizer == nullptr || written == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     return begin(std::move(opened), written->read, options, chat);
   });
 }
@@ -388,7 +378,7 @@ hybridge_status hybridge_chat_send(
     hybridge_chat chat, const char* message, size_t size, const hybridge_generation* options, const char* const* stops,
     size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
 ) {
-  if (message == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (message == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   const auto ask = [&](Conversation& it, auto& generator, const auto& show, auto given) {
     return it.send(view(message, size), generator, show, std::move(given));
   };
@@ -407,7 +397,7 @@ hybridge_status hybridge_chat_give_results(
     hybridge_chat chat, const hybridge_result* results, size_t count, const hybridge_generation* options, const char* const* stops,
     size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
 ) {
-  if (results == nullptr && count > 0) return HYBRIDGE_INVALID_ARGUMENT;
+  if (results == nullptr && count > 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     std::vector<std::string> given;
     for (const hybridge_result& each : std::span(results, count)) given.emplace_back(view(each.content, each.size));
@@ -419,13 +409,13 @@ hybridge_status hybridge_chat_give_results(
 }
 
 hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* pictures, size_t count) {
-  if (pictures == nullptr && count > 0) return HYBRIDGE_INVALID_ARGUMENT;
+  if (pictures == nullptr && count > 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_chat(chat, [&](OpenChat& open, OpenSession& it) {
     hybridge::text::Pictures shown;
     for (const hybridge_picture each : std::span(pictures, count)) {
       const auto found = handles<OpenPicture>().find(each);
       if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
-      if (found->of != it.of) return refused(HYBRIDGE_INVALID_ARGUMENT, "a picture was opened for another model");
+      if (found->of != it.of) return refused(HYBRIDGE_INVALID_PICTURE, "a picture was opened for another model");
       shown.push_back(hybridge::of_message(found->picture));
     }
     open.conversation->show(std::move(shown));
@@ -435,13 +425,13 @@ hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* p
 
 hybridge_status hybridge_chat_undo(hybridge_chat chat) {
   return change_chat(chat, [](OpenChat& open, OpenSession&) {
-    return answered(*open.conversation, open.conversation->undo());
+    return answer(open.conversation->undo());
   });
 }
 
 hybridge_status hybridge_chat_reset(hybridge_chat chat) {
   return change_chat(chat, [](OpenChat& open, OpenSession&) {
-    return answered(*open.conversation, open.conversation->reset());
+    return answer(open.conversation->reset());
   });
 }
 
@@ -450,21 +440,21 @@ hybridge_status hybridge_chat_cancel(hybridge_chat chat) {
 }
 
 hybridge_status hybridge_chat_save(hybridge_chat chat, const char* path) {
-  if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (path == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return change_chat(chat, [&](OpenChat& open, OpenSession&) {
-    return answered(*open.conversation, open.conversation->save(path));
+    return answer(open.conversation->save(path));
   });
 }
 
 hybridge_status hybridge_chat_load(hybridge_chat chat, const char* path) {
-  if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (path == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return change_chat(chat, [&](OpenChat& open, OpenSession&) {
-    return answered(*open.conversation, open.conversation->load(path));
+    return answer(open.conversation->load(path));
   });
 }
 
 hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capacity, size_t* size) {
-  if (size == nullptr || (note == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (size == nullptr || (note == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_chat(chat, [&](OpenChat& open, OpenSession&) {
     const std::string written = open.conversation->note();
     *size = written.size();
@@ -474,7 +464,7 @@ hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capaci
 }
 
 hybridge_status hybridge_chat_messages(hybridge_chat chat, hybridge_message* messages, size_t capacity, size_t* count, int64_t* room) {
-  if (count == nullptr || (messages == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (count == nullptr || (messages == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_chat(chat, [&](OpenChat& open, OpenSession& it) {
     const auto& all = open.conversation->messages();
     *count = all.size();

@@ -2,9 +2,7 @@
 #ifndef HYBRIDGE_NATIVE_C_API_CONSTRAINT_H
 #define HYBRIDGE_NATIVE_C_API_CONSTRAINT_H
 
-#include <functional>
 #include <memory>
-#include <string>
 
 #include <hybridge/speculative.h>
 
@@ -14,9 +12,6 @@ class Grammar;
 
 namespace hybridge::c {
 
-// Says why no token may come, empty if one may.
-using Failure = std::function<std::string()>;
-
 class OpenGrammar {
  public:
   virtual ~OpenGrammar() = default;
@@ -25,7 +20,7 @@ class OpenGrammar {
   virtual bool has_ends() const = 0;
 
   // Lets a generation of a model with these eos_ids follow the grammar.
-  virtual Failure follow(Generation& options, Tokens eos_ids) const = 0;
+  virtual void follow(Generation& options, Tokens eos_ids) const = 0;
 };
 
 std::shared_ptr<OpenGrammar> open_grammar(std::shared_ptr<text::Grammar> grammar);

@@ -1,37 +1,56 @@
-// What went wrong in a call, in words; and nothing that is thrown leaves it.
+// How this thread's last call ended, in words; and nothing that is thrown leaves it.
 #ifndef HYBRIDGE_NATIVE_C_API_FAILURE_H
 #define HYBRIDGE_NATIVE_C_API_FAILURE_H
 
+#include <exception>
 #include <new>
 #include <string>
 #include <utility>
 
 #include <hybridge/hybridge.h>
+#include <hybridge/status.h>
 
 namespace hybridge::c {
 
-// Lines of this thread's last call.
-inline std::string& logged() {
-  thread_local std::string lines;
-  return lines;
+// words: empty for those that the code has in general.
+struct Ending {
+  hybridge_status code = HYBRIDGE_OK;
+  std::string words;
+};
+
+inline Ending& last_ending() {
+  thread_local Ending last;
+  return last;
 }
 
-// Refuses a call in words of ours.
-inline hybridge_status refused(hybridge_status why, std::string words) {
-  logged() = std::move(words);
+// Refuses a call in words of ours, or in those of the code.
+inline hybridge_status refused(hybridge_status why, std::string words = {}) {
+  last_ending() = {why, std::move(words)};
   return why;
 }
+
+// Ends a call as the core did.
+inline hybridge_status answer(const Status& status) { return refused(status.code(), status.words()); }
 
 // Runs `call`, out of which nothing is thrown.
 template <typename Call>
 hybridge_status guarded(Call&& call) {
+  Ending& last = last_ending();
   try {
-    logged().clear();
-    return call();
+    last = {};
+    last.code = call();
+    if (last.code == HYBRIDGE_OK) last.words.clear();
+    return last.code;
   } catch (const std::bad_alloc&) {
-    return HYBRIDGE_OUT_OF_MEMORY;
+    return refused(HYBRIDGE_OUT_OF_MEMORY);
+  } catch (const std::exception& thrown) {
+    try {
+      return refused(HYBRIDGE_INTERNAL, std::string("an exception was thrown: ") + thrown.what());
+    } catch (...) {
+      return refused(HYBRIDGE_INTERNAL);
+    }
   } catch (...) {
-    return HYBRIDGE_INTERNAL;
+    return refused(HYBRIDGE_INTERNAL);
   }
 }
 

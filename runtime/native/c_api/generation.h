@@ -75,11 +75,11 @@ inline hybridge_generation chosen_or_usual(const hybridge_generation* options) {
 // Finds the draft model and the grammar that are asked for, and whose turns the generation waits for.
 inline hybridge_status find_parts(OpenSession& it, const hybridge_generation& chosen) {
   it.turns = {it.of->turn};
-  if (chosen.grammar != 0 && handles<OpenGrammar>().find(chosen.grammar) == nullptr) return HYBRIDGE_INVALID_HANDLE;
+  if (chosen.grammar != 0 && handles<OpenGrammar>().find(chosen.grammar) == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
   const bool is_beside = chosen.drafter == HYBRIDGE_AUTO_DRAFTER && chosen.draft != 0;
   if (chosen.drafter != HYBRIDGE_DRAFT_MODEL && !is_beside) return HYBRIDGE_OK;
   const auto small = handles<OpenModel>().find(chosen.draft);
-  if (small == nullptr) return HYBRIDGE_INVALID_HANDLE;
+  if (small == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
   if (it.small != small) it.drop_draft_model();
   it.small = small;
   it.turns.push_back(small->turn);
@@ -89,23 +89,25 @@ inline hybridge_status find_parts(OpenSession& it, const hybridge_generation& ch
 // The drafters of the session, made when they are first asked for.
 
 inline Result<Drafter*> own_drafter(OpenSession& it) {
-  if (!it.session->facts().has_drafter()) return Error::InvalidArgument;
+  if (!it.session->facts().has_drafter()) {
+    return Status(HYBRIDGE_INVALID_DRAFTER, "this artifact has no drafter of its own; export it again with --drafter or --mtp");
+  }
   if (!it.own) it.own.emplace(*it.session);
   return static_cast<Drafter*>(&*it.own);
 }
 
 inline Result<Drafter*> draft_model(OpenSession& it) {
-  if (it.small == nullptr) return Error::InvalidArgument;
+  if (it.small == nullptr) return Status(HYBRIDGE_INVALID_DRAFTER, "there is no draft model: open one and give it as `draft`");
   if (!it.by_small) {
     auto made = DraftModel::create(it.small->model, it.session->facts());
-    if (!made.ok()) return made.error();
+    if (!made.ok()) return made.status();
     it.by_small = std::make_shared<DraftModel>(std::move(*made));
   }
   return static_cast<Drafter*>(&*it.by_small);
 }
 
 inline Result<Drafter*> callback_drafter(const hybridge_generation& chosen, OpenSession& it, void* user) {
-  if (chosen.propose == nullptr) return Error::InvalidArgument;
+  if (chosen.propose == nullptr) return Status(HYBRIDGE_INVALID_DRAFTER, "a drafter of the caller's has no function: give `propose`");
   constexpr size_t MOST = 16;  // a caller that makes a drafter for each text is not remembered
   if (it.outside.size() >= MOST && !it.outside.contains(chosen.drafter_id)) it.outside.clear();
   auto& drafter = it.outside[chosen.drafter_id];
@@ -120,38 +122,37 @@ inline Result<std::vector<Drafter*>> drafters_of(const hybridge_generation& chos
   switch (chosen.drafter) {
     case HYBRIDGE_NO_DRAFTER: return found;
     case HYBRIDGE_PROMPT_LOOKUP: return std::vector<Drafter*>{&it.lookup};
-    case HYBRIDGE_OWN_DRAFTER: return std::vector<Drafter*>{ET_UNWRAP(own_drafter(it))};
-    case HYBRIDGE_DRAFT_MODEL: return std::vector<Drafter*>{ET_UNWRAP(draft_model(it))};
-    case HYBRIDGE_CALLBACK_DRAFTER: return std::vector<Drafter*>{ET_UNWRAP(callback_drafter(chosen, it, user))};
+    case HYBRIDGE_OWN_DRAFTER: return std::vector<Drafter*>{HYBRIDGE_TRY(own_drafter(it))};
+    case HYBRIDGE_DRAFT_MODEL: return std::vector<Drafter*>{HYBRIDGE_TRY(draft_model(it))};
+    case HYBRIDGE_CALLBACK_DRAFTER: return std::vector<Drafter*>{HYBRIDGE_TRY(callback_drafter(chosen, it, user))};
     case HYBRIDGE_AUTO_DRAFTER: break;
   }
-  if (chosen.drafter != HYBRIDGE_AUTO_DRAFTER) return Error::InvalidArgument;
+  if (chosen.drafter != HYBRIDGE_AUTO_DRAFTER) return Status(HYBRIDGE_INVALID_ARGUMENT, "there is no drafter of this number");
   found.push_back(&it.lookup);
   // Hidden states are read once: by the caller's drafter where it wants them.
-  if (it.session->facts().has_drafter() && chosen.reads_hidden == 0) found.push_back(ET_UNWRAP(own_drafter(it)));
-  if (chosen.draft != 0) found.push_back(ET_UNWRAP(draft_model(it)));
-  if (chosen.propose != nullptr) found.push_back(ET_UNWRAP(callback_drafter(chosen, it, user)));
+  if (it.session->facts().has_drafter() && chosen.reads_hidden == 0) found.push_back(HYBRIDGE_TRY(own_drafter(it)));
+  if (chosen.draft != 0) found.push_back(HYBRIDGE_TRY(draft_model(it)));
+  if (chosen.propose != nullptr) found.push_back(HYBRIDGE_TRY(callback_drafter(chosen, it, user)));
   return found;
 }
 
 // A generation that is ready to begin. Hidden states are kept no longer than it lasts: those that nobody reads would pile up.
 inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation& chosen, OpenSession& it, void* user) {
-  it.constraint_failure = nullptr;
-  if (chosen.tool_choice != nullptr) {
-    logged() = "tool_choice is for answers of a chat";
-    return Error::InvalidArgument;
-  }
+  if (chosen.tool_choice != nullptr) return Status(HYBRIDGE_INVALID_ARGUMENT, "tool_choice is for answers of a chat");
   Generation asked = wishes(chosen, it, user);
   if (chosen.grammar != 0) {
     const auto grammar = handles<OpenGrammar>().find(chosen.grammar);
-    if (grammar == nullptr || chosen.mask != nullptr || chosen.forced != nullptr || chosen.fitting != nullptr) return Error::InvalidArgument;
-    if (it.session->facts().eos_ids.empty() && !grammar->has_ends()) {
-      logged() = "this model has no token that ends a text, so nothing can say that a structure is complete";
-      return Error::InvalidArgument;
+    if (grammar == nullptr) return Status(HYBRIDGE_INVALID_HANDLE, hybridge_status_text(HYBRIDGE_INVALID_HANDLE));
+    if (chosen.mask != nullptr || chosen.forced != nullptr || chosen.fitting != nullptr) {
+      return Status(HYBRIDGE_INVALID_ARGUMENT, "a generation follows a grammar or functions of the caller's, not both");
     }
-    it.constraint_failure = grammar->follow(asked, it.session->facts().eos_ids);
+    if (it.session->facts().eos_ids.empty() && !grammar->has_ends()) {
+      return Status(
+          HYBRIDGE_INVALID_GRAMMAR, "this model has no token that ends a text, so nothing can say that a structure is complete");
+    }
+    grammar->follow(asked, it.session->facts().eos_ids);
   }
-  std::vector<Drafter*> drafters = ET_UNWRAP(drafters_of(chosen, it, user));
+  std::vector<Drafter*> drafters = HYBRIDGE_TRY(drafters_of(chosen, it, user));
   const bool is_own = it.own && std::ranges::find(drafters, &*it.own) != drafters.end();
   if (is_own) it.own->listen(true);
   else it.session->keep_hidden(!drafters.empty() && chosen.reads_hidden != 0);
@@ -166,17 +167,9 @@ hybridge_status begin_generation(hybridge_session handle, const hybridge_generat
     if (const hybridge_status found = find_parts(it, chosen); found != HYBRIDGE_OK) return found;
     it.turn.take(it.turns);
     auto generator = generator_of(chosen, it, user);
-    return generator.ok() ? call(it, std::move(*generator)) : status(generator.error());
+    return generator.ok() ? call(it, std::move(*generator)) : answer(generator.status());
   };
   return with_session(handle, begin, true);
-}
-
-// The status of what a generation did, with the grammar's own words for why no token may come.
-inline hybridge_status generated_status(Error error, const OpenSession& it) {
-  if (error != Error::Ok && it.constraint_failure) {
-    if (std::string why = it.constraint_failure(); !why.empty()) logged() = std::move(why);
-  }
-  return status(error);
 }
 
 inline hybridge_generated counted(const Generated& done) {

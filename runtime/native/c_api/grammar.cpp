@@ -35,14 +35,13 @@ class FollowedGrammar : public OpenGrammar {
 
   bool has_ends() const override { return !eos_ids_.empty(); }
 
-  Failure follow(hybridge::Generation& options, hybridge::Tokens eos_ids) const override {
+  void follow(hybridge::Generation& options, hybridge::Tokens eos_ids) const override {
     const auto follower = std::make_shared<GrammarFollower>(grammar_, has_ends() ? hybridge::Tokens(eos_ids_) : eos_ids);
     hybridge::follow(options, follower);
     if (!after_.empty()) {
       follower->wait_for(after_);
       options.wait_for = nullptr;
     }
-    return [follower] { return follower->failure(); };
   }
 
   // Runs `call(follower)` for a text that has nothing before it. The follower of the last call knows the way to its text.
@@ -52,9 +51,9 @@ class FollowedGrammar : public OpenGrammar {
     if (!last_) last_.emplace(grammar_, eos_ids_, 0).wait_for(after_);
     call(*last_);
     if (last_->failure().empty()) return HYBRIDGE_OK;
-    logged() = last_->failure();
+    const hybridge_status why = refused(HYBRIDGE_INVALID_GRAMMAR, last_->failure());
     last_.reset();
-    return HYBRIDGE_INVALID_ARGUMENT;
+    return why;
   }
 
  private:
@@ -76,22 +75,20 @@ hybridge_status with_grammar(hybridge_grammar handle, Call&& call) {
 
 template <typename Read>
 hybridge_status read(hybridge_tokenizer tokenizer, const char* text, size_t size, hybridge_grammar* grammar, Read&& read) {
-  if (text == nullptr || grammar == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (text == nullptr || grammar == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     auto of = handles<const Tokenizer>().find(tokenizer);
-    if (of == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (of == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     try {
       (void)of->token_bytes();
     } catch (const TextError& error) {
-      logged() = std::string("structured output is not possible with this tokenizer: ") + error.what();
-      return HYBRIDGE_INVALID_ARGUMENT;
+      return refused(HYBRIDGE_INVALID_GRAMMAR, std::string("structured output is not possible with this tokenizer: ") + error.what());
     }
     try {
       *grammar = handles<OpenGrammar>().add(std::make_shared<FollowedGrammar>(read(std::string_view(text, size), std::move(of))));
       return HYBRIDGE_OK;
     } catch (const TextError& error) {
-      logged() = error.what();
-      return HYBRIDGE_INVALID_ARGUMENT;
+      return refused(HYBRIDGE_INVALID_GRAMMAR, error.what());
     }
   });
 }
@@ -117,7 +114,7 @@ hybridge_status hybridge_grammar_calls(
     hybridge_grammar* grammar
 ) {
   const auto chosen = handles<const hybridge::text::AnswerForm>().find(form);
-  if (chosen == nullptr) return HYBRIDGE_INVALID_HANDLE;
+  if (chosen == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
   return read(tokenizer, tools, size, grammar, [&](auto text, auto of) {
     const auto choice = hybridge::text::ToolChoice::of(tool_choice == nullptr ? "auto" : tool_choice, single != 0);
     return Grammar::calls(*chosen, text, choice, std::move(of));
@@ -128,7 +125,7 @@ hybridge_status hybridge_grammar_with(
     hybridge_grammar grammar, const char* after, size_t size, const int64_t* eos_ids, size_t eos_count, hybridge_grammar* with
 ) {
   const bool has_all = (after != nullptr || size == 0) && (eos_ids != nullptr || eos_count == 0) && with != nullptr;
-  if (!has_all) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_all) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_grammar(grammar, [&](FollowedGrammar& open) {
     *with = handles<OpenGrammar>().add(open.with(std::string(after == nullptr ? "" : after, size), span(eos_ids, eos_count)));
     return HYBRIDGE_OK;
@@ -140,7 +137,7 @@ hybridge_status hybridge_grammar_close(hybridge_grammar grammar) {
 }
 
 hybridge_status hybridge_grammar_mask(hybridge_grammar grammar, const int64_t* text, size_t count, float* logits, size_t vocab_size) {
-  if ((text == nullptr && count > 0) || logits == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((text == nullptr && count > 0) || logits == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_grammar(grammar, [&](FollowedGrammar& open) {
     return open.ask([&](GrammarFollower& follower) { follower.mask(span(text, count), {logits, vocab_size}); });
   });
@@ -149,7 +146,7 @@ hybridge_status hybridge_grammar_mask(hybridge_grammar grammar, const int64_t* t
 hybridge_status hybridge_grammar_forced(
     hybridge_grammar grammar, const int64_t* text, size_t count, int64_t* tokens, size_t capacity, size_t* found
 ) {
-  if ((text == nullptr && count > 0) || !has_room(tokens, capacity, found)) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((text == nullptr && count > 0) || !has_room(tokens, capacity, found)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_grammar(grammar, [&](FollowedGrammar& open) {
     return open.ask([&](GrammarFollower& follower) {
       const auto all = follower.forced(span(text, count), SIZE_MAX);
@@ -161,7 +158,7 @@ hybridge_status hybridge_grammar_forced(
 hybridge_status hybridge_grammar_fitting(
     hybridge_grammar grammar, const int64_t* text, size_t count, const int64_t* proposed, size_t proposals, size_t* fitting
 ) {
-  if ((text == nullptr && count > 0) || (proposed == nullptr && proposals > 0) || fitting == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((text == nullptr && count > 0) || (proposed == nullptr && proposals > 0) || fitting == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_grammar(grammar, [&](FollowedGrammar& open) {
     return open.ask([&](GrammarFollower& follower) { *fitting = follower.fitting(span(text, count), span(proposed, proposals)); });
   });

@@ -90,7 +90,6 @@ struct OpenSession {
   std::shared_ptr<DraftModel> by_small;
   std::map<uint64_t, std::unique_ptr<CallbackDrafter>> outside;  // the caller's own that have a number, and 0
   std::unique_ptr<Generator> running;  // refers to the drafters
-  Failure constraint_failure;  // of the last generation, null without a grammar
   Drafted drafted;  // what hybridge_draft answered with
   std::vector<std::shared_ptr<Turn>> turns;  // of the last generation
   InTurn turn;  // of the call that is in it
@@ -108,7 +107,7 @@ struct OpenSession {
   // before was for another call.
   hybridge_status enter(bool changes) {
     const std::lock_guard lock(mutex_);
-    if (is_closed_) return HYBRIDGE_INVALID_HANDLE;
+    if (is_closed_) return refused(HYBRIDGE_INVALID_HANDLE);
     if (is_busy_) return HYBRIDGE_BUSY;
     is_busy_ = true;
     if (changes || running == nullptr) cancelled = false;

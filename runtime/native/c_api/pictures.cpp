@@ -27,12 +27,12 @@ template <typename Prepare>
 hybridge_status open_picture(hybridge_model model, hybridge_picture* picture, Prepare&& prepare) {
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
-    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     try {
       *picture = handles<OpenPicture>().add(std::make_shared<OpenPicture>(opened, prepare(*opened)));
       return HYBRIDGE_OK;
     } catch (const TextError& error) {
-      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+      return refused(HYBRIDGE_INVALID_PICTURE, error.what());
     }
   });
 }
@@ -48,10 +48,10 @@ std::span<const uint8_t> pixels(const uint8_t* rgb, size_t width, size_t height)
 extern "C" {
 
 hybridge_status hybridge_model_vision(hybridge_model model, hybridge_vision* vision) {
-  if (vision == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (vision == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
-    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     const auto& encoder = opened->model->facts().encoder;
     *vision = encoder ? hybridge_vision{encoder->unit(), encoder->budgets.back(), encoder->placeholder} : hybridge_vision{0, 0, -1};
     return HYBRIDGE_OK;
@@ -59,24 +59,24 @@ hybridge_status hybridge_model_vision(hybridge_model model, hybridge_vision* vis
 }
 
 hybridge_status hybridge_model_pictures(hybridge_model model, hybridge_tokenizer tokenizer, const char* pictures, size_t size) {
-  if (pictures == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (pictures == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
     auto reader = handles<const Tokenizer>().find(tokenizer);
-    if (opened == nullptr || (tokenizer != 0 && reader == nullptr)) return HYBRIDGE_INVALID_HANDLE;
+    if (opened == nullptr || (tokenizer != 0 && reader == nullptr)) return refused(HYBRIDGE_INVALID_HANDLE);
     try {
       PictureDescription description(std::string_view(pictures, size));
       opened->prepare_by(std::make_shared<const PictureProcessor>(opened->model, std::move(description), std::move(reader)));
       return HYBRIDGE_OK;
     } catch (const TextError& error) {
-      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+      return refused(HYBRIDGE_INVALID_PICTURE, error.what());
     }
   });
 }
 
 hybridge_status hybridge_picture_open(
     hybridge_model model, const uint8_t* rgb, size_t width, size_t height, hybridge_picture* picture) {
-  if (rgb == nullptr || picture == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (rgb == nullptr || picture == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return open_picture(model, picture, [&](const OpenModel& opened) {
     if (!opened.model->facts().encoder) throw TextError("this model takes no pictures: its artifact has the text model alone");
     const auto processor = opened.pictures();
@@ -87,10 +87,10 @@ hybridge_status hybridge_picture_open(
 
 hybridge_status hybridge_picture_open_prepared(
     hybridge_model model, const uint8_t* rgb, size_t width, size_t height, hybridge_picture* picture) {
-  if (rgb == nullptr || picture == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (rgb == nullptr || picture == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return open_picture(model, picture, [&](const OpenModel& opened) {
     auto made = opened.model->picture(pixels(rgb, width, height), width, height);
-    if (!made.ok()) throw TextError("the picture is none that the model's encoder takes: its sides are others, or it has too many tokens");
+    if (!made.ok()) throw TextError(made.status().words());
     const auto ids = (*made)->ids();
     return std::make_shared<const PreparedPicture>(PreparedPicture{{ids.begin(), ids.end()}, {std::move(*made)}});
   });
@@ -102,10 +102,10 @@ hybridge_status hybridge_picture_close(hybridge_picture picture) {
 }
 
 hybridge_status hybridge_picture_ids(hybridge_picture picture, int64_t* ids, size_t capacity, size_t* count, hybridge_pictured* pictured) {
-  if (!has_room(ids, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_room(ids, capacity, count)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto found = handles<OpenPicture>().find(picture);
-    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     const PreparedPicture& open = *found->picture;
     if (pictured != nullptr) *pictured = {open.parts.size(), open.rows, open.columns, open.encodings()};
     return answer(open.ids, ids, capacity, count);
@@ -113,11 +113,11 @@ hybridge_status hybridge_picture_ids(hybridge_picture picture, int64_t* ids, siz
 }
 
 hybridge_status hybridge_picture_part(hybridge_picture picture, size_t part, hybridge_encoded* encoded) {
-  if (encoded == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (encoded == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto found = handles<OpenPicture>().find(picture);
-    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    if (part >= found->picture->parts.size()) return HYBRIDGE_INVALID_ARGUMENT;
+    if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+    if (part >= found->picture->parts.size()) return refused(HYBRIDGE_INVALID_ARGUMENT);
     const auto& it = *found->picture->parts[part];
     const size_t rows = it.ids().size();
     *encoded = {it.rgb().data(), it.hidden() > 0 ? it.rows(0, rows).data() : nullptr, it.width(), it.height(), rows, it.hidden()};

@@ -20,8 +20,8 @@
 namespace hybridge::c {
 
 inline constexpr std::pair<hybridge_type, Type> TYPES[] = {
-    {HYBRIDGE_UINT8, Type::Byte},    {HYBRIDGE_INT8, Type::Char}, {HYBRIDGE_INT64, Type::Long},
-    {HYBRIDGE_FLOAT32, Type::Float}, {HYBRIDGE_BOOL, Type::Bool}, {HYBRIDGE_FLOAT16, Type::Half},
+    {HYBRIDGE_UINT8, Type::uint8},    {HYBRIDGE_INT8, Type::int8}, {HYBRIDGE_INT64, Type::int64},
+    {HYBRIDGE_FLOAT32, Type::float32}, {HYBRIDGE_BOOL, Type::boolean}, {HYBRIDGE_FLOAT16, Type::float16},
 };
 
 // An array as C sees it; nothing where it has more dimensions or another type than there are names for.
@@ -65,18 +65,18 @@ class TableProgram final : public Program {
     std::vector<hybridge_array> in;
     for (const Array& each : inputs) {
       const auto given = shown(nullptr, each);
-      if (!given) return Error::Internal;
+      if (!given) return failed(name);
       in.push_back(*given);
     }
     hybridge_array out[MOST_OUTPUTS]{};
     const auto& functions = table_->functions;
     const int count = functions.call(functions.self, std::string(name).c_str(), in.data(), in.size(), out, MOST_OUTPUTS);
     has_changed_nothing_ = count == UNDONE;
-    if (count < 0 || static_cast<size_t>(count) > MOST_OUTPUTS) return Error::Internal;
+    if (count < 0 || static_cast<size_t>(count) > MOST_OUTPUTS) return failed(name);
     outputs_.clear();
     for (const hybridge_array& each : std::span(out, static_cast<size_t>(count))) {
       const auto array = taken(each);
-      if (!array) return Error::InvalidProgram;
+      if (!array) return failed(name);
       outputs_.push_back(*array);
     }
     return std::span<const Array>(outputs_);
@@ -87,16 +87,22 @@ class TableProgram final : public Program {
     const auto& functions = table_->functions;
     const bool is_there = functions.buffer(functions.self, name.c_str(), &found) == 0;
     const auto known = sizes_.find(name);
-    if (!is_there && known == sizes_.end()) return Error::NotFound;
+    if (!is_there && known == sizes_.end()) return Status(HYBRIDGE_PROGRAM_FAILED, "the program has no buffer " + name);
     const auto array = is_there ? taken(found) : std::nullopt;
     // Callers rely on the size that it had: HYBRIDGE_INTERNAL.
-    if (known != sizes_.end() && (!array || known->second != array->bytes().size())) throw std::length_error(name);
-    if (!array) return Error::InvalidProgram;
+    if (known != sizes_.end() && (!array || known->second != array->bytes().size())) {
+      throw std::length_error("the program's buffer " + name + " has another size than before");
+    }
+    if (!array) return Status(HYBRIDGE_PROGRAM_FAILED, "the program's buffer " + name + " has a type or a shape that is not known");
     sizes_.emplace(name, array->bytes().size());
     return *array;
   }
 
  private:
+  static Status failed(std::string_view name) {
+    return Status(HYBRIDGE_PROGRAM_FAILED, "the program failed in '" + std::string(name) + "'");
+  }
+
   static constexpr size_t MOST_OUTPUTS = 8;
   static constexpr int UNDONE = -2;
 
@@ -128,14 +134,19 @@ class TableModel final : public Model {
         .row_axis = given.row_axis,
         .encoder = Encoder::of(numbers(given.vision, given.vision_count)),
     };
-    if (given.vision_count > 0 && !facts.encoder) return Error::InvalidArgument;
-    if (!facts.are_sane() || given.call == nullptr || given.buffer == nullptr) return Error::InvalidArgument;
-    if (!are_names(given.names, given.name_count) || !are_names(given.bounded, given.bounded_count)) return Error::InvalidArgument;
+    const bool has_all = given.call != nullptr && given.buffer != nullptr && are_names(given.names, given.name_count) &&
+                         are_names(given.bounded, given.bounded_count);
+    if (!has_all) return Status(HYBRIDGE_INVALID_ARGUMENT, "the program lacks a function, or the name of a buffer");
+    if (!facts.are_sane() || (given.vision_count > 0 && !facts.encoder)) {
+      return Status(HYBRIDGE_INVALID_ARGUMENT, "the program has sizes that cannot be");
+    }
     return std::shared_ptr<const Model>(new TableModel(given, std::move(facts)));
   }
 
   Result<std::unique_ptr<Program>> program() const override {
-    if (taken_.exchange(true)) return Error::InvalidState;
+    if (taken_.exchange(true)) {
+      return Status(HYBRIDGE_BUSY, "this program has one state, which another session has; open the program again");
+    }
     return std::unique_ptr<Program>(std::make_unique<TableProgram>(table_, names_, bounded_));
   }
 

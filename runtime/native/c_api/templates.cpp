@@ -75,25 +75,25 @@ hybridge_status add(std::shared_ptr<const ChatTemplates> read, hybridge_template
 extern "C" {
 
 hybridge_status hybridge_template_open(const char* text, size_t size, hybridge_template* opened) {
-  if ((text == nullptr && size > 0) || opened == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((text == nullptr && size > 0) || opened == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     try {
       const auto read = std::make_shared<const ChatTemplates>(std::string_view(text, size));
       read->check();
       return add(read, opened);
     } catch (const TextError& error) {
-      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+      return refused(HYBRIDGE_INVALID_TEMPLATE, error.what());
     }
   });
 }
 
 hybridge_status hybridge_template_read(const char* folder, hybridge_template* opened) {
-  if (folder == nullptr || opened == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (folder == nullptr || opened == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     try {
       return add(templates_of(folder), opened);
     } catch (const TextError& error) {
-      return refused(HYBRIDGE_INVALID_FILE, error.what());
+      return refused(HYBRIDGE_INVALID_ARTIFACT, error.what());
     }
   });
 }
@@ -103,9 +103,9 @@ hybridge_status hybridge_template_render(
     const char** text, size_t* size, const hybridge_span** words, size_t* word_count
 ) {
   const bool has_all = variables != nullptr && text != nullptr && size != nullptr && words != nullptr && word_count != nullptr;
-  if (!has_all) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_all) return refused(HYBRIDGE_INVALID_ARGUMENT);
   const auto chosen = handles<const hybridge::text::AnswerForm>().find(form);
-  if (form != 0 && chosen == nullptr) return HYBRIDGE_INVALID_HANDLE;
+  if (form != 0 && chosen == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
   return with_one_call<OpenTemplate>(opened, [&](OpenTemplate& open) {
     const std::string_view given(variables, variables_size);
     RenderOptions options;
@@ -118,11 +118,11 @@ hybridge_status hybridge_template_render(
     *size = open.rendered.bytes.size();
     *words = open.words.data();
     *word_count = open.words.size();
-  });
+  }, HYBRIDGE_INVALID_TEMPLATE);
 }
 
 hybridge_status hybridge_template_describe(hybridge_template opened, char* text, size_t capacity, size_t* size) {
-  if ((text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((text == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<OpenTemplate>(opened, [&](const auto& open) {
     std::string names;
     for (const std::string& each : open->read->names()) names += (names.empty() ? "" : ", ") + to_json(each);

@@ -16,23 +16,23 @@
 
 namespace hybridge::c {
 
-// Runs `call` on what is open.
+// Runs `call` on what is open. why: of a text that it cannot read.
 template <typename Open, typename Call>
-hybridge_status with_open(uint64_t handle, Call&& call) {
+hybridge_status with_open(uint64_t handle, Call&& call, hybridge_status why = HYBRIDGE_INVALID_ARGUMENT) {
   return guarded([&] {
     const auto open = handles<Open>().find(handle);
-    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (open == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     try {
       return call(open);
     } catch (const text::TextError& error) {
-      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+      return refused(why, error.what());
     }
   });
 }
 
 // Runs `call` on what is open and has a flag `busy`, in which no other call is then.
 template <typename Open, typename Call>
-hybridge_status with_one_call(uint64_t handle, Call&& call) {
+hybridge_status with_one_call(uint64_t handle, Call&& call, hybridge_status why = HYBRIDGE_INVALID_ARGUMENT) {
   return with_open<Open>(handle, [&](const auto& open) {
     if (open->busy.exchange(true)) return HYBRIDGE_BUSY;
     struct Release {
@@ -41,7 +41,7 @@ hybridge_status with_one_call(uint64_t handle, Call&& call) {
     } release{open->busy};
     call(*open);
     return HYBRIDGE_OK;
-  });
+  }, why);
 }
 
 inline hybridge_status copy(std::string_view from, char* to, size_t capacity, size_t* size) {

@@ -52,8 +52,7 @@ hybridge_status read(std::string_view json, hybridge_tokenizer* tokenizer) {
     *tokenizer = handles<const Tokenizer>().add(std::make_shared<const Tokenizer>(json));
     return HYBRIDGE_OK;
   } catch (const TextError& error) {
-    logged() = error.what();
-    return HYBRIDGE_INVALID_FILE;
+    return refused(HYBRIDGE_INVALID_ARTIFACT, error.what());
   }
 }
 
@@ -62,7 +61,7 @@ uint32_t id_of(int64_t token) { return 0 <= token && token < UINT32_MAX ? static
 
 template <typename Call>
 hybridge_status add_piece(hybridge_text text, const char** piece, size_t* size, Call&& call) {
-  if (piece == nullptr || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (piece == nullptr || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_one_call<OpenText>(text, [&](OpenText& open) {
     open.piece = call(open);
     *piece = open.piece.data();
@@ -75,15 +74,15 @@ hybridge_status add_piece(hybridge_text text, const char** piece, size_t* size, 
 extern "C" {
 
 hybridge_status hybridge_tokenizer_open(const char* path, hybridge_tokenizer* tokenizer) {
-  if (path == nullptr || tokenizer == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (path == nullptr || tokenizer == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto json = hybridge::OpenFile::content(path, LARGEST_FILE);
-    return json.ok() ? read(*json, tokenizer) : HYBRIDGE_FILE_ACCESS;
+    return json.ok() ? read(*json, tokenizer) : answer(json.status());
   });
 }
 
 hybridge_status hybridge_tokenizer_read(const char* json, size_t size, hybridge_tokenizer* tokenizer) {
-  if (json == nullptr || tokenizer == nullptr || size > LARGEST_FILE) return HYBRIDGE_INVALID_ARGUMENT;
+  if (json == nullptr || tokenizer == nullptr || size > LARGEST_FILE) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] { return read({json, size}, tokenizer); });
 }
 
@@ -98,7 +97,7 @@ hybridge_status hybridge_tokenizer_encode(
   const bool has_room = count != nullptr && (tokens != nullptr || capacity == 0);
   const bool has_all = (text != nullptr || size == 0) && (plain != nullptr || plain_count == 0);
   if (!has_all || !has_room || (reading & ~(HYBRIDGE_AROUND | HYBRIDGE_PLAIN)) != 0) {
-    return HYBRIDGE_INVALID_ARGUMENT;
+    return refused(HYBRIDGE_INVALID_ARGUMENT);
   }
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     std::vector<TextPart> people;
@@ -120,7 +119,7 @@ hybridge_status hybridge_tokenizer_encode(
 hybridge_status hybridge_tokenizer_decode(
     hybridge_tokenizer tokenizer, const int64_t* tokens, size_t count, int skip_special, char* text, size_t capacity, size_t* size
 ) {
-  if ((tokens == nullptr && count > 0) || (text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((tokens == nullptr && count > 0) || (text == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     std::vector<uint32_t> ids(count);
     std::transform(tokens, tokens + count, ids.begin(), id_of);
@@ -129,7 +128,7 @@ hybridge_status hybridge_tokenizer_decode(
 }
 
 hybridge_status hybridge_tokenizer_id(hybridge_tokenizer tokenizer, const char* token, size_t size, int64_t* id) {
-  if (token == nullptr || id == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (token == nullptr || id == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     *id = open->id({token, size});
     return HYBRIDGE_OK;
@@ -137,21 +136,21 @@ hybridge_status hybridge_tokenizer_id(hybridge_tokenizer tokenizer, const char* 
 }
 
 hybridge_status hybridge_tokenizer_token(hybridge_tokenizer tokenizer, int64_t id, char* token, size_t capacity, size_t* size) {
-  if ((token == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((token == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     return copy(open->token(id_of(id)), token, capacity, size);
   });
 }
 
 hybridge_status hybridge_tokenizer_bytes(hybridge_tokenizer tokenizer, int64_t id, char* bytes, size_t capacity, size_t* size) {
-  if ((bytes == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((bytes == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     return copy(added_bytes(*open, id_of(id)), bytes, capacity, size);
   });
 }
 
 hybridge_status hybridge_tokenizer_added(hybridge_tokenizer tokenizer, int special, int64_t* ids, size_t capacity, size_t* count) {
-  if ((ids == nullptr && capacity > 0) || count == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if ((ids == nullptr && capacity > 0) || count == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     const auto all = open->added(special != 0);
     *count = all.size();
@@ -161,7 +160,7 @@ hybridge_status hybridge_tokenizer_added(hybridge_tokenizer tokenizer, int speci
 }
 
 hybridge_status hybridge_tokenizer_info(hybridge_tokenizer tokenizer, hybridge_vocabulary* info) {
-  if (info == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (info == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     *info = {open->vocab_size(), open->longest()};
     return HYBRIDGE_OK;
@@ -169,10 +168,10 @@ hybridge_status hybridge_tokenizer_info(hybridge_tokenizer tokenizer, hybridge_v
 }
 
 hybridge_status hybridge_text_open(hybridge_tokenizer tokenizer, int skip_special, hybridge_text* text) {
-  if (text == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (text == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     auto of = handles<const Tokenizer>().find(tokenizer);
-    if (of == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (of == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     *text = handles<OpenText>().add(std::make_shared<OpenText>(std::move(of), skip_special != 0));
     return HYBRIDGE_OK;
   });
@@ -187,12 +186,12 @@ hybridge_status hybridge_text_finish(hybridge_text text, const char** piece, siz
 }
 
 hybridge_status hybridge_text_stop(hybridge_text text, const char* stop, size_t size) {
-  if (stop == nullptr || size == 0) return HYBRIDGE_INVALID_ARGUMENT;
+  if (stop == nullptr || size == 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_one_call<OpenText>(text, [&](OpenText& open) { open.stopping.add({stop, size}); });
 }
 
 hybridge_status hybridge_text_stopped(hybridge_text text, int* stopped) {
-  if (stopped == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  if (stopped == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_one_call<OpenText>(text, [&](OpenText& open) { *stopped = open.stopping.is_complete(); });
 }
 

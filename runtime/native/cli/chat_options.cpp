@@ -71,7 +71,9 @@ ChatHandle ChatOptions::open(const ArtifactFolder& folder, const TextModel& mode
   options.tools = tools == variables.end() ? nullptr : tools->second.c_str();
   ChatHandle chat;
   const hybridge_status begun = hybridge_chat_over(model.session(), model.tokenizer(), chat_template, &options, chat.out());
-  if (begun == HYBRIDGE_INVALID_ARGUMENT) throw Misuse("the chat cannot begin: " + std::string(hybridge_failure()) + ".");
+  if (begun == HYBRIDGE_INVALID_ARGUMENT || begun == HYBRIDGE_INVALID_TEMPLATE) {
+    throw Misuse("the chat cannot begin: " + std::string(hybridge_failure()) + ".");
+  }
   cli::check(begun, "the chat cannot begin");
   return chat;
 }

@@ -37,10 +37,7 @@ struct Misuse : Failure {
 // Throws Failure for a status that is not OK. doing: what was tried, such as "the prompt cannot be read".
 inline void check(hybridge_status status, std::string_view doing) {
   if (status == HYBRIDGE_OK) return;
-  std::string reason = hybridge_status_text(status), logged = hybridge_failure();
-  while (!logged.empty() && logged.back() == '\n') logged.pop_back();
-  for (char& each : logged) each = each == '\n' ? ' ' : each;
-  throw Failure(std::string(doing) + ": " + reason + (logged.empty() ? "" : "; " + logged) + ".");
+  throw Failure(std::string(doing) + ": " + hybridge_failure() + ".");
 }
 
 }  // namespace hybridge::cli

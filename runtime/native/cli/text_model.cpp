@@ -231,7 +231,6 @@ PictureHandle TextModel::picture(const std::string& path) const {
   const DecodedPicture decoded = read_picture(path);
   PictureHandle picture;
   const auto status = hybridge_picture_open(model_, decoded.rgb.data(), decoded.width, decoded.height, picture.out());
-  if (status == HYBRIDGE_INVALID_ARGUMENT) throw Failure(path + ": " + hybridge_failure() + ".");
   check(status, path);
   return picture;
 }
@@ -273,7 +272,7 @@ GrammarHandle TextModel::grammar(const TextOptions& options) const {
   } else if (options.regex) {
     status = hybridge_grammar_regex(tokenizer_, options.regex->data(), options.regex->size(), grammar.out());
   }
-  if (status == HYBRIDGE_INVALID_ARGUMENT) throw Misuse(std::string(hybridge_failure()) + ".");
+  if (status == HYBRIDGE_INVALID_GRAMMAR) throw Misuse(std::string(hybridge_failure()) + ".");
   check(status, "the grammar cannot be read");
   return grammar;
 }

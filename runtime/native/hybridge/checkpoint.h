@@ -175,18 +175,18 @@ class Checkpoints {
   }
 
   // A checkpoint of parts as `encode` made them: the first `shared` segments of another, further segments, and what is bounded.
-  // InvalidExternalData where the state could not have come to it: anybody can write such parts.
+  // INVALID_SAVED_STATE where the state could not have come to it: anybody can write such parts.
   Result<std::shared_ptr<const Checkpoint>> read(
       uint64_t model, const Facts& facts, std::shared_ptr<RowSegment> parent, std::span<const Part> parts) const {
-    if (parts.empty()) return Error::InvalidArgument;
-    for (const Part& part : parts.first(parts.size() - 1)) parent = ET_UNWRAP(segment_of(part, facts, std::move(parent)));
+    if (parts.empty()) return not_ours();
+    for (const Part& part : parts.first(parts.size() - 1)) parent = HYBRIDGE_TRY(segment_of(part, facts, std::move(parent)));
     auto made = std::make_shared<Checkpoint>(model, std::vector<std::vector<uint8_t>>(), std::move(parent));
     Part rest = parts.back();
     for (const std::string& name : bounded_) {
       auto& own = made->bounded.emplace_back(program_->bytes(name).size());
-      if (!read_bytes(rest, own.data(), own.size())) return Error::InvalidExternalData;
+      if (!read_bytes(rest, own.data(), own.size())) return not_ours();
     }
-    if (made->segment == nullptr || !read_unread(rest, *made) || !made->unread.fits(facts, made->length()) || !fits(*made)) return Error::InvalidExternalData;
+    if (made->segment == nullptr || !read_unread(rest, *made) || !made->unread.fits(facts, made->length()) || !fits(*made)) return not_ours();
     return std::shared_ptr<const Checkpoint>(std::move(made));
   }
 
@@ -201,6 +201,10 @@ class Checkpoints {
   }
 
  private:
+  static Status not_ours() {
+    return Status(HYBRIDGE_INVALID_SAVED_STATE, "this is no checkpoint of this artifact: it is damaged, or of another one");
+  }
+
   // The longest segment that somebody still keeps.
   std::shared_ptr<RowSegment> last() const {
     for (const auto& each : std::views::reverse(known_)) {
@@ -231,7 +235,7 @@ class Checkpoints {
   Result<std::shared_ptr<RowSegment>> segment_of(Part part, const Facts& facts, std::shared_ptr<RowSegment> parent) const {
     const size_t known = parent ? parent->length : 0, longest = static_cast<size_t>(facts.max_seq_len);
     uint64_t added = 0;
-    if (!read_bytes(part, &added, sizeof(added)) || added > longest - known) return Error::InvalidExternalData;
+    if (!read_bytes(part, &added, sizeof(added)) || added > longest - known) return not_ours();
     std::vector<int64_t> tokens(added);
     bool is_whole = read_bytes(part, tokens.data(), added * sizeof(int64_t));
     for (const int64_t token : tokens) is_whole = is_whole && facts.is_id(token);
@@ -248,7 +252,7 @@ class Checkpoints {
       rows.emplace_back((count - before) * buffers_[i].row_bytes());
       is_whole = read_bytes(part, rows.back().data(), rows.back().size());
     }
-    if (!is_whole || !part.empty()) return Error::InvalidExternalData;
+    if (!is_whole || !part.empty()) return not_ours();
     return std::make_shared<RowSegment>(std::move(parent), std::move(tokens), std::move(counts), std::move(rows));
   }
 

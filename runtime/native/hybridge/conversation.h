@@ -13,7 +13,7 @@
 // is never encoded again as long as the template goes on from it; where it rewrites the past, such as by dropping earlier reasoning,
 // only what changed is read again. Special tokens in the words of messages are text.
 //
-// Nothing throws, as in hybridge/session.h, but for memory that is used up; `failure` says in words why a message was refused.
+// Nothing throws, as in hybridge/session.h, but for memory that is used up.
 #ifndef HYBRIDGE_NATIVE_CONVERSATION_H
 #define HYBRIDGE_NATIVE_CONVERSATION_H
 
@@ -69,61 +69,61 @@ class Conversation {
   static constexpr size_t USUAL_CHECKPOINT_BYTES = size_t(256) << 20;
 
   const std::vector<text::Message>& messages() const { return log_.messages; }
-  const std::string& failure() const { return failure_; }
   std::string note() const { return log_.to_json(); }  // throws TextError
 
   // Puts pictures before the next message that is answered.
   void show(text::Pictures pictures) { pictures_ = std::move(pictures); }
 
   // Answers a message. generator: over this conversation's session, and new. stops: texts before the first of which the answer
-  // ends. Where it fails or is cancelled before the answer's first token (InvalidState), the conversation is as it was; behind that,
-  // what was said stays. InvalidArgument for what the template refuses, and OutOfResources for a message that leaves no room for an
+  // ends. Where it fails or is cancelled before the answer's first token (CANCELLED), the conversation is as it was; behind that,
+  // what was said stays. INVALID_TEMPLATE for what the template refuses, and NO_ROOM for a message that leaves no room for an
   // answer.
   Result<ChatAnswer> send(std::string_view message, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}) {
     auto done = or_as_before([&]() -> Result<ChatAnswer> {
       auto asked = log_.messages;
       asked.push_back({"user", text::valid_utf8(message), {}, pictures_.size()});
-      ET_CHECK_OK_OR_RETURN_ERROR(ask(std::move(asked), pictures_));
+      HYBRIDGE_TRY(ask(std::move(asked), pictures_));
       return answer(generator, on_piece, std::move(stops));
     });
     if (has_answered_) pictures_.clear();
     return done;
   }
 
-  // Answers the results of the tools that the last answer calls, one for each call in their order; InvalidState where it calls none.
+  // Answers the results of the tools that the last answer calls, one for each call in their order; INVALID_STATE where it calls none.
   Result<ChatAnswer> give_results(
       std::span<const std::string> results, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}) {
     return or_as_before([&]() -> Result<ChatAnswer> {
       const auto calls = log_.messages.empty() ? std::vector<text::ToolCall>() : log_.messages.back().calls;
-      if (calls.empty()) return refused(Error::InvalidState, "the last answer calls no tool, so there is nothing to give a result of");
+      if (calls.empty()) {
+        return Status(HYBRIDGE_INVALID_STATE, "the last answer calls no tool, so there is nothing to give a result of");
+      }
       if (calls.size() != results.size()) {
-        return refused(
-            Error::InvalidArgument, "the last answer calls " + std::to_string(calls.size()) + " tools, and there are " +
+        return Status(
+            HYBRIDGE_INVALID_ARGUMENT, "the last answer calls " + std::to_string(calls.size()) + " tools, and there are " +
                 std::to_string(results.size()) + " results: give one for each call, in their order");
       }
       auto asked = log_.messages;
       for (size_t i = 0; i < calls.size(); ++i) {
         asked.push_back({"tool", text::valid_utf8(results[i]), {}, 0, {}, {calls[i].name, "", calls[i].id}});
       }
-      ET_CHECK_OK_OR_RETURN_ERROR(ask(std::move(asked), {}));
+      HYBRIDGE_TRY(ask(std::move(asked), {}));
       return answer(generator, on_piece, std::move(stops));
     });
   }
 
-  // Another answer to the last message; InvalidState without one.
+  // Another answer to the last message; INVALID_STATE without one.
   Result<ChatAnswer> retry(Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}) {
     return or_as_before([&]() -> Result<ChatAnswer> {
-      if (log_.turns.empty()) return refused(Error::InvalidState, NOTHING_SAID);
+      if (log_.turns.empty()) return Status(HYBRIDGE_INVALID_STATE, NOTHING_SAID);
       forget_answer();
       log_.tokens.resize(log_.turns.back().answer);
       return answer(generator, on_piece, std::move(stops));
     });
   }
 
-  // Takes the user's last message back, and all that came after it; InvalidState without one.
-  Error undo() {
-    failure_.clear();
-    if (log_.turns.empty()) return refused(Error::InvalidState, NOTHING_SAID);
+  // Takes the user's last message back, and all that came after it; INVALID_STATE without one.
+  Status undo() {
+    if (log_.turns.empty()) return Status(HYBRIDGE_INVALID_STATE, NOTHING_SAID);
     bool is_rewritten = false, is_users = false;
     while (!is_users) {
       forget_answer();
@@ -134,32 +134,30 @@ class Conversation {
       log_.tokens.resize(std::min(log_.tokens.size(), log_.turns.back().start));
       log_.turns.pop_back();
     }
-    if (is_rewritten && !log_.turns.empty()) ET_CHECK_OK_OR_RETURN_ERROR(encode_again());
-    return resume_prefix(session_, log_.tokens, *cache_).error();
+    if (is_rewritten && !log_.turns.empty()) HYBRIDGE_TRY(encode_again());
+    return resume_prefix(session_, log_.tokens, *cache_).status();
   }
 
   // Begins anew, behind the messages of the system.
-  Error reset() {
+  Status reset() {
     begin();
-    return session_.reset().error();
+    return session_.reset().status();
   }
 
-  // Writes the state and the conversation to one file, and goes on with one; InvalidArgument for pictures that a file has no room
-  // for. A file that holds no conversation is InvalidExternalData, and the conversation is as it was then.
-  Error save(const std::string& path) {
-    failure_.clear();
+  // Writes the state and the conversation to one file, and goes on with one; INVALID_PICTURE for pictures that a file has no room
+  // for. A file that holds no conversation is INVALID_SAVED_STATE, and the conversation is as it was then.
+  Status save(const std::string& path) {
     std::string note = log_.to_json();
     const bool has_pictures = std::ranges::any_of(log_.turns, [](const text::Turn& each) { return !each.pictures.empty(); });
     if (note.size() <= MOST_SAVED || !has_pictures) return session_.save(path, std::move(note));
-    return refused(
-        Error::InvalidArgument, "the pictures of this conversation take " + std::to_string(note.size() >> 20) + " MB, and a saved one has at most " +
-            std::to_string(MOST_SAVED >> 20) + ": undo messages with pictures");
+    return Status(
+        HYBRIDGE_INVALID_PICTURE, "the pictures of this conversation take " + std::to_string(note.size() >> 20) +
+            " MB, and a saved one has at most " + std::to_string(MOST_SAVED >> 20) + ": undo messages with pictures");
   }
 
-  Error load(const std::string& path) {
-    failure_.clear();
+  Status load(const std::string& path) {
     text::ChatLog found;
-    ET_UNWRAP(session_.load(path, [&](const std::string& note) { return read(note, found); }));
+    HYBRIDGE_TRY(session_.load(path, [&](const std::string& note) { return read(note, found); }));
     log_ = std::move(found);
     return keep_slots();
   }
@@ -169,24 +167,23 @@ class Conversation {
   static constexpr size_t MOST_SAVED = size_t(60) << 20;  // of a note, which has at most 64 MB
 
   // Reads the note of a file, and opens its pictures again.
-  Error read(const std::string& note, text::ChatLog& found) {
+  Status read(const std::string& note, text::ChatLog& found) {
     try {
       found = text::ChatLog::from_json(note);
+    } catch (const text::TextError& error) {
+      return Status(HYBRIDGE_INVALID_SAVED_STATE, std::string("the file holds no conversation: ") + error.what());
+    }
+    try {
       for (text::Turn& turn : found.turns) {
         if (!turn.pictures.empty() && !reopen_) throw text::TextError("the conversation has pictures, which this chat cannot open");
         for (auto& each : turn.pictures) each = reopen_(each->saved());
       }
     } catch (const text::TextError& error) {
-      return refused(Error::InvalidExternalData, error.what());
+      return Status(HYBRIDGE_INVALID_PICTURE, error.what());
     }
     const auto& facts = session_.facts();
     const bool fits = std::ranges::all_of(found.tokens, [&](int64_t token) { return token < facts.vocab_size && (token >= 0 || facts.encoder); });
-    return fits ? Error::Ok : refused(Error::InvalidExternalData, "its tokens are not of this model's vocabulary");
-  }
-
-  Error refused(Error error, std::string why) {
-    failure_ = std::move(why);
-    return error;
+    return fits ? Status() : Status(HYBRIDGE_INVALID_SAVED_STATE, "the conversation's tokens are not of this model's vocabulary");
   }
 
   void begin() {
@@ -228,7 +225,6 @@ class Conversation {
   // Runs a step, and undoes it if it fails before the answer's first token.
   template <typename Step>
   Result<ChatAnswer> or_as_before(Step&& step) {
-    failure_.clear();
     const text::ChatLog before = log_;
     has_answered_ = false;
     auto done = step();
@@ -238,7 +234,7 @@ class Conversation {
 
   // Makes a conversation whose last message is to be answered this one: its tokens are those that are known and what is new. own: the
   // pictures of this message.
-  Error ask(std::vector<text::Message> messages, const text::Pictures& own) {
+  Status ask(std::vector<text::Message> messages, const text::Pictures& own) {
     try {
       text::Rendered rendered = template_.render(messages);
       const size_t known = known_bytes(rendered);
@@ -246,12 +242,12 @@ class Conversation {
       const size_t start = tokens.size();
       text::Pictures pictures = known > 0 ? text::Pictures() : earlier_pictures();
       pictures.insert(pictures.end(), own.begin(), own.end());
-      const size_t lasting = add_tokens(rendered, known, pictures, tokens, messages.back().content);
+      const size_t lasting = HYBRIDGE_TRY(add_tokens(rendered, known, pictures, tokens, messages.back().content));
       const auto most = static_cast<size_t>(session_.facts().max_seq_len);
       if (tokens.size() >= most) {
-        return refused(
-            Error::OutOfResources, "the conversation makes " + std::to_string(tokens.size()) + " tokens with this message, which leaves no room for an answer in " +
-                std::to_string(most) + ": shorten it, start anew, or export with a larger --max-seq-len");
+        return Status(
+            HYBRIDGE_NO_ROOM, "the conversation makes " + std::to_string(tokens.size()) +
+                " tokens with this message, which leaves no room for an answer in " + std::to_string(most) + ": shorten it, start anew, or export with a larger --max-seq-len");
       }
       keep(2 * log_.turns.size());
       auto special = spelled(rendered, rendered.text.size());
@@ -259,9 +255,9 @@ class Conversation {
       log_.turns.push_back({start, tokens.size(), stays, std::move(rendered.text), {}, std::move(special), own});
       log_.messages = std::move(messages);
       log_.tokens = std::move(tokens);
-      return Error::Ok;
+      return Status();
     } catch (const text::TextError& error) {
-      return refused(Error::InvalidArgument, error.what());
+      return Status(HYBRIDGE_INVALID_TEMPLATE, error.what());
     }
   }
 
@@ -276,8 +272,8 @@ class Conversation {
 
   // Adds the tokens of a text from a byte on, with pictures in the place of their placeholders. Returns how many there are up to the
   // special token behind the last message's words, or its last picture: what follows, such as an opened reasoning, a template may
-  // write in another way once the message is answered. Throws TextError.
-  size_t add_tokens(
+  // write in another way once the message is answered. INVALID_PICTURE for another number of placeholders. Throws TextError.
+  Result<size_t> add_tokens(
       const text::Rendered& rendered, size_t from, const text::Pictures& pictures, std::vector<int64_t>& tokens,
       std::string_view message = {}) const {
     std::vector<text::TextPart> words;
@@ -296,26 +292,32 @@ class Conversation {
       if (each.id == placeholder) lasting = tokens.size();
     }
     if (places == pictures.size()) return lasting;
-    throw text::TextError(
-        "the chat template made " + std::to_string(places) + " places for " + std::to_string(pictures.size()) +
+    return Status(
+        HYBRIDGE_INVALID_PICTURE, "the chat template made " + std::to_string(places) + " places for " + std::to_string(pictures.size()) +
         " pictures: it writes them otherwise, or not at all");
   }
 
   static std::string_view without_end(std::string_view text) { return text.substr(0, text.find_last_not_of(" \t\r\n") + 1); }
 
-  // Encodes the last turn as it was written, where a later one wrote it in another way.
-  Error encode_again() {
+  // Encodes the last turn as it was written, where a later one wrote it in another way. Where that fails, the conversation begins
+  // anew.
+  Status encode_again() {
+    const Status done = encode_last();
+    if (!done.ok()) (void)reset();
+    return done;
+  }
+
+  Status encode_last() {
     text::Turn& last = log_.turns.back();
     try {
       log_.tokens.clear();
-      add_tokens({last.rendered, last.spelled}, 0, earlier_pictures(), log_.tokens);
+      HYBRIDGE_TRY(add_tokens({last.rendered, last.spelled}, 0, earlier_pictures(), log_.tokens));
       last.start = 0;
       last.answer = log_.tokens.size();
-      if (last.said) add_tokens({*last.said, {}}, 0, {}, log_.tokens);
-      return Error::Ok;
+      if (last.said) HYBRIDGE_TRY(add_tokens({*last.said, {}}, 0, {}, log_.tokens));
+      return Status();
     } catch (const text::TextError& error) {
-      (void)reset();
-      return refused(Error::InvalidArgument, error.what());
+      return Status(HYBRIDGE_INVALID_TEMPLATE, error.what());
     }
   }
 
@@ -336,7 +338,7 @@ class Conversation {
     try {
       splitter = template_.answer(log_.turns.back().rendered);
     } catch (const text::TextError& error) {
-      return refused(Error::InvalidArgument, error.what());
+      return Status(HYBRIDGE_INVALID_TEMPLATE, error.what());
     }
     const size_t count = log_.tokens.size();
     const double began = seconds_now();
@@ -346,7 +348,7 @@ class Conversation {
     const size_t number = 2 * log_.turns.size() - 1, mark = log_.turns.back().lasting;
     const auto keep_mark = [&] { keep_in_slot(number); };
     done.cached_tokens =
-        static_cast<size_t>(ET_UNWRAP(bring_to(session_, prompt, *cache_, asked.cancelled, asked.on_read, mark, keep_mark)));
+        static_cast<size_t>(HYBRIDGE_TRY(bring_to(session_, prompt, *cache_, asked.cancelled, asked.on_read, mark, keep_mark)));
     done.prompt_tokens = count - done.cached_tokens;
     const double read = seconds_now() - began;
     if (mark > 0) keep_checkpoint(session_, *cache_);
@@ -354,7 +356,7 @@ class Conversation {
     const auto said = say(generator, on_piece, std::move(stops), *splitter);
     done.generated = generator.done();
     done.generated.prefill_seconds += read;
-    if (!said.ok()) return said.error();
+    if (!said.ok()) return said.status();
     done.end = *said;
     return done;
   }
@@ -366,7 +368,7 @@ class Conversation {
     const auto is_cancelled = [cancelled = generator.options().cancelled] { return cancelled != nullptr && *cancelled; };
     const int64_t last = log_.tokens.back();
     AnswerEnd end = AnswerEnd::BY_LENGTH;
-    Tokens given = ET_UNWRAP(generator.begin({&last, 1}));
+    Tokens given = HYBRIDGE_TRY(generator.begin({&last, 1}));
     has_answered_ = true;
     log_.turns.back().said = "";
     log_.messages.push_back({"assistant", ""});
@@ -386,10 +388,10 @@ class Conversation {
         is_wanted = end == AnswerEnd::BY_LENGTH;
       }
       if (!is_wanted) {
-        ET_CHECK_OK_OR_RETURN_ERROR(generator.end(taken));
+        HYBRIDGE_TRY(generator.end(taken));
         break;
       }
-      given = ET_UNWRAP(generator.next());
+      given = HYBRIDGE_TRY(generator.next());
     }
     if (end == AnswerEnd::BY_LENGTH && is_cancelled()) end = AnswerEnd::BY_CALLER;
     const std::string rest = stopping.push(stream.finish()) + stopping.finish();
@@ -433,13 +435,13 @@ class Conversation {
   }
 
   // Makes checkpoints of the snapshots in a loaded state.
-  Error keep_slots() {
-    const auto loaded = ET_UNWRAP(session_.checkpoint());
+  Status keep_slots() {
+    const auto loaded = HYBRIDGE_TRY(session_.checkpoint());
     for (int64_t slot = 0; slot < session_.facts().snapshot_slots; ++slot) {
       if (session_.slot(slot).empty() || !session_.restore(slot).ok()) continue;  // overwritten since
       keep_checkpoint(session_, *cache_);
     }
-    return session_.resume(*loaded).error();
+    return session_.resume(*loaded).status();
   }
 
   Session& session_;
@@ -453,7 +455,6 @@ class Conversation {
   std::string first_bytes_;
   text::Pictures pictures_;  // of the next message
   text::ChatLog log_;
-  std::string failure_;
   bool has_answered_ = false;
 };
 

@@ -30,34 +30,38 @@ struct Drafted {
   std::vector<int64_t> candidates = {};
 };
 
+inline Status wrong_draft() {
+  return Status(HYBRIDGE_PROGRAM_FAILED, "the program's drafter answered in another form than it must; export the model again");
+}
+
 // Adds the tokens that `width` scores are of, the same for each draft token or others.
-inline Error add_candidates(Drafted& drafted, const Array& candidates, size_t width, int64_t vocab_size) {
+inline Status add_candidates(Drafted& drafted, const Array& candidates, size_t width, int64_t vocab_size) {
   const size_t given = candidates.count(), wanted = given == width ? width : drafted.tokens.size() * width;
-  if (candidates.type != Type::Long || given < wanted) return Error::InvalidProgram;
+  if (candidates.type != Type::int64 || given < wanted) return wrong_draft();
   const std::span tokens(static_cast<const int64_t*>(candidates.data), wanted);
   drafted.candidates.assign(tokens.begin(), tokens.end());
   const auto is_known = [vocab_size](int64_t token) { return 0 <= token && token < vocab_size; };
-  return std::all_of(tokens.begin(), tokens.end(), is_known) ? Error::Ok : Error::InvalidProgram;
+  return std::all_of(tokens.begin(), tokens.end(), is_known) ? Status() : wrong_draft();
 }
 
 // Adds the scores of a call that drew its tokens.
-inline Error add_scores(Drafted& drafted, std::span<const Array> outputs, int64_t vocab_size) {
-  if (outputs.size() < 3) return Error::InvalidProgram;
+inline Status add_scores(Drafted& drafted, std::span<const Array> outputs, int64_t vocab_size) {
+  if (outputs.size() < 3) return wrong_draft();
   const Array &tokens = outputs[0], &scores = outputs[2];
-  if (scores.type != Type::Float || scores.count() < tokens.count()) return Error::InvalidProgram;
+  if (scores.type != Type::float32 || scores.count() < tokens.count()) return wrong_draft();
   const size_t count = drafted.tokens.size(), width = count > 0 ? scores.count() / tokens.count() : 0;
   const auto* first = static_cast<const float*>(scores.data);
   drafted.scores.assign(first, first + count * width);
   if (outputs.size() > 3) return add_candidates(drafted, outputs[3], width, vocab_size);
-  return count == 0 || width == static_cast<size_t>(vocab_size) ? Error::Ok : Error::InvalidProgram;
+  return count == 0 || width == static_cast<size_t>(vocab_size) ? Status() : wrong_draft();
 }
 
 // Returns the draft tokens of a call, truncated at the first token id outside the vocabulary; a refusal is one.
 inline Result<Drafted> drafted(std::span<const Array> outputs, size_t limit, int64_t vocab_size) {
-  if (outputs.size() < 2) return Error::InvalidProgram;
+  if (outputs.size() < 2) return wrong_draft();
   const Array &tokens = outputs[0], &confidences = outputs[1];
-  const bool fits = tokens.type == Type::Long && confidences.type == Type::Float && confidences.count() == tokens.count();
-  if (!fits) return Error::InvalidProgram;
+  const bool fits = tokens.type == Type::int64 && confidences.type == Type::float32 && confidences.count() == tokens.count();
+  if (!fits) return wrong_draft();
   const std::span given(static_cast<const int64_t*>(tokens.data), std::min(tokens.count(), limit));
   const auto is_known = [vocab_size](int64_t token) { return 0 <= token && token < vocab_size; };
   const auto count = std::find_if_not(given.begin(), given.end(), is_known) - given.begin();
@@ -87,16 +91,16 @@ inline Floats padded_noise(const std::optional<Draws>& draws, size_t count) {
 
 // Lets the drafter read rows of hidden states [n, width] and the token after each.
 template <typename Call>
-Error read_pairs(const Facts& facts, Call call, std::span<const float> rows, std::span<const int64_t> following) {
+Status read_pairs(const Facts& facts, Call call, std::span<const float> rows, std::span<const int64_t> following) {
   const auto chunk = static_cast<size_t>(facts.prefill_chunk);
   for (size_t begin = 0; begin < following.size(); begin += chunk) {
     const size_t end = std::min(begin + chunk, following.size());
     const auto [floats, ids] = padded_pairs(rows, following, begin, end, chunk);
     const auto size = static_cast<int64_t>(chunk), read = static_cast<int64_t>(end - begin);
     const auto width = static_cast<int64_t>(rows.size() / following.size());
-    ET_UNWRAP(call("draft_prefill", {input(floats, {1, size, width}), input(ids, {1, size}), number(read)}));
+    HYBRIDGE_TRY(call("draft_prefill", {input(floats, {1, size, width}), input(ids, {1, size}), number(read)}));
   }
-  return Error::Ok;
+  return Status();
 }
 
 // Lets the drafter read rows of hidden states [n, width] and the token after each, n ≥ 1, and propose at most `limit` ≥ 1
@@ -108,7 +112,7 @@ Result<Drafted> draft(
   const auto last = static_cast<size_t>(facts.verify_len());
   const auto width = static_cast<int64_t>(rows.size() / following.size());
   const size_t begin = following.size() - std::min(following.size(), last);
-  ET_CHECK_OK_OR_RETURN_ERROR(read_pairs(facts, call, rows.first(begin * static_cast<size_t>(width)), following.first(begin)));
+  HYBRIDGE_TRY(read_pairs(facts, call, rows.first(begin * static_cast<size_t>(width)), following.first(begin)));
   const auto enough = std::lower_bound(facts.draft_blocks.begin(), facts.draft_blocks.end(), static_cast<int64_t>(limit) + 1);
   const int64_t block = enough == facts.draft_blocks.end() ? facts.draft_blocks.back() : *enough;
   const std::string name = block == facts.draft_blocks.back() ? "draft" : "draft_" + std::to_string(block);
@@ -120,9 +124,9 @@ Result<Drafted> draft(
   const auto answer = facts.draft_samples
       ? call(name, {hidden, tokens, number(count), input(noise, {1, block - 1}), input(temperature, {1})})
       : call(name, {hidden, tokens, number(count)});
-  if (!answer.ok()) return answer.error();
+  if (!answer.ok()) return answer.status();
   auto found = drafted(*answer, limit, facts.vocab_size);
-  if (found.ok() && draws && facts.draft_samples) ET_CHECK_OK_OR_RETURN_ERROR(add_scores(*found, *answer, facts.vocab_size));
+  if (found.ok() && draws && facts.draft_samples) HYBRIDGE_TRY(add_scores(*found, *answer, facts.vocab_size));
   return found;
 }
 

@@ -6,14 +6,12 @@
 #ifndef HYBRIDGE_NATIVE_DRAFT_MODEL_H
 #define HYBRIDGE_NATIVE_DRAFT_MODEL_H
 
-#include <executorch/runtime/platform/log.h>
-
 #include <algorithm>
-#include <cinttypes>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,21 +31,22 @@ namespace hybridge {
 // proposed or beyond its own context, it starts anew with the text's last tokens.
 class DraftModel final : public Drafter {
  public:
-  // A session of its own over `draft`. InvalidArgument where its vocabulary is not the target's, or where it has no snapshot slot
-  // to go back by; ExecuTorch's log says which. That both tokenizers mean the same by a token is for whoever brings the files.
+  // A session of its own over `draft`. INVALID_DRAFTER where its vocabulary is not the target's, or where it has no snapshot slot
+  // to go back by. That both tokenizers mean the same by a token is for whoever brings the files.
   static Result<DraftModel> create(std::shared_ptr<const Model> draft, const Facts& target) {
     const Facts& facts = draft->facts();
     if (facts.vocab_size != target.vocab_size) {
-      ET_LOG(Error, "the draft model has %" PRId64 " tokens and the target %" PRId64 "; use one that was trained with the target's tokenizer",
-             facts.vocab_size, target.vocab_size);
-      return Error::InvalidArgument;
+      return Status(
+          HYBRIDGE_INVALID_DRAFTER, "the draft model has " + std::to_string(facts.vocab_size) + " tokens and the target " +
+              std::to_string(target.vocab_size) + "; use one that was trained with the target's tokenizer");
     }
     if (facts.snapshot_slots < 1) {
-      ET_LOG(Error, "the draft model's artifact has no snapshot slots to go back by; export it with --snapshot-slots 1");
-      return Error::InvalidArgument;
+      return Status(
+          HYBRIDGE_INVALID_DRAFTER,
+          "the draft model's artifact has no snapshot slots to go back by; export it with --snapshot-slots 1");
     }
     auto session = Session::create(std::move(draft));
-    if (!session.ok()) return session.error();
+    if (!session.ok()) return session.status();
     return DraftModel(std::move(*session), target.encoder ? target.encoder->placeholder : 0);
   }
 
@@ -62,7 +61,7 @@ class DraftModel final : public Drafter {
     text = tokens;
     limit = std::min(limit, max_seq_len() - reach_);
     Proposal proposal;
-    if (limit == 0 || follow(text, limit) != Error::Ok) return restart(0), proposal;
+    if (limit == 0 || !follow(text, limit).ok()) return restart(0), proposal;
     add(proposal, after_text_, text, sampler);
     while (proposal.tokens.size() < limit) {
       const auto logits = session_->decode(proposal.tokens.back());
@@ -95,19 +94,19 @@ class DraftModel final : public Drafter {
   size_t position() const { return start_ + static_cast<size_t>(session_->length()); }
 
   // Brings the draft's state to the end of the text and keeps it, and the logits there.
-  Error follow(Tokens text, size_t limit) {
+  Status follow(Tokens text, size_t limit) {
     if (!continues(text)) restart(0);
-    ET_CHECK_OK_OR_RETURN_ERROR(roll_back(text));
+    HYBRIDGE_TRY(roll_back(text));
     const size_t missing = text.size() - position();
     const bool fits = missing + limit <= static_cast<size_t>(session_->room());
     if (!fits || (kept_ > 0 && missing > reach_)) restart(text.size() > reach_ ? text.size() - reach_ : 0);
     if (text.size() > position()) {
-      const Logits logits = ET_UNWRAP(session_->prefill(text.subspan(position())));
+      const Logits logits = HYBRIDGE_TRY(session_->prefill(text.subspan(position())));
       after_text_.assign(logits.last().begin(), logits.last().end());
     }
-    kept_ = static_cast<size_t>(ET_UNWRAP(session_->snapshot(SLOT)));
+    kept_ = static_cast<size_t>(HYBRIDGE_TRY(session_->snapshot(SLOT)));
     ahead_.clear();
-    return Error::Ok;
+    return Status();
   }
 
   // Returns whether the text continues the slot's.
@@ -117,10 +116,10 @@ class DraftModel final : public Drafter {
   }
 
   // Keeps draft tokens that turned out right, unless the text has not come so far.
-  Error roll_back(Tokens text) {
+  Status roll_back(Tokens text) {
     const Tokens came = text.subspan(start_ + kept_);
     const bool right = came.size() > ahead_.size() && std::equal(ahead_.begin(), ahead_.end(), came.begin());
-    return ahead_.empty() || right ? Error::Ok : session_->restore(SLOT).error();
+    return ahead_.empty() || right ? Status() : session_->restore(SLOT).status();
   }
 
   void restart(size_t start) {

@@ -2,10 +2,6 @@
 #ifndef HYBRIDGE_NATIVE_FACTS_H
 #define HYBRIDGE_NATIVE_FACTS_H
 
-#include <executorch/runtime/core/exec_aten/exec_aten.h>
-#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
-#include <executorch/runtime/core/result.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -19,31 +15,36 @@
 
 namespace hybridge {
 
-using executorch::runtime::Error;
-using executorch::runtime::Result;
+enum class Type { uint8, int8, int64, float32, boolean, float16 };
 
-// An error of our own: a call failed in the middle and left a state that is neither the old nor the new one.
-inline constexpr Error BROKEN_STATE = static_cast<Error>(0x1000);
+// Bytes of a number.
+inline size_t size_of(Type type) {
+  switch (type) {
+    case Type::int64: return 8;
+    case Type::float32: return 4;
+    case Type::float16: return 2;
+    default: return 1;
+  }
+}
 
-using Type = executorch::aten::ScalarType;
 using Shape = std::vector<int64_t>;
 using Bytes = std::span<uint8_t>;
 using Names = std::vector<std::string>;
 
 // Numbers in memory that somebody else keeps.
 struct Array {
-  Type type = Type::Byte;
+  Type type = Type::uint8;
   Shape shape;
   void* data = nullptr;
 
   size_t count() const { return std::accumulate(shape.begin(), shape.end(), size_t(1), [](size_t all, int64_t n) { return all * static_cast<size_t>(n); }); }
-  size_t element() const { return executorch::runtime::elementSize(type); }
+  size_t element() const { return size_of(type); }
   Bytes bytes() const { return {static_cast<uint8_t*>(data), count() * element()}; }
   size_t extent(size_t axis) const { return static_cast<size_t>(shape[axis]); }
 
   // Its first number; null where it has none of this type.
-  int64_t* integer() const { return type == Type::Long && count() > 0 ? static_cast<int64_t*>(data) : nullptr; }
-  float* real() const { return type == Type::Float && count() > 0 ? static_cast<float*>(data) : nullptr; }
+  int64_t* integer() const { return type == Type::int64 && count() > 0 ? static_cast<int64_t*>(data) : nullptr; }
+  float* real() const { return type == Type::float32 && count() > 0 ? static_cast<float*>(data) : nullptr; }
 };
 
 using Numbers = std::vector<int64_t>;
@@ -51,12 +52,12 @@ using Floats = std::vector<float>;
 
 // Views of a method's inputs, for the time of the call.
 inline Array input(const Numbers& values, Shape shape) {
-  return {Type::Long, std::move(shape), const_cast<int64_t*>(values.data())};
+  return {Type::int64, std::move(shape), const_cast<int64_t*>(values.data())};
 }
 inline Array input(const Floats& values, Shape shape) {
-  return {Type::Float, std::move(shape), const_cast<float*>(values.data())};
+  return {Type::float32, std::move(shape), const_cast<float*>(values.data())};
 }
-inline Array number(const int64_t& value) { return {Type::Long, {1}, const_cast<int64_t*>(&value)}; }
+inline Array number(const int64_t& value) { return {Type::int64, {1}, const_cast<int64_t*>(&value)}; }
 
 // The encoder of pictures in a program: pixels along a side of a patch, patches along a side of the square that becomes one token,
 // learned positions along a side, the token that stands for a row of a picture, and the most tokens of each of its methods,

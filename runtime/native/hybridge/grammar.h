@@ -5,7 +5,7 @@
 //   const auto follower = std::make_shared<hybridge::text::GrammarFollower>(grammar, session.facts().eos_ids);
 //   hybridge::follow(options, follower);
 //
-// A mask that leaves no token ends a generation with InvalidArgument; follower->failure() then says why.
+// A mask that leaves no token ends a generation with INVALID_GRAMMAR, in the follower's words.
 #ifndef HYBRIDGE_NATIVE_GRAMMAR_H
 #define HYBRIDGE_NATIVE_GRAMMAR_H
 
@@ -26,6 +26,7 @@ inline void follow(Generation& options, std::shared_ptr<text::GrammarFollower> f
   options.mask = [follower](Tokens text, std::span<float> logits) { follower->mask(text, logits); };
   options.forced = [follower](Tokens text, size_t limit) { return follower->forced(text, limit); };
   options.fitting = [follower](Tokens text, Tokens proposed) { return follower->fitting(text, proposed); };
+  options.why = [follower] { return follower->failure(); };
   options.wait_for = [follower](std::string end) { follower->wait_for(std::move(end)); };
 }
 

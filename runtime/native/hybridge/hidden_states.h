@@ -52,16 +52,17 @@ class HiddenStates {
 
   // Takes the first `count` rows of a method's second output, float32 [1, tokens, taps * width], as those of the last call; behind
   // others of it where it went on.
-  Error see(std::span<const Array> outputs, size_t count, bool goes_on) {
+  Status see(std::span<const Array> outputs, size_t count, bool goes_on) {
     if (!goes_on) last_.clear();
-    if (outputs.size() < 2) return Error::InvalidProgram;
-    const Array& output = outputs[1];
+    const Array output = outputs.size() < 2 ? Array() : outputs[1];
     const float* first = output.real();
-    if (first == nullptr || output.shape.size() != 3 || output.extent(1) < count) return Error::InvalidProgram;
+    if (first == nullptr || output.shape.size() != 3 || output.extent(1) < count) {
+      return Status(HYBRIDGE_PROGRAM_FAILED, "the program gave no hidden states beside its logits, though it is to put them out");
+    }
     if (width_ != output.extent(2)) unread_.clear();
     width_ = output.extent(2);
     last_.insert(last_.end(), first, first + count * width_);
-    return Error::Ok;
+    return Status();
   }
 
   // The last call's first `count` tokens were committed.

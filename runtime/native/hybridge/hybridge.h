@@ -10,11 +10,12 @@
 //
 // An app that talks in words begins at hybridge_artifact_open, near the end.
 //
-// Nothing throws and nothing prints. A call that answers anything but HYBRIDGE_OK leaves the state as it was; a generation
-// keeps the tokens that it had given, and after HYBRIDGE_NOT_FINITE tokens may be committed: hybridge_tokens says. After a call that
-// failed in the middle and could not undo what it had done, most often with HYBRIDGE_INTERNAL, the session answers
-// HYBRIDGE_BROKEN_STATE until it is reset, or a state is restored, resumed or loaded. Handles are numbers that are never used
-// again: one that is closed, 0 or made up is answered with HYBRIDGE_INVALID_HANDLE.
+// Nothing throws and nothing prints; hybridge_failure says in words what is wrong, what was expected and what to do.
+// A call that answers anything but HYBRIDGE_OK leaves the state as it was; a generation keeps the tokens that it had
+// given, and after HYBRIDGE_NOT_FINITE tokens may be committed: hybridge_tokens says. After a call that failed in
+// the middle and could not undo what it had done, most often with HYBRIDGE_PROGRAM_FAILED, it answers
+// HYBRIDGE_BROKEN_STATE until it is reset, or a state is restored, resumed or loaded. Handles are numbers that are
+// never used again: one that is closed, 0 or made up is answered with HYBRIDGE_INVALID_HANDLE.
 //
 // Threads. All functions may be called from any thread. A session that is in a call answers HYBRIDGE_BUSY to every
 // other call, closing it included, but not to hybridge_cancel. Sessions of one model take turns to run its program, in
@@ -49,20 +50,29 @@ typedef uint64_t hybridge_grammar;
 
 typedef enum hybridge_status {
   HYBRIDGE_OK = 0,
-  HYBRIDGE_INVALID_ARGUMENT = 1,  // null; a token outside the vocabulary, none or too many; a count or slot out of range; a
-                                  // drafter or checkpoint that does not fit; a picture that is not open or has other sides
-  HYBRIDGE_INVALID_HANDLE = 2,    // closed, of the other kind, or never given out
-  HYBRIDGE_BUSY = 3,              // the session is in a call of another thread, or of its own callback
-  HYBRIDGE_NO_ROOM = 4,           // the tokens do not fit into what is left of max_seq_len
-  HYBRIDGE_INVALID_STATE = 5,     // no verified block to commit; a slot that keeps nothing
-  HYBRIDGE_INVALID_FILE = 6,      // no artifact of this format, or changed since; a saved state that is damaged or another's
-  HYBRIDGE_FILE_ACCESS = 7,       // a file that cannot be read or written
-  HYBRIDGE_MISSING_OPERATOR = 8,  // the app links no kernel, or no backend, for an operator of the program
+  HYBRIDGE_INVALID_ARGUMENT = 1,     // a pointer that must not be null, or a number or option that cannot be
+  HYBRIDGE_INVALID_HANDLE = 2,       // closed, of another kind, or never given out
+  HYBRIDGE_BUSY = 3,                 // the session is in a call of another thread, or of its own callback
+  HYBRIDGE_NO_ROOM = 4,              // the tokens do not fit into what is left of max_seq_len
+  HYBRIDGE_INVALID_STATE = 5,        // not now: no generation, message or call of a tool to go on from; threads that are in use
+  HYBRIDGE_INVALID_ARTIFACT = 6,     // a file of an artifact that is damaged, of another format, or changed since it was opened
+  HYBRIDGE_UNREADABLE_FILE = 7,      // missing, without permission, or no regular file
+  HYBRIDGE_MISSING_OPERATOR = 8,     // the app links no kernel, or no backend, for an operator of the program
   HYBRIDGE_OUT_OF_MEMORY = 9,
-  HYBRIDGE_INTERNAL = 10,         // the runtime failed inside a method
-  HYBRIDGE_CANCELLED = 11,        // a generation that was cancelled before its first token
-  HYBRIDGE_NOT_FINITE = 12,       // logits that are NaN or infinite
-  HYBRIDGE_BROKEN_STATE = 13      // a call before failed in the middle: only reset, restore, resume and load still work
+  HYBRIDGE_INTERNAL = 10,            // an exception: one that a callback threw, or a defect of this library
+  HYBRIDGE_CANCELLED = 11,           // before the first token of a generation: nothing has changed
+  HYBRIDGE_NOT_FINITE = 12,          // logits that are NaN or infinite
+  HYBRIDGE_BROKEN_STATE = 13,        // a call before failed in the middle: only reset, restore, resume and load still work
+  HYBRIDGE_PROGRAM_FAILED = 14,      // a method of the program failed, refused what fits, or answered in another form
+  HYBRIDGE_INVALID_TOKEN = 15,       // a token outside the vocabulary, no token, or more than one block takes
+  HYBRIDGE_INVALID_COMMIT = 16,      // no verified block, or of fewer tokens
+  HYBRIDGE_INVALID_SLOT = 17,        // out of range, never filled, or overwritten since
+  HYBRIDGE_INVALID_DRAFTER = 18,     // a drafter that the model does not have, or that does not fit it
+  HYBRIDGE_INVALID_PICTURE = 19,     // of a size that the encoder does not take, not open, not whole, or for a model that takes none
+  HYBRIDGE_INVALID_GRAMMAR = 20,     // a schema, expression or list of tools that cannot be followed, or a mask that leaves no token
+  HYBRIDGE_INVALID_TEMPLATE = 21,    // a chat template with an error, or one that refuses these messages
+  HYBRIDGE_INVALID_SAVED_STATE = 22, // a saved state or checkpoint that is damaged, or of another model
+  HYBRIDGE_UNWRITABLE_FILE = 23
 } hybridge_status;
 
 // Sizes of a model in tokens. draft_len: most draft tokens of the drafter inside it, 0 without one.
@@ -71,7 +81,7 @@ typedef struct hybridge_info {
 } hybridge_info;
 
 // Source of draft tokens: none, which is plain decoding; the text so far; the drafter inside the model, which is
-// HYBRIDGE_INVALID_ARGUMENT if draft_len is 0; a smaller model, which is refused likewise if it has another vocab_size or no
+// HYBRIDGE_INVALID_DRAFTER if draft_len is 0; a smaller model, which is refused likewise if it has another vocab_size or no
 // snapshot slot; the caller's own function; or all of these that there are, of which each round asks the one that promises most by
 // what was measured, or none.
 typedef enum hybridge_drafter {
@@ -103,7 +113,7 @@ typedef struct hybridge_proposal {
 } hybridge_proposal;
 
 // Proposes what may follow a text: writes at most `limit` ≥ 1 draft tokens and returns how many; 0 without an idea. While one
-// generation lasts, the text only grows. A token outside the vocabulary ends it with HYBRIDGE_INVALID_ARGUMENT.
+// generation lasts, the text only grows. A token outside the vocabulary ends it with HYBRIDGE_INVALID_TOKEN.
 typedef size_t (*hybridge_propose)(const hybridge_context* context, hybridge_proposal* proposal, size_t limit, void* user);
 
 // Called between two chunks of a prompt, with the number of its tokens that are read; other sessions of the model may
@@ -138,11 +148,11 @@ typedef void (*hybridge_watch)(int64_t token, const float* logits, size_t vocab_
 // is measured, plain decoding included. Greedily and with a seed the tokens are the same for every choice of it and of a drafter.
 // sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT. draft: the smaller model, of which the
 // session keeps a session of its own as long as it is given the same one. mask null: any token may come; one that leaves none is
-// HYBRIDGE_INVALID_ARGUMENT. propose: the caller's own drafter; reads_hidden: it sees hidden states, which the model must put out;
+// HYBRIDGE_INVALID_GRAMMAR. propose: the caller's own drafter; reads_hidden: it sees hidden states, which the model must put out;
 // is_cheap: proposing takes next to no time, so that it is asked in each round; drafter_id: a number that the caller gives this
 // drafter, by which the session remembers what it measured with it, or 0. grammar: what the text must fit (below), or 0; it takes the
 // place of mask, forced and fitting, which are null then. In a chat it begins behind the reasoning. Where it leaves no token, which
-// is HYBRIDGE_INVALID_ARGUMENT as well, hybridge_failure says why. tool_choice: in a chat with tools null or "auto" if the
+// is HYBRIDGE_INVALID_GRAMMAR as well, hybridge_failure says why. tool_choice: in a chat with tools null or "auto" if the
 // model may call them, "none" if what looks like a call is content, and "required" or the name of a tool if the answer is calls; null
 // elsewhere. Calls fit the tools' schemas, but for "auto" with a grammar or a mask, or a tokenizer that has no tokens for bytes. What
 // else is null is left out. All are called with the generation's `user`.
@@ -183,8 +193,10 @@ typedef int (*hybridge_on_token)(int64_t token, void* user);
 const char* hybridge_version(void);
 const char* hybridge_status_text(hybridge_status status);
 
-// Returns what the runtime logged in this thread while its last call failed, such as the names of missing operators: lines for
-// people, empty if it logged nothing. Valid until the thread's next call of a function that answers with a status.
+// Returns in words why this thread's last call failed, such as which token is outside the vocabulary, with what the
+// runtime logged about it, such as the names of missing operators; those of hybridge_status_text where there are no
+// others. Empty after a call that did not fail. Valid until the thread's next call of a function that answers with a
+// status.
 const char* hybridge_failure(void);
 
 // Switches printing of the runtime's log on, as it is at first, or off with 0, in the whole process.
@@ -209,7 +221,7 @@ hybridge_status hybridge_model_open(const char* path, hybridge_model* model);
 hybridge_status hybridge_model_close(hybridge_model model);
 
 // Lets the core ask, where a model's file was touched since it was mapped, whether its bytes are still the same: not 0 if they are.
-// Asked in the middle of a call. Without it a file that was touched is HYBRIDGE_INVALID_FILE.
+// Asked in the middle of a call. Without it a file that was touched is HYBRIDGE_INVALID_ARTIFACT.
 typedef int (*hybridge_is_same)(void* user);
 hybridge_status hybridge_model_ask(hybridge_model model, hybridge_is_same is_same, void* user);
 
@@ -282,8 +294,8 @@ typedef struct hybridge_vision {
 hybridge_status hybridge_model_vision(hybridge_model model, hybridge_vision* vision);
 
 // Tells a model how its pictures are prepared: `pictures` of the artifact's manifest as JSON, and the tokenizer that has the tokens
-// around them, 0 for pictures without any. hybridge_artifact_open has done it. HYBRIDGE_INVALID_ARGUMENT for pictures of another
-// model; hybridge_failure says why.
+// around them, 0 for pictures without any. hybridge_artifact_open has done it. HYBRIDGE_INVALID_PICTURE for pictures of another
+// model.
 hybridge_status hybridge_model_pictures(hybridge_model model, hybridge_tokenizer tokenizer, const char* pictures, size_t size);
 
 // A picture for the texts of all sessions of a model. rgb: uint8 [height, width, 3], of any size: it is resized and cut as the model's
@@ -291,8 +303,7 @@ hybridge_status hybridge_model_pictures(hybridge_model model, hybridge_tokenizer
 // pixels; if it is cut into tiles there are tokens before each run, and around all of them. Functions that read a prompt take these
 // ids among tokens, all of a picture's together, and encode it once as long as it is open. hybridge_tokens returns them too. A text
 // that was read, its checkpoints and its saved states need the picture no more; to read it again, the picture must be open.
-// HYBRIDGE_INVALID_ARGUMENT for a picture with no pixels or more than 67,108,864, and one that is too long and narrow for the model;
-// hybridge_failure says which.
+// HYBRIDGE_INVALID_PICTURE for a picture with no pixels or more than 67,108,864, and one that is too long and narrow for the model.
 hybridge_status hybridge_picture_open(
     hybridge_model model, const uint8_t* rgb, size_t width, size_t height, hybridge_picture* picture);
 
@@ -373,8 +384,8 @@ typedef struct hybridge_drafted {
 
 // Lets the drafter inside the model read hidden states [rows, width] of committed tokens and the token after each,
 // `following`, and propose at most `limit` ≥ 1 tokens: its best, or drawn at a temperature by noise in [0, 1), `limit`
-// numbers, where that is not null and it can. HYBRIDGE_INVALID_ARGUMENT for hidden states of another width than the
-// model's; hybridge_failure says which it has.
+// numbers, where that is not null and it can. HYBRIDGE_INVALID_DRAFTER for hidden states of another width than the
+// model's, and a model without a drafter.
 hybridge_status hybridge_draft(
     hybridge_session session, const float* hidden, size_t rows, size_t width, const int64_t* following, size_t limit,
     const float* noise, double temperature, hybridge_drafted* drafted);
@@ -398,7 +409,7 @@ hybridge_status hybridge_resume(hybridge_session session, hybridge_checkpoint ch
 hybridge_status hybridge_checkpoint_parts(hybridge_checkpoint checkpoint, uint64_t* ids, size_t capacity, size_t* count);
 hybridge_status hybridge_checkpoint_part(hybridge_checkpoint checkpoint, size_t part, uint8_t* bytes, size_t capacity, size_t* size);
 
-// The checkpoint of such parts, of which the first `shared` are those of another one. HYBRIDGE_INVALID_FILE where a session of the
+// The checkpoint of such parts, of which the first `shared` are those of another one. HYBRIDGE_INVALID_SAVED_STATE where a session of the
 // model could not have made them.
 typedef struct hybridge_part {
   const uint8_t* bytes;
@@ -469,7 +480,7 @@ hybridge_status hybridge_cancel(hybridge_session session);
 // A tokenizer.json: it makes tokens of a text and a text of tokens, as Hugging Face's tokenizers library does. Once it is open it
 // does not change: any number of threads may use one. Texts are UTF-8 and have a length; what is none is read as U+FFFD.
 
-// HYBRIDGE_INVALID_FILE for one that is damaged, or asks for parts that are not known here: hybridge_failure names them.
+// HYBRIDGE_INVALID_ARTIFACT for one that is damaged, or asks for parts that are not known here: hybridge_failure names them.
 hybridge_status hybridge_tokenizer_open(const char* path, hybridge_tokenizer* tokenizer);
 hybridge_status hybridge_tokenizer_read(const char* json, size_t size, hybridge_tokenizer* tokenizer);
 hybridge_status hybridge_tokenizer_close(hybridge_tokenizer tokenizer);
@@ -531,7 +542,7 @@ hybridge_status hybridge_text_close(hybridge_text text);
 // max_new_tokens. One grammar serves any number of generations, in any threads; what it finds out for one, it knows for the next.
 //
 // A schema's JSON is on one line, with ", " and ": ", and has the properties in the schema's order. docs/structured.md lists the
-// keywords. A regular expression has the syntax of Rust's, without look-around. HYBRIDGE_INVALID_ARGUMENT for what cannot be followed,
+// keywords. A regular expression has the syntax of Rust's, without look-around. HYBRIDGE_INVALID_GRAMMAR for what cannot be followed,
 // such as a keyword that is not supported, and for a tokenizer that is neither byte-level nor has tokens for bytes;
 // hybridge_failure says why. The first grammar of a tokenizer takes longer, as it reads the vocabulary.
 hybridge_status hybridge_grammar_json_schema(hybridge_tokenizer tokenizer, const char* schema, size_t size, hybridge_grammar* grammar);
@@ -542,7 +553,7 @@ hybridge_status hybridge_grammar_close(hybridge_grammar grammar);
 // tool_choice: null or "auto": the text is free; once one of the form's marks opens calls outside of reasoning, they are of these tools,
 // and the text is free again after the mark that closes them. "required", or the name of a tool: the text is calls and nothing else.
 // single: not 0 for one call at most between two marks. Special tokens of the tokenizer that are marks of the form are forced as such.
-// HYBRIDGE_INVALID_ARGUMENT for parameters that cannot be followed, unless `strict` of their function is false, and for a tool that is
+// HYBRIDGE_INVALID_GRAMMAR for parameters that cannot be followed, unless `strict` of their function is false, and for a tool that is
 // not among them; hybridge_failure names it.
 typedef uint64_t hybridge_answer_form;
 typedef uint64_t hybridge_template;
@@ -599,15 +610,15 @@ hybridge_status hybridge_answer_push(
 hybridge_status hybridge_answer_finish(hybridge_answer_parser answer, const char** events, size_t* events_size);
 hybridge_status hybridge_answer_close(hybridge_answer_parser answer);
 
-// Chat templates in Jinja, as checkpoints have them. open: HYBRIDGE_INVALID_ARGUMENT for an error in the syntax. render gives the text for
+// Chat templates in Jinja, as checkpoints have them. open: HYBRIDGE_INVALID_TEMPLATE for an error in the syntax. render gives the text for
 // variables, a JSON object such as {"messages": [...], "add_generation_prompt": true}, as transformers' sandbox does, and those parts of
 // it that come from the variables, in which special tokens are text; variables whose names end with _token are the model's own words.
 // form: of the model's answers, or 0; by one whose tools are told in words, the variables' tools, calls and results are in messages.
 // now: the local time, such as 2026-01-31T12:00:00; null for the system's. The text and the parts stay until the next call with this
-// template, of which there is one at a time. HYBRIDGE_INVALID_ARGUMENT for what the template refuses and for what exceeds the limits of
-// steps, memory and text; hybridge_failure says why. read: those of an artifact's folder, with its special tokens, which rendering adds
-// to the variables; HYBRIDGE_INVALID_FILE for one that is damaged, or has a file that is not what its manifest says. Rendering takes the template named tool_use where it exists and the
-// variable `tools` is not null, or else the default one, and is HYBRIDGE_INVALID_ARGUMENT without any. describe gives JSON, as
+// template, of which there is one at a time. HYBRIDGE_INVALID_TEMPLATE for what the template refuses and for what exceeds the limits of
+// steps, memory and text. read: those of an artifact's folder, with its special tokens, which rendering adds
+// to the variables; HYBRIDGE_INVALID_ARTIFACT for one that is damaged, or has a file that is not what its manifest says. Rendering takes the template named tool_use where it exists and the
+// variable `tools` is not null, or else the default one, and is HYBRIDGE_INVALID_TEMPLATE without any. describe gives JSON, as
 // hybridge_note gives text: the `names` of the templates, the variable that is their `thinking_switch` or "", their `sources`, and a
 // `warning` that says why the tokenizer's own response template is not followed, or "".
 hybridge_status hybridge_template_open(const char* text, size_t size, hybridge_template* opened);
@@ -630,7 +641,7 @@ hybridge_status hybridge_template_close(hybridge_template opened);
 typedef uint64_t hybridge_artifact;
 typedef uint64_t hybridge_chat;
 
-// HYBRIDGE_INVALID_FILE for a folder that is damaged or lacks a part; hybridge_failure says which. A folder without tokenizer.json
+// HYBRIDGE_INVALID_ARTIFACT for a folder that is damaged or lacks a part; hybridge_failure says which. A folder without tokenizer.json
 // opens, and has no chats. Its model and tokenizer are the artifact's own: they are closed with it, and chats keep what they need.
 hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* artifact);
 hybridge_status hybridge_artifact_close(hybridge_artifact artifact);
@@ -661,9 +672,9 @@ typedef struct hybridge_chat_options {
   const char* now;
 } hybridge_chat_options;
 
-// A chat with a session of its own. options may be null. HYBRIDGE_INVALID_FILE where the folder has no tokenizer or no chat template
-// that can be read; HYBRIDGE_INVALID_ARGUMENT for a system's message that the template refuses, a switch for thinking that it does not
-// have, and variables that are no JSON object or that a conversation sets itself. hybridge_failure says why.
+// A chat with a session of its own. options may be null. HYBRIDGE_INVALID_ARTIFACT where the folder has no tokenizer or no chat template
+// that can be read; HYBRIDGE_INVALID_TEMPLATE for a system's message that it refuses; HYBRIDGE_INVALID_ARGUMENT for a switch for thinking
+// that it does not have, and variables that are no JSON object or that a conversation sets itself. hybridge_failure says why.
 hybridge_status hybridge_chat_open(hybridge_artifact artifact, const hybridge_chat_options* options, hybridge_chat* chat);
 
 // The same over a session, a tokenizer and a chat template of the caller's; the session must stay open, and its text is the chat's from
@@ -712,7 +723,7 @@ hybridge_status hybridge_chat_close(hybridge_chat chat);
 
 // Puts pictures before the chat's next message, in the place of those that wait; they wait on where the message fails. The chat keeps
 // them open as long as it has the message, so each is encoded once, and a saved conversation has their pixels, with at most 60 MB.
-// A message with pictures is HYBRIDGE_INVALID_ARGUMENT if the chat template has no place for them.
+// A message with pictures is HYBRIDGE_INVALID_PICTURE if the chat template has no place for them.
 hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* pictures, size_t count);
 
 // Called for each token of an answer, and once at its end, while other sessions of the model may run; answers 0 to end
@@ -737,7 +748,7 @@ typedef struct hybridge_answer {
 // Answers a message. options null: 512 tokens, prompt lookup, greedy. stops: texts in UTF-8 before the first of which the answer
 // ends. on_piece and answer may be null. Where it fails before the answer's first token, HYBRIDGE_CANCELLED included, nothing has
 // changed; behind that, what was said stays. HYBRIDGE_NO_ROOM for a message that leaves no room for an answer;
-// HYBRIDGE_INVALID_ARGUMENT for what the chat template refuses. Special tokens in a message are text, and what is no UTF-8 is read as
+// HYBRIDGE_INVALID_TEMPLATE for what the chat template refuses. Special tokens in a message are text, and what is no UTF-8 is read as
 // U+FFFD.
 hybridge_status hybridge_chat_send(
     hybridge_chat chat, const char* message, size_t size, const hybridge_generation* options, const char* const* stops,
@@ -772,7 +783,7 @@ hybridge_status hybridge_chat_reset(hybridge_chat chat);
 hybridge_status hybridge_chat_cancel(hybridge_chat chat);
 
 // Writes the conversation and the model's state to one file, and goes on with one, of `hybridge chat` as well. A file that is no
-// conversation of this artifact's, as one with a state alone, is HYBRIDGE_INVALID_FILE and changes nothing.
+// conversation of this artifact's, as one with a state alone, is HYBRIDGE_INVALID_SAVED_STATE and changes nothing.
 hybridge_status hybridge_chat_save(hybridge_chat chat, const char* path);
 hybridge_status hybridge_chat_load(hybridge_chat chat, const char* path);
 

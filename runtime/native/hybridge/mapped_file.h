@@ -2,53 +2,37 @@
 #ifndef HYBRIDGE_NATIVE_MAPPED_FILE_H
 #define HYBRIDGE_NATIVE_MAPPED_FILE_H
 
-#include <executorch/runtime/core/data_loader.h>
-
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include <hybridge/open_file.h>
 
 namespace hybridge {
 
-class MappedFile final : public executorch::runtime::DataLoader {
+class MappedFile {
  public:
-  using Error = executorch::runtime::Error;
-  using FreeableBuffer = executorch::runtime::FreeableBuffer;
-  template <typename T>
-  using Result = executorch::runtime::Result<T>;
-
-  // AccessFailed where it is no file that can be read.
+  // UNREADABLE_FILE where it is no file that can be read.
   static Result<std::unique_ptr<MappedFile>> open(const char* path) {
     auto file = OpenFile::regular(path);
-    if (!file.ok()) return file.error();
+    if (!file.ok()) return file.status();
     const auto size = static_cast<size_t>(file->status().st_size);
     void* data = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file->descriptor(), 0) : MAP_FAILED;
-    if (data == MAP_FAILED) return Error::AccessFailed;
+    if (data == MAP_FAILED) return Status(HYBRIDGE_UNREADABLE_FILE, std::string(path) + " is empty or cannot be mapped");
     return std::unique_ptr<MappedFile>(new MappedFile(static_cast<uint8_t*>(data), size, std::move(*file)));
   }
 
-  ~MappedFile() override { ::munmap(data_, size_); }
+  ~MappedFile() { ::munmap(data_, size_); }
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  Result<FreeableBuffer> load(size_t offset, size_t size, const SegmentInfo&) const override {
-    if (!holds(offset, size)) return Error::InvalidArgument;
-    return FreeableBuffer(data_ + offset, size, nullptr);
-  }
-
-  Error load_into(size_t offset, size_t size, const SegmentInfo&, void* buffer) const override {
-    if (!holds(offset, size)) return Error::InvalidArgument;
-    std::memcpy(buffer, data_ + offset, size);
-    return Error::Ok;
-  }
-
-  Result<size_t> size() const override { return size_; }
+  std::span<const uint8_t> bytes() const { return {data_, size_}; }
 
   // Sets the function that is asked whether the bytes are the same after the file was touched; without it they count as changed.
   void ask(std::function<bool()> is_same) const { is_same_ = std::move(is_same); }
@@ -73,8 +57,6 @@ class MappedFile final : public executorch::runtime::DataLoader {
 #else
   static timespec changed(const struct stat& status) { return status.st_mtim; }
 #endif
-
-  bool holds(size_t offset, size_t size) const { return offset <= size_ && size <= size_ - offset; }
 
   uint8_t* data_;
   size_t size_;

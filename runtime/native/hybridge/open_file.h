@@ -2,8 +2,6 @@
 #ifndef HYBRIDGE_NATIVE_OPEN_FILE_H
 #define HYBRIDGE_NATIVE_OPEN_FILE_H
 
-#include <executorch/runtime/core/result.h>
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,18 +13,17 @@
 #include <string>
 #include <utility>
 
-namespace hybridge {
+#include <hybridge/status.h>
 
-using executorch::runtime::Error;
-using executorch::runtime::Result;
+namespace hybridge {
 
 class OpenFile {
  public:
-  // A regular file to read. AccessFailed for what is none: a pipe, a device or a folder is neither waited for nor read.
+  // A regular file to read. UNREADABLE_FILE for what is none: a pipe, a device or a folder is neither waited for nor read.
   static Result<OpenFile> regular(const char* path) {
     OpenFile file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     struct stat status {};
-    if (!file.is_open() || ::fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) return Error::AccessFailed;
+    if (!file.is_open() || ::fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) return unreadable(path);
     return file;
   }
 
@@ -69,12 +66,15 @@ class OpenFile {
   // Moves to a byte of the file, for the next read or write.
   bool seek(size_t place) const { return ::lseek(descriptor_, static_cast<off_t>(place), SEEK_SET) >= 0; }
 
-  // All of a regular file that has at most `most` bytes. AccessFailed otherwise.
+  // All of a regular file that has at most `most` bytes. UNREADABLE_FILE otherwise.
   static Result<std::string> content(const char* path, size_t most) {
     const auto file = regular(path);
-    if (!file.ok() || static_cast<size_t>(file->status().st_size) > most) return Error::AccessFailed;
+    if (!file.ok()) return file.status();
+    if (static_cast<size_t>(file->status().st_size) > most) {
+      return Status(HYBRIDGE_UNREADABLE_FILE, std::string(path) + " has more than " + std::to_string(most >> 20) + " MB");
+    }
     std::string bytes(static_cast<size_t>(file->status().st_size), '\0');
-    if (!file->read_all({reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()})) return Error::AccessFailed;
+    if (!file->read_all({reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()})) return unreadable(path);
     return bytes;
   }
 
@@ -82,6 +82,10 @@ class OpenFile {
   bool sync() const { return ::fsync(descriptor_) == 0 || errno == EINVAL; }
 
  private:
+  static Status unreadable(const char* path) {
+    return Status(HYBRIDGE_UNREADABLE_FILE, std::string(path) + " does not exist, cannot be read, or is no regular file");
+  }
+
   int descriptor_;
 };
 

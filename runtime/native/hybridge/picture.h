@@ -28,6 +28,7 @@
 #include <hybridge/logits.h>
 #include <hybridge/resample.h>
 #include <hybridge/sha256.h>
+#include <hybridge/status.h>
 
 namespace hybridge {
 
@@ -61,7 +62,7 @@ inline Floats interpolation_to_corners(size_t size, size_t side) {
 
 class Picture {
  public:
-  // rgb: uint8 [height, width, 3]. InvalidArgument for sides that are no multiples of the encoder's unit, for more tokens than the
+  // rgb: uint8 [height, width, 3]. INVALID_PICTURE for sides that are no multiples of the encoder's unit, for more tokens than the
   // encoder takes, and for another square than its only one.
   static Result<std::shared_ptr<const Picture>> create(
       const Encoder& encoder, std::span<const uint8_t> rgb, size_t width, size_t height) {
@@ -69,7 +70,11 @@ class Picture {
     const bool fits = width > 0 && height > 0 && width % unit == 0 && height % unit == 0 && width / unit <= most && height / unit <= most &&
                       width / unit * (height / unit) <= most && rgb.size() == width * height * 3 &&
                       (!encoder.is_square || (width == height && width / unit * (height / unit) == most));
-    if (!fits) return Error::InvalidArgument;
+    if (!fits) {
+      return Status(
+          HYBRIDGE_INVALID_PICTURE, "a picture of " + std::to_string(width) + " by " + std::to_string(height) +
+              " pixels is none that the model's encoder takes: its sides are others, or it has too many tokens");
+    }
     return std::shared_ptr<const Picture>(new Picture(encoder, rgb, width, height));
   }
 
@@ -89,8 +94,8 @@ class Picture {
 
   // Encodes the picture, unless that was done; call(name, inputs) runs a method. One thread at a time.
   template <typename Call>
-  Error encode(Call call) const {
-    if (!embeddings_.empty()) return Error::Ok;
+  Status encode(Call call) const {
+    if (!embeddings_.empty()) return Status();
     const auto tokens = static_cast<int64_t>(ids_.size());
     const int64_t budget = *std::lower_bound(encoder_.budgets.begin(), encoder_.budgets.end(), tokens);
     const int64_t square = encoder_.merge * encoder_.merge, patches = budget * square, values = 3 * encoder_.patch * encoder_.patch;
@@ -98,23 +103,27 @@ class Picture {
     pixels.resize(static_cast<size_t>(patches * values), 0);
     const auto [rows, columns] = encoder_.has_table ? std::pair<Floats, Floats>() : positions(static_cast<size_t>(patches));
     const int64_t count = tokens * square;
-    const Array cut{Type::Byte, {patches, values}, pixels.data()}, n = number(count);
+    const Array cut{Type::uint8, {patches, values}, pixels.data()}, n = number(count);
     const Array down = input(rows, {patches, encoder_.side}), across = input(columns, {patches, encoder_.side});
     const Floats at = places(static_cast<size_t>(patches));
     ++encodings_;
     const std::string method = encoding(encoder_, budget);
     const Array turned = input(at, {patches, 2});
-    const auto outputs = ET_UNWRAP(
+    const auto outputs = HYBRIDGE_TRY(
         encoder_.has_table      ? call(method, {cut, turned, n})
             : encoder_.has_rope ? call(method, {cut, down, across, turned, n})
                                 : call(method, {cut, down, across, n}));
     const float* first = outputs.empty() ? nullptr : outputs[0].real();
-    if (first == nullptr || outputs[0].count() % static_cast<size_t>(budget) != 0) return Error::InvalidProgram;
+    if (first == nullptr || outputs[0].count() % static_cast<size_t>(budget) != 0) {
+      return Status(HYBRIDGE_PROGRAM_FAILED, "the program answered '" + method + "' in another form than an encoder's");
+    }
     hidden_ = outputs[0].count() / static_cast<size_t>(budget);
     const std::span<const float> found(first, ids_.size() * hidden_);
-    if (!are_finite(found)) return Error::NotSupported;
+    if (!are_finite(found)) {
+      return Status(HYBRIDGE_NOT_FINITE, "the program encoded a picture into numbers that are NaN or infinite");
+    }
     embeddings_.assign(found.begin(), found.end());
-    return Error::Ok;
+    return Status();
   }
 
   // Floats of a row's embedding; 0 before it was encoded.

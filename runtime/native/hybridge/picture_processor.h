@@ -128,7 +128,7 @@ class PictureProcessor {
         ids.push_back(row == layout.rows ? thumbnail_ : mark(tile(row, column)));
       }
       auto part = model_->picture(each.rgb, each.width, each.height);
-      if (!part.ok()) throw text::TextError("a part of the picture is none that the encoder takes");
+      if (!part.ok()) throw text::TextError(part.status().words());
       ids.insert(ids.end(), (*part)->ids().begin(), (*part)->ids().end());
       picture->parts.push_back(std::move(*part));
     }

@@ -122,7 +122,7 @@ inline Result<int64_t> bring_to(
   const auto check_mark = [&] {
     if (at_mark != nullptr && mark > 0 && static_cast<size_t>(session.length()) == mark) at_mark();
   };
-  const int64_t cached = ET_UNWRAP(resume_prefix(session, text, cache));
+  const int64_t cached = HYBRIDGE_TRY(resume_prefix(session, text, cache));
   check_mark();
   for (auto at = static_cast<size_t>(cached); at < text.size(); at = static_cast<size_t>(session.length())) {
     const size_t stop = std::min({at + CHECKPOINT_EVERY, text.size(), mark > at ? mark : text.size()});
@@ -130,8 +130,8 @@ inline Result<int64_t> bring_to(
     const auto tell = [&](size_t count) {
       if (on_read != nullptr) on_read(before + count);
     };
-    ET_UNWRAP(session.prefill(text.subspan(at, end - at), cancelled, tell));
-    cache.add(ET_UNWRAP(session.checkpoint()));
+    HYBRIDGE_TRY(session.prefill(text.subspan(at, end - at), cancelled, tell));
+    cache.add(HYBRIDGE_TRY(session.checkpoint()));
     check_mark();
     tell(end - at);
   }

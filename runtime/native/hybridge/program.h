@@ -1,6 +1,6 @@
 // A program: methods over one state, called by name, and the buffers of that state.
 //
-// hybridge/pte.h has those of ExecuTorch, c_api/program_table.h those of a caller's functions. Nothing above knows which it is.
+// ../pte/program.cpp has those of ExecuTorch, c_api/program_table.h those of a caller's functions. Nothing above knows which it is.
 #ifndef HYBRIDGE_NATIVE_PROGRAM_H
 #define HYBRIDGE_NATIVE_PROGRAM_H
 
@@ -16,6 +16,7 @@
 
 #include <hybridge/facts.h>
 #include <hybridge/picture.h>
+#include <hybridge/status.h>
 
 namespace hybridge {
 
@@ -24,8 +25,7 @@ class Program {
   virtual ~Program() = default;
 
   // Runs a method; its outputs lie in memory that the next call reuses.
-  // NotFound without such a method, Internal for whatever fails in there, so that nobody takes it for a refusal; the runtime has
-  // then logged what it was.
+  // PROGRAM_FAILED for whatever fails in there, with what the runtime logged about it.
   virtual Result<std::span<const Array>> call(std::string_view name, std::initializer_list<Array> inputs) = 0;
 
   // Numbers of a method's input; 0 where that is not known.
@@ -34,7 +34,7 @@ class Program {
   // Returns whether the last call, which failed, left the state as it was: because it did not begin, or undid what it had done.
   bool has_changed_nothing() const { return has_changed_nothing_; }
 
-  // One of the buffers that methods keep between calls, where it is now. NotFound without one.
+  // One of the buffers that methods keep between calls, where it is now. PROGRAM_FAILED without one.
   virtual Result<Array> buffer(const std::string& name) = 0;
 
   // All of them by name, in the program's order.
@@ -66,7 +66,8 @@ class Program {
 // The weights and sizes that sessions share.
 class Model {
  public:
-  // Maps model.pte of an artifact (hybridge/pte.h).
+  // Maps model.pte of an artifact and follows every offset in it, but does not hash it: that is for whoever brings the file.
+  // INVALID_ARTIFACT for what is none of this format version, UNREADABLE_FILE, MISSING_OPERATOR.
   static Result<std::shared_ptr<const Model>> load(const char* path);
 
   Model(const Model&) = delete;
@@ -81,14 +82,16 @@ class Model {
   // Asked from now on, where the file was touched, whether its bytes are the same; for a model of a file.
   virtual void ask(std::function<bool()>) const {}
 
-  // Methods over a state of their own; the model must outlive them. Fails where one does not load: OperatorMissing,
-  // MemoryAllocationFailed.
+  // Methods over a state of their own; the model must outlive them. Fails where one does not load: MISSING_OPERATOR,
+  // OUT_OF_MEMORY. BUSY where there is one state alone, and it is taken.
   virtual Result<std::unique_ptr<Program>> program() const = 0;
 
   // A picture for the texts of all sessions of this model; the same one where it is open already. See `Picture::create`.
   Result<std::shared_ptr<const Picture>> picture(std::span<const uint8_t> rgb, size_t width, size_t height) const {
-    if (!facts_.encoder) return Error::InvalidArgument;
-    return pictures_.add(ET_UNWRAP(Picture::create(*facts_.encoder, rgb, width, height)));
+    if (!facts_.encoder) {
+      return Status(HYBRIDGE_INVALID_PICTURE, "this model takes no pictures: its artifact has the text model alone");
+    }
+    return pictures_.add(HYBRIDGE_TRY(Picture::create(*facts_.encoder, rgb, width, height)));
   }
 
   // The open picture whose rows begin with this id; null without one.

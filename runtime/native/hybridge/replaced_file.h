@@ -6,10 +6,6 @@
 #ifndef HYBRIDGE_NATIVE_REPLACED_FILE_H
 #define HYBRIDGE_NATIVE_REPLACED_FILE_H
 
-#include <executorch/runtime/core/error.h>
-#include <executorch/runtime/core/result.h>
-#include <executorch/runtime/platform/log.h>
-
 #include <sys/file.h>
 
 #include <cerrno>
@@ -29,7 +25,7 @@ namespace hybridge {
 class ReplacedFile {
  public:
   // Begins to write the file at the end of the links at `path`, for this process's user only; another writer of it is waited for.
-  // AccessFailed if that cannot be, or is anything but a regular file; the log says why, here and below.
+  // UNWRITABLE_FILE if that cannot be, or is anything but a regular file, here and below.
   static Result<std::unique_ptr<ReplacedFile>> begin(const std::string& path) {
     struct stat found {};
     const bool is_there = ::stat(path.c_str(), &found) == 0;
@@ -54,20 +50,19 @@ class ReplacedFile {
   const OpenFile& file() const { return file_; }
 
   // Returns the error of a write that has just failed.
-  Error failed() const { return refused(target_, std::strerror(errno)); }
+  Status failed() const { return refused(target_, std::strerror(errno)); }
 
   // Puts the file at its target, on the disk. Until then nothing has changed there.
-  Error finish() {
+  Status finish() {
     if (!file_.sync()) return failed();
-    ET_CHECK_OK_OR_RETURN_ERROR(take_place());
+    HYBRIDGE_TRY(take_place());
     is_placed_ = true;
     const OpenFile names(folder(target_).c_str(), O_RDONLY);
-    return names.is_open() && names.sync() ? Error::Ok : failed();
+    return names.is_open() && names.sync() ? Status() : failed();
   }
 
  private:
   static constexpr int MOST_LINKS = 40;  // Linux's own limit
-  static constexpr size_t SHOWN = 150;   // bytes of a path, for the runtime's log has lines of 255
 
   ReplacedFile(std::string target, OpenFile lock)
       : target_(std::move(target)),
@@ -76,11 +71,8 @@ class ReplacedFile {
         lock_(std::move(lock)),
         file_(made_anew(partial_)) {}
 
-  static Error refused(const std::string& path, const char* why) {
-    const bool is_long = path.size() > SHOWN;
-    const char* shown = path.c_str() + (is_long ? path.size() - SHOWN : 0);
-    ET_LOG(Error, "%s%s cannot be written: %s", is_long ? "..." : "", shown, why);
-    return Error::AccessFailed;
+  static Status refused(const std::string& path, const char* why) {
+    return Status(HYBRIDGE_UNWRITABLE_FILE, path + " cannot be written: " + why);
   }
 
   static const char* kind(mode_t mode) {
@@ -152,14 +144,14 @@ class ReplacedFile {
   }
 
   // Something else may have come to the target since it was looked at, so it is looked at again where nobody can change it.
-  Error take_place() const {
+  Status take_place() const {
     struct stat found {};
     while (true) {
-      if (rename(false)) return Error::Ok;
+      if (rename(false)) return Status();
       if (errno == EEXIST && rename(true)) {
         if (::lstat(partial_.c_str(), &found) == 0 && S_ISREG(found.st_mode)) {
           (void)::unlink(partial_.c_str());
-          return Error::Ok;
+          return Status();
         }
         (void)rename(true);
         return refused(target_, kind(found.st_mode));
@@ -170,7 +162,7 @@ class ReplacedFile {
     if (errno != ENOSYS && errno != EINVAL && errno != ENOTSUP) return refused(target_, std::strerror(errno));
     // The system, or this file system, has plain renames only.
     if (::lstat(target_.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) return refused(target_, kind(found.st_mode));
-    return std::rename(partial_.c_str(), target_.c_str()) == 0 ? Error::Ok : refused(target_, std::strerror(errno));
+    return std::rename(partial_.c_str(), target_.c_str()) == 0 ? Status() : refused(target_, std::strerror(errno));
   }
 
   const std::string target_, partial_, lock_path_;

@@ -101,11 +101,11 @@ class RowBuffer {
 // All of them of one program, in its order.
 class RowBuffers {
  public:
-  // InvalidProgram where one has a shape that is not known.
+  // INVALID_ARTIFACT where one has a shape that is not known.
   static Result<RowBuffers> find(Program& program, const Facts& facts) {
     RowBuffers found(program, facts);
     for (const std::string& name : program.names()) {
-      if (found.has_rows(name)) ET_CHECK_OK_OR_RETURN_ERROR(found.add(name));
+      if (found.has_rows(name)) HYBRIDGE_TRY(found.add(name));
     }
     return found;
   }
@@ -158,14 +158,16 @@ class RowBuffers {
     return !is_own && !is_staged(name) && !name.starts_with("slots.") && !own.ends_with("_slots");
   }
 
-  Error add(const std::string& name) {
-    const Array array = ET_UNWRAP(program_->buffer(name));
+  Status add(const std::string& name) {
+    const Array array = HYBRIDGE_TRY(program_->buffer(name));
     auto buffer = of(name, array);
-    if (!buffer || !buffer->fits(array.bytes().size())) return Error::InvalidProgram;
+    if (!buffer || !buffer->fits(array.bytes().size())) {
+      return Status(HYBRIDGE_INVALID_ARTIFACT, "the program's buffer " + name + " has rows of a shape that is not known");
+    }
     buffers_.push_back(std::move(*buffer));
     names_.push_back(name);
     is_drafters_.push_back(!drafter_.empty() && layer(name) > layer(drafter_));
-    return Error::Ok;
+    return Status();
   }
 
   std::optional<RowBuffer> of(const std::string& name, const Array& array) const {

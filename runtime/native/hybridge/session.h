@@ -12,25 +12,29 @@
 //   session.resume(**kept);
 //   session.save("talk.state"), session.load("talk.state");     // in another process, too
 //
-// Generation with draft tokens is in hybridge/speculative.h. All is in these headers; what is linked is
-// ExecuTorch's runtime with the backend and the operators that the artifact was exported for (../CMakeLists.txt).
+// Generation with draft tokens is in hybridge/speculative.h. What is linked is hybridge::session (../CMakeLists.txt), with the backend
+// and the operators of ExecuTorch that the artifact was exported for.
 //
-// Nothing throws: a call answers with a value, or with an Error and leaves the state as it was, but for NotSupported (below). A call
-// that failed in the middle undoes what it did where that costs nothing (a verify, a snapshot, a prefill of several chunks). Otherwise
-// the state is broken, neither the old nor the new one: then all calls but reset, restore, resume and load answer BROKEN_STATE.
+// Nothing throws: a call answers with a value, or with a Status (hybridge/status.h) and leaves the state as it was, but for NOT_FINITE
+// (below). A call that failed in the middle undoes what it did where that costs nothing (a verify, a snapshot, a prefill of
+// several chunks). Otherwise the state is broken, neither the old nor the new one: then all calls but reset, restore, resume and
+// load answer BROKEN_STATE.
 //
-//   InvalidArgument   a token outside the vocabulary, none or too many of them; a count or slot out of range; rows of a picture that
-//                     is not open, or not all of its rows
-//   OutOfResources    the tokens do not fit into what is left of max_seq_len
-//   InvalidState      no verified block to commit; a slot that was never filled or has been overwritten since; a prefill that
-//                     was cancelled
-//   InvalidExternalData   a saved state that is damaged or of another model; a model.pte that was written to since it was mapped
-//   NotSupported      logits that are NaN or infinite; what one call of the program had committed by then stays committed
-//   InvalidProgram    the program refused tokens that fit by its own account, or its answer has another form
+//   INVALID_TOKEN     a token outside the vocabulary, none or too many of them
+//   INVALID_PICTURE   rows of a picture that is not open, or not all of its rows
+//   INVALID_COMMIT    no verified block to commit, or one of fewer tokens
+//   INVALID_SLOT      a slot out of range, never filled, or overwritten since
+//   INVALID_DRAFTER   the program has no drafter, or it reads hidden states of another width
+//   INVALID_ARGUMENT  a checkpoint of another model
+//   INVALID_SAVED_STATE   a saved state or checkpoint that is damaged or of another model
+//   INVALID_ARTIFACT  a model.pte that was written to since it was mapped
+//   NO_ROOM           the tokens do not fit into what is left of max_seq_len
+//   CANCELLED         a prefill that was cancelled
+//   NOT_FINITE        logits that are NaN or infinite; what one call of the program had committed by then stays committed
+//   PROGRAM_FAILED    a method failed, refused tokens that fit by the program's own account, or answered in another form
 //   BROKEN_STATE      a call failed in the middle, or the program's state is of another length than the text: reset the session, or
 //                     restore, resume or load a state
-//   AccessFailed      a file that cannot be read or written
-//   Internal          the runtime failed inside a method
+//   UNREADABLE_FILE, UNWRITABLE_FILE
 //
 // Sessions of one model may be used in turn by one thread; two threads need a lock around their calls.
 #ifndef HYBRIDGE_NATIVE_SESSION_H
@@ -44,6 +48,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,10 +57,10 @@
 #include <hybridge/hidden_states.h>
 #include <hybridge/logits.h>
 #include <hybridge/program.h>
-#include <hybridge/pte.h>
 #include <hybridge/round_costs.h>
 #include <hybridge/state_file.h>
 #include <hybridge/state_layout.h>
+#include <hybridge/status.h>
 
 namespace hybridge {
 
@@ -63,14 +68,17 @@ using OnRead = std::function<void(size_t)>;
 
 class Session {
  public:
-  // An empty state over the model's weights. Fails where a method does not load: OperatorMissing, MemoryAllocationFailed.
+  // An empty state over the model's weights. Fails where a method does not load: MISSING_OPERATOR, OUT_OF_MEMORY.
   static Result<std::unique_ptr<Session>> create(std::shared_ptr<const Model> model) {
     auto program = model->program();
-    if (!program.ok()) return program.error();
-    RowBuffers rows = ET_UNWRAP(RowBuffers::find(**program, model->facts()));
+    if (!program.ok()) return program.status();
+    RowBuffers rows = HYBRIDGE_TRY(RowBuffers::find(**program, model->facts()));
     std::unique_ptr<Session> session(new Session(std::move(model), std::move(*program), std::move(rows)));
-    if (!session->layout_.is_whole()) return Error::InvalidProgram;
-    ET_UNWRAP(session->reset());  // a slot that was never filled is one that was emptied
+    if (!session->layout_.is_whole()) {
+      return Status(
+          HYBRIDGE_INVALID_ARTIFACT, "the program has no length, count of operations or slots; export the model again");
+    }
+    HYBRIDGE_TRY(session->reset());  // a slot that was never filled is one that was emptied
     return session;
   }
 
@@ -90,10 +98,10 @@ class Session {
   // cancelled: another thread may set it, and none of the tokens is committed then; looked at before each chunk. on_read: called
   // between two chunks, with the number of tokens that are read.
   Result<Logits> prefill(Tokens tokens, const std::atomic<bool>* cancelled = nullptr, const OnRead& on_read = nullptr) {
-    if (is_broken_) return BROKEN_STATE;
-    const std::vector<Piece> parts = ET_UNWRAP(parts_of(tokens));
-    if (cancelled != nullptr && *cancelled) return Error::InvalidState;
-    for (const Piece& part : parts) ET_CHECK_OK_OR_RETURN_ERROR(encode(part));
+    if (is_broken_) return broken_state();
+    const std::vector<Piece> parts = HYBRIDGE_TRY(parts_of(tokens));
+    if (cancelled != nullptr && *cancelled) return cancelled_status();
+    for (const Piece& part : parts) HYBRIDGE_TRY(encode(part));
     const std::vector<Piece> pieces = chunks(parts);
     if (pieces.size() == 1) return extend_or_reset(pieces.front());
     const auto kept = copy_bounded();
@@ -110,27 +118,39 @@ class Session {
 
   // Commits one token; logits [1, V] after it.
   Result<Logits> decode(int64_t token) {
-    if (is_broken_) return BROKEN_STATE;
-    ET_CHECK_OK_OR_RETURN_ERROR(check({&token, 1}));
+    if (is_broken_) return broken_state();
+    HYBRIDGE_TRY(check({&token, 1}));
     return extend_or_reset({{&token, 1}});
   }
 
   // Logits [n, V] after each of n tokens, 1 ≤ n ≤ verify_len, of which none is committed. What runs or moves the state next,
   // unless it is a commit, drops them.
   Result<Logits> verify(Tokens tokens) {
-    if (is_broken_) return BROKEN_STATE;
-    ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
+    if (is_broken_) return broken_state();
+    HYBRIDGE_TRY(check(tokens));
     const int64_t count = static_cast<int64_t>(tokens.size());
-    if (count > facts().verify_len()) return Error::InvalidArgument;
+    if (count > facts().verify_len()) {
+      return Status(
+          HYBRIDGE_INVALID_TOKEN, "verify takes at most " + std::to_string(facts().verify_len()) + " tokens, got " +
+              std::to_string(count) + "; export with a larger --verify-len");
+    }
     return stage(tokens, false);
   }
 
   // Accepts the first `count` tokens of the verified block, or none; the new length. Runs no forward.
   Result<int64_t> commit(int64_t count) {
-    if (is_broken_) return BROKEN_STATE;
-    if (staged_.empty()) return Error::InvalidState;
-    if (count < 0 || count > static_cast<int64_t>(staged_.size())) return Error::InvalidArgument;
-    ET_UNWRAP(move("commit", count, length() + count));
+    if (is_broken_) return broken_state();
+    if (staged_.empty()) {
+      return Status(
+          HYBRIDGE_INVALID_COMMIT, "there is no verified block: call verify first, and commit before anything else");
+    }
+    if (count < 0 || count > static_cast<int64_t>(staged_.size())) {
+      const std::string block = std::to_string(staged_.size());
+      return Status(
+          HYBRIDGE_INVALID_COMMIT,
+          "the verified block has " + block + " tokens, so commit takes 0 to " + block + ", not " + std::to_string(count));
+    }
+    HYBRIDGE_TRY(move("commit", count, length() + count));
     const auto block = std::exchange(staged_, {});
     text_.insert(text_.end(), block.begin(), block.begin() + count);
     hidden_.add(static_cast<size_t>(count));
@@ -164,9 +184,10 @@ class Session {
   // hidden states that were kept since it was last asked. None where it has nothing new to read, or its context is full. draws:
   // how a drafter that can draws them; without, they are its best.
   Result<Drafted> draft(int64_t next, size_t limit, const std::optional<Draws>& draws = std::nullopt) {
-    if (is_broken_) return BROKEN_STATE;
+    if (is_broken_) return broken_state();
     const size_t pairs = hidden_.count();
-    if (pairs == 0) return facts().has_drafter() && limit > 0 && known(next) ? Result<Drafted>(Drafted()) : Error::InvalidArgument;
+    HYBRIDGE_TRY(check_drafting({&next, 1}, limit));
+    if (pairs == 0) return Drafted();
     std::vector<int64_t> following(text_.end() - static_cast<ptrdiff_t>(pairs) + 1, text_.end());
     following.push_back(next);  // rows of pictures become placeholders below
     const Floats rows(hidden_.unread().begin(), hidden_.unread().end());
@@ -176,15 +197,18 @@ class Session {
 
   // The same, of hidden states [n, F] of committed tokens and the token after each, n ≥ 1.
   Result<Drafted> draft(std::span<const float> rows, Tokens following, size_t limit, const std::optional<Draws>& draws = std::nullopt) {
-    if (is_broken_) return BROKEN_STATE;
+    if (is_broken_) return broken_state();
     const Numbers tokens = without_pictures(following);
-    const bool are_known = std::all_of(tokens.begin(), tokens.end(), [this](int64_t token) { return known(token); });
-    if (!facts().has_drafter() || limit == 0 || following.empty() || !are_known) return Error::InvalidArgument;
+    HYBRIDGE_TRY(check_drafting(tokens, limit));
     const size_t width = rows.size() / following.size();
     const auto taps = static_cast<size_t>(facts().taps);
     const size_t wanted = hidden_width();
     const bool has_width = width > 0 && width % taps == 0 && rows.size() % following.size() == 0;
-    if (!has_width || (wanted > 0 && width != wanted)) return Error::InvalidArgument;
+    if (!has_width || (wanted > 0 && width != wanted)) {
+      return Status(
+          HYBRIDGE_INVALID_DRAFTER, "the hidden states have " + std::to_string(width) + " numbers for each token, and this model's have " +
+              (wanted > 0 ? std::to_string(wanted) : "a multiple of " + std::to_string(taps)));
+    }
     const Floats read = HiddenStates::at(rows, width, facts().draft_taps, taps);
     if (hidden_.reader() == HiddenStates::Reader::drafter) hidden_.clear();
     return with_drafter<Result<Drafted>>([&](const auto& call) { return hybridge::draft(facts(), call, read, tokens, limit, draws); });
@@ -192,9 +216,9 @@ class Session {
 
   // Keeps the committed state; its length.
   Result<int64_t> snapshot(int64_t slot) {
-    if (is_broken_) return BROKEN_STATE;
-    if (!has(slot)) return Error::InvalidArgument;
-    ET_CHECK_OK_OR_RETURN_ERROR(read_ahead());
+    if (is_broken_) return broken_state();
+    HYBRIDGE_TRY(check_slot(slot));
+    HYBRIDGE_TRY(read_ahead());
     KeptText& kept = slots_[static_cast<size_t>(slot)];
     KeptText text = {text_, unread()};
     has_slots_ = true;
@@ -211,11 +235,11 @@ class Session {
     return length();
   }
 
-  // Goes back to what a slot keeps; the new length. InvalidState also where tokens were written below its length since.
+  // Goes back to what a slot keeps; the new length. INVALID_SLOT also where tokens were written below its length since.
   Result<int64_t> restore(int64_t slot) {
-    if (!has(slot)) return Error::InvalidArgument;
+    HYBRIDGE_TRY(check_slot(slot));
     KeptText kept = slots_[static_cast<size_t>(slot)];
-    ET_UNWRAP(move("restore", slot, static_cast<int64_t>(kept.tokens.size())));
+    HYBRIDGE_TRY(move("restore", slot, static_cast<int64_t>(kept.tokens.size())));
     text_ = std::move(kept.tokens);
     checkpoints_.go_back(text_.size());
     staged_.clear();
@@ -229,7 +253,7 @@ class Session {
     const auto outputs = program_->call("reset", {});
     if (!outputs.ok() && program_->has_changed_nothing()) {
       is_broken_ = was_broken;
-      return outputs.error();
+      return outputs.status();
     }
     for (auto& slot : slots_) slot = {};  // a saved state is not to hold what was said before
     checkpoints_.go_back(0);
@@ -237,7 +261,7 @@ class Session {
     hidden_.clear();
     if (!outputs.ok() || !holds(0)) {
       layout_.empty_slots([](int64_t) { return true; });
-      return outputs.ok() ? Error::InvalidProgram : outputs.error();
+      return outputs.ok() ? wrong_answer("reset") : outputs.status();
     }
     text_.clear();
     has_slots_ = is_broken_ = false;
@@ -247,14 +271,18 @@ class Session {
   // The committed state in memory of its own, valid whatever comes after, and for every session over this artifact. Rows by
   // position are copied from the last checkpoint on that this session made or resumed on its way here, if that is still kept.
   Result<std::shared_ptr<const Checkpoint>> checkpoint() {
-    if (is_broken_ || !holds(length())) return BROKEN_STATE;
-    ET_CHECK_OK_OR_RETURN_ERROR(read_ahead());
+    if (is_broken_ || !holds(length())) return broken_state();
+    HYBRIDGE_TRY(read_ahead());
     return checkpoints_.make(model_->fingerprint(), text_, unread());
   }
 
-  // Goes on where `checkpoint` was made, bit for bit; the length. Slots are empty then. InvalidArgument for one of another model.
+  // Goes on where `checkpoint` was made, bit for bit; the length. Slots are empty then. INVALID_ARGUMENT for one of another model.
   Result<int64_t> resume(const Checkpoint& checkpoint) {
-    if (checkpoint.model != model_->fingerprint()) return Error::InvalidArgument;
+    if (checkpoint.model != model_->fingerprint()) {
+      return Status(
+          HYBRIDGE_INVALID_ARGUMENT,
+          "this checkpoint is of another model; resume it in a session over the one that made it");
+    }
     std::vector<int64_t> text = checkpoint.tokens();
     if (std::exchange(is_broken_, true)) checkpoints_.go_back(0);  // the state may have lost any row
     for (auto& slot : slots_) slot = {};
@@ -272,9 +300,13 @@ class Session {
   Result<std::shared_ptr<const Checkpoint>> read_checkpoint(const Checkpoint* like, size_t shared, std::span<const Part> parts) const {
     std::shared_ptr<RowSegment> parent;
     if (shared > 0) {
-      if (like == nullptr || like->model != model_->fingerprint()) return Error::InvalidArgument;
+      if (like == nullptr || like->model != model_->fingerprint()) {
+        return Status(HYBRIDGE_INVALID_ARGUMENT, "the checkpoint with the first segments is of another model");
+      }
       const auto segments = chain(like->segment);
-      if (shared > segments.size()) return Error::InvalidArgument;
+      if (shared > segments.size()) {
+        return Status(HYBRIDGE_INVALID_ARGUMENT, "the other checkpoint has " + std::to_string(segments.size()) + " segments to share");
+      }
       parent = segments[shared - 1];
     }
     return checkpoints_.read(model_->fingerprint(), facts(), std::move(parent), parts);
@@ -282,24 +314,26 @@ class Session {
 
   // Writes the state, slots included, and a note, for this artifact on a processor with the same byte order. Of rows by position,
   // those that the text and the slots have filled.
-  Error save(const std::string& path, std::string note = "") {
-    if (is_broken_) return BROKEN_STATE;
-    ET_CHECK_OK_OR_RETURN_ERROR(read_ahead());
+  Status save(const std::string& path, std::string note = "") {
+    if (is_broken_) return broken_state();
+    HYBRIDGE_TRY(read_ahead());
     std::vector<KeptText> texts = {{text_, unread()}};
     texts.insert(texts.end(), slots_.begin(), slots_.end());
     const SavedState state = layout_.now(std::move(texts), std::move(note));
-    if (!layout_.allows(state)) return Error::InvalidProgram;
+    if (!layout_.allows(state)) {
+      return Status(HYBRIDGE_PROGRAM_FAILED, "the program's state has numbers that cannot be; reset the session");
+    }
     return write_state(path, model_->fingerprint(), [&](StateWriter& out) { layout_.write(out, state); });
   }
 
   // Continues where `save` was called, bit for bit; the length. A block that waited for commit then is dropped. check: refuses a
   // note. A file that is refused changes nothing; the session is empty if one was changed while it was read.
-  Result<int64_t> load(const std::string& path, const std::function<Error(const std::string&)>& check = {}) {
+  Result<int64_t> load(const std::string& path, const std::function<Status(const std::string&)>& check = {}) {
     auto file = StateReader::open(path, model_->fingerprint());
-    if (!file.ok()) return file.error();
+    if (!file.ok()) return file.status();
     auto saved = layout_.read(*file, slots_.size());
-    if (!saved.ok()) return saved.error();
-    if (check) ET_CHECK_OK_OR_RETURN_ERROR(check(saved->note));
+    if (!saved.ok()) return saved.status();
+    if (check) HYBRIDGE_TRY(check(saved->note));
     return apply(*file, std::move(*saved));
   }
 
@@ -325,7 +359,7 @@ class Session {
 
   Result<int64_t> apply(StateReader& file, SavedState saved) {
     is_broken_ = true;
-    if (const Error failed = layout_.restore(file, saved); failed != Error::Ok) {
+    if (const Status failed = layout_.restore(file, saved); !failed.ok()) {
       (void)reset();
       return failed;
     }
@@ -343,17 +377,17 @@ class Session {
 
   // Lets the drafter read what it would not read with its next proposal, so that what is kept of the state has its rows. Fails only
   // if that left a broken state: nothing else needs the drafter.
-  Error read_ahead() {
+  Status read_ahead() {
     const size_t pairs = hidden_.count();
     const bool is_for_drafter = reads_ahead_ && hidden_.reader() == HiddenStates::Reader::drafter;
-    if (!is_for_drafter || pairs <= static_cast<size_t>(facts().verify_len())) return Error::Ok;
+    if (!is_for_drafter || pairs <= static_cast<size_t>(facts().verify_len())) return Status();
     const auto rows = hidden_.unread().first((pairs - 1) * hidden_.width());
     const Floats read = HiddenStates::at(rows, hidden_.width(), facts().draft_taps, static_cast<size_t>(facts().taps));
     const Numbers following = without_pictures(Tokens(text_).last(pairs - 1));
-    const Error done = with_drafter<Error>([&](const auto& call) { return read_pairs(facts(), call, read, following); });
-    if (done == Error::Ok) hidden_.keep_last();
+    const Status done = with_drafter<Status>([&](const auto& call) { return read_pairs(facts(), call, read, following); });
+    if (done .ok()) hidden_.keep_last();
     else hidden_.clear();
-    return is_broken_ ? done : Error::Ok;
+    return is_broken_ ? done : Status();
   }
 
   // Returns run(call), in which methods of the drafter run: if one fails in the middle, the state is broken.
@@ -443,34 +477,29 @@ class Session {
     Piece behind(size_t count) const { return {ids.subspan(count), picture, begin + count}; }
   };
 
-  // A text as tokens and whole open pictures, in order. InvalidArgument for no text, an id that is none, and a picture of which not
-  // all rows are there.
+  // A text as tokens and whole open pictures, in order. INVALID_TOKEN for no text and an id that is none, INVALID_PICTURE for a picture of
+  // which not all rows are there.
   Result<std::vector<Piece>> parts_of(Tokens text) const {
-    if (text.empty()) return Error::InvalidArgument;
-    if (static_cast<int64_t>(text.size()) > room()) {
-      const bool are_ids = std::ranges::all_of(text, [this](int64_t id) { return facts().is_id(id); });
-      return are_ids ? Error::OutOfResources : Error::InvalidArgument;
-    }
+    HYBRIDGE_TRY(check(text, true));
     std::vector<Piece> parts;
     for (size_t at = 0; at < text.size(); at += parts.back().ids.size()) {
       const Tokens rest = text.subspan(at);
       if (rest.front() < 0) {
         auto picture = model_->picture(rest.front());
-        if (picture == nullptr || picture->ids().size() > rest.size()) return Error::InvalidArgument;
+        if (picture == nullptr || picture->ids().size() > rest.size()) return not_whole();
         const Tokens rows = rest.first(picture->ids().size());
-        if (!std::ranges::equal(picture->ids(), rows)) return Error::InvalidArgument;
+        if (!std::ranges::equal(picture->ids(), rows)) return not_whole();
         parts.push_back({rows, std::move(picture)});
       } else {
         const auto end = std::ranges::find_if_not(rest, [this](int64_t id) { return known(id); });
-        if (end == rest.begin()) return Error::InvalidArgument;
         parts.push_back({Tokens(rest.begin(), end)});
       }
     }
     return parts;
   }
 
-  Error encode(const Piece& part) {
-    if (part.picture == nullptr) return Error::Ok;
+  Status encode(const Piece& part) {
+    if (part.picture == nullptr) return Status();
     return part.picture->encode([this](const std::string& name, std::initializer_list<Array> inputs) { return call(name, inputs); });
   }
 
@@ -495,20 +524,75 @@ class Session {
   Result<Logits> extend_in_order(const std::vector<Piece>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read) {
     size_t read = 0;
     for (size_t i = 0; i + 1 < pieces.size(); ++i) {
-      ET_UNWRAP(extend(pieces[i], i > 0));
+      HYBRIDGE_TRY(extend(pieces[i], i > 0));
       read += pieces[i].ids.size();
       if (on_read != nullptr) on_read(read);
-      if (cancelled != nullptr && *cancelled) return Error::InvalidState;
+      if (cancelled != nullptr && *cancelled) return cancelled_status();
     }
     return extend(pieces.back(), pieces.size() > 1);
   }
 
   bool known(int64_t token) const { return 0 <= token && token < facts().vocab_size; }
 
-  Error check(Tokens tokens) const {
-    const bool known = std::all_of(tokens.begin(), tokens.end(), [this](int64_t token) { return this->known(token); });
-    if (tokens.empty() || !known) return Error::InvalidArgument;
-    return static_cast<int64_t>(tokens.size()) <= room() ? Error::Ok : Error::OutOfResources;
+  // Refuses no tokens, those outside the vocabulary, and more than there is room for. pictures: ids of their rows may be there.
+  Status check(Tokens tokens, bool pictures = false) const {
+    if (tokens.empty()) return Status(HYBRIDGE_INVALID_TOKEN, "there are no tokens; give at least one");
+    HYBRIDGE_TRY(check_known(tokens, pictures));
+    if (static_cast<int64_t>(tokens.size()) <= room()) return Status();
+    return Status(
+        HYBRIDGE_NO_ROOM, std::to_string(tokens.size()) + " tokens do not fit: " + std::to_string(length()) + " of max_seq_len = " +
+            std::to_string(facts().max_seq_len) + " are used. Reset the session, or export with a larger --max-seq-len");
+  }
+
+  Status check_known(Tokens tokens, bool pictures = false) const {
+    const auto unknown = std::ranges::find_if_not(tokens, [&](int64_t id) { return pictures ? facts().is_id(id) : known(id); });
+    if (unknown == tokens.end()) return Status();
+    return Status(
+        HYBRIDGE_INVALID_TOKEN, "token id " + std::to_string(*unknown) + " is outside the vocabulary, 0 to " +
+            std::to_string(facts().vocab_size - 1));
+  }
+
+  // Refuses what the drafter in the program cannot propose behind.
+  Status check_drafting(Tokens following, size_t limit) const {
+    if (!facts().has_drafter()) {
+      return Status(HYBRIDGE_INVALID_DRAFTER, "this artifact has no drafter of its own; export it again with --drafter or --mtp");
+    }
+    if (limit == 0) return Status(HYBRIDGE_INVALID_ARGUMENT, "a limit of 0 leaves no room for draft tokens; give 1 or more");
+    if (following.empty()) return Status(HYBRIDGE_INVALID_TOKEN, "there are no tokens; give the one after each hidden state");
+    return check_known(following);
+  }
+
+  Status check_slot(int64_t slot) const {
+    if (has(slot)) return Status();
+    const int64_t slots = facts().snapshot_slots;
+    if (slots == 0) return Status(HYBRIDGE_INVALID_SLOT, "this artifact has no snapshot slots; export with --snapshot-slots");
+    return Status(
+        HYBRIDGE_INVALID_SLOT,
+        "slot " + std::to_string(slot) + " does not exist; this artifact has slots 0 to " + std::to_string(slots - 1));
+  }
+
+  static Status not_whole() {
+    return Status(
+        HYBRIDGE_INVALID_PICTURE, "the text has rows of a picture that is closed, or not all of a picture's rows; open the picture "
+                                  "again, and give all of its ids together");
+  }
+
+  static Status broken_state() {
+    return Status(
+        HYBRIDGE_BROKEN_STATE, "a call failed in the middle and left a state that is neither the old nor the new one; reset the "
+                               "session, or restore, resume or load a state");
+  }
+
+  static Status cancelled_status() { return Status(HYBRIDGE_CANCELLED, "it was cancelled before its first token"); }
+
+  static Status changed_file() {
+    return Status(HYBRIDGE_INVALID_ARTIFACT, "the program's file was changed after it was opened; open the artifact again");
+  }
+
+  static Status wrong_answer(const std::string& method) {
+    return Status(
+        HYBRIDGE_PROGRAM_FAILED, "the program failed in '" + method + "': it refused what fits, or its answer or its state is another "
+                                 "than it must be; reset the session, or open the artifact again");
   }
 
   bool has(int64_t slot) const { return 0 <= slot && slot < facts().snapshot_slots; }
@@ -520,9 +604,9 @@ class Session {
     const bool is_few = count > 1 && count <= facts().verify_len() && facts().verify_len() < facts().prefill_chunk;
     if (is_few && facts().fixed_shapes && part.picture == nullptr) return extend_by_verify(tokens, goes_on);
     auto logits = part.picture != nullptr ? run_rows(part, goes_on) : run_tokens(tokens, goes_on);
-    if (logits.ok() || logits.error() == NOT_FINITE) text_.insert(text_.end(), tokens.begin(), tokens.end());
+    if (logits.ok() || logits.status().code() == HYBRIDGE_NOT_FINITE) text_.insert(text_.end(), tokens.begin(), tokens.end());
     if (logits.ok()) hidden_.add_last(tokens.size());
-    if (logits.error() == NOT_FINITE) hidden_.clear();  // rows are those of the text's last tokens
+    if (logits.status().code() == HYBRIDGE_NOT_FINITE) hidden_.clear();  // rows are those of the text's last tokens
     if (is_broken_) layout_.empty_slots([this](int64_t slot) { return is_overwritten(slot); });
     return logits;
   }
@@ -562,9 +646,9 @@ class Session {
 
   // A few tokens need no whole chunk.
   Result<Logits> extend_by_verify(Tokens tokens, bool goes_on) {
-    const Logits logits = ET_UNWRAP(stage(tokens, goes_on));
+    const Logits logits = HYBRIDGE_TRY(stage(tokens, goes_on));
     last_.assign(logits.last().begin(), logits.last().end());  // the commit reuses the runtime's memory
-    ET_UNWRAP(move("commit", static_cast<int64_t>(tokens.size()), length() + static_cast<int64_t>(tokens.size())));
+    HYBRIDGE_TRY(move("commit", static_cast<int64_t>(tokens.size()), length() + static_cast<int64_t>(tokens.size())));
     const auto block = std::exchange(staged_, {});
     text_.insert(text_.end(), block.begin(), block.end());
     hidden_.add_last(tokens.size());
@@ -588,21 +672,24 @@ class Session {
   // A method that answers with float32 logits, of which the first `rows` mean something, and hidden states of `tokens`.
   Result<Logits> run(const std::string& name, size_t rows, size_t tokens, bool goes_on, std::initializer_list<Array> inputs) {
     staged_.clear();
-    if (!holds(length())) return is_broken_ = true, BROKEN_STATE;
+    if (!holds(length())) return is_broken_ = true, broken_state();
     const int64_t before = operations();
-    const auto outputs = ET_UNWRAP(change(name, inputs));
+    const auto outputs = HYBRIDGE_TRY(change(name, inputs));
     if (before < 0 || operations() != before + 1) {  // NaN is the program's refusal, and no result
       is_broken_ = operations() != before || !holds(length());
-      return Error::InvalidProgram;
+      return wrong_answer(name);
     }
     const auto width = static_cast<size_t>(facts().vocab_size);
     const float* first = outputs.empty() ? nullptr : outputs[0].real();
-    if (first == nullptr || outputs[0].count() < rows * width) return Error::InvalidProgram;
+    if (first == nullptr || outputs[0].count() < rows * width) return wrong_answer(name);
     const Logits logits(first, rows, width);
     const bool are_numbers = are_finite(logits.all());
-    if (are_numbers && facts().taps > 0) ET_CHECK_OK_OR_RETURN_ERROR(hidden_.see(outputs, tokens, goes_on));
+    if (are_numbers && facts().taps > 0) HYBRIDGE_TRY(hidden_.see(outputs, tokens, goes_on));
     is_broken_ = false;
-    return are_numbers ? Result<Logits>(logits) : NOT_FINITE;
+    if (are_numbers) return logits;
+    return Status(
+        HYBRIDGE_NOT_FINITE,
+        "the program gave logits in '" + name + "' that are NaN or infinite; reset the session, or restore or load a state");
   }
 
   // Returns the number of calls that changed the state, by its own count.
@@ -613,34 +700,37 @@ class Session {
 
   // A method over a program that is still the one that was opened.
   Result<std::span<const Array>> call(const std::string& name, std::initializer_list<Array> inputs) {
-    if (!program_->is_unchanged()) return Error::InvalidExternalData;
-    const auto outputs = ET_UNWRAP(program_->call(name, inputs));
-    if (!program_->is_unchanged()) return Error::InvalidExternalData;
+    if (!program_->is_unchanged()) return changed_file();
+    const auto outputs = HYBRIDGE_TRY(program_->call(name, inputs));
+    if (!program_->is_unchanged()) return changed_file();
     return outputs;
   }
 
   // A method that changes the state, which is broken until the caller has seen that all of it was done.
   Result<std::span<const Array>> change(const std::string& name, std::initializer_list<Array> inputs) {
-    if (!program_->is_unchanged()) return Error::InvalidExternalData;
+    if (!program_->is_unchanged()) return changed_file();
     const int64_t before = operations();
     const bool was_broken = std::exchange(is_broken_, true);
     auto outputs = program_->call(name, inputs);
     if (!outputs.ok() && program_->has_changed_nothing()) is_broken_ = was_broken || operations() != before || !holds(length());
-    if (outputs.ok() && !program_->is_unchanged()) return Error::InvalidExternalData;
+    if (outputs.ok() && !program_->is_unchanged()) return changed_file();
     return outputs;
   }
 
   // A method that answers with the length that it leaves, or with -1 where it refuses.
   Result<int64_t> move(const char* name, int64_t argument, int64_t wanted) {
     const bool was_broken = is_broken_;
-    const auto outputs = ET_UNWRAP(change(name, {number(argument)}));
+    const auto outputs = HYBRIDGE_TRY(change(name, {number(argument)}));
     const int64_t* length = outputs.empty() ? nullptr : outputs[0].integer();
-    if (length == nullptr) return Error::InvalidProgram;
+    if (length == nullptr) return wrong_answer(name);
     if (*length < 0) {
       is_broken_ = was_broken;
-      return Error::InvalidState;
+      if (std::string_view(name) != "restore") return wrong_answer(name);
+      return Status(
+          HYBRIDGE_INVALID_SLOT, "this slot keeps nothing to restore: it was never filled, or tokens were written below its length since "
+                                 "(an earlier snapshot was restored and another way taken)");
     }
-    if (*length != wanted || !holds(wanted)) return Error::InvalidProgram;
+    if (*length != wanted || !holds(wanted)) return wrong_answer(name);
     is_broken_ = false;
     return wanted;
   }
@@ -650,8 +740,6 @@ class Session {
     const int64_t* own = program_->number("length");
     return own != nullptr && *own == length;
   }
-
-  static constexpr Error NOT_FINITE = Error::NotSupported;
 
   static Numbers padded(Tokens tokens, int64_t size) {
     Numbers row(tokens.begin(), tokens.end());

@@ -18,6 +18,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -65,7 +66,8 @@ class Turns {
 // block_length: tokens that are verified at once, the known one included; 0 for what is fastest by what is measured,
 // plain decoding included (hybridge/draft_length_controller.h). cancelled: another thread may set it while the
 // generation runs. mask: what each token may be, if not any; forced and fitting save time where it leaves no choice,
-// and on draft tokens that it refuses. watch: sees each new token. on_read: called between two chunks of the prompt.
+// and on draft tokens that it refuses; why: says in words why it leaves no token, or nothing. watch: sees each new token.
+// on_read: called between two chunks of the prompt.
 // wait_for: called by a conversation before the answer's first token with the text that ends the answer's reasoning, empty
 // without one, from where on the mask counts. turns: of this generation, which are taken while the program runs and not
 // between two rounds; null if nothing else runs. For tests that repeat themselves: clock, in seconds, and noise, the seed
@@ -77,6 +79,7 @@ struct Generation {
   Mask mask = nullptr;
   Forced forced = nullptr;
   Fitting fitting = nullptr;
+  std::function<std::string()> why = nullptr;
   std::function<void(std::string)> wait_for = nullptr;
   Watch watch = nullptr;
   OnRead on_read = nullptr;
@@ -125,10 +128,10 @@ class Generator {
   }
 
   // All tokens that were given last are wanted; what follows them. None where the context is full, where there are
-  // max_new_tokens, and where it is cancelled. InvalidState behind a call that failed: the session's text may lack
+  // max_new_tokens, and where it is cancelled. INVALID_STATE behind a call that failed: the session's text may lack
   // tokens.
   Result<Tokens> next() {
-    if (!std::exchange(is_running_, false)) return Error::InvalidState;
+    if (!std::exchange(is_running_, false)) return Status(HYBRIDGE_INVALID_STATE, "the generation has ended; begin another");
     auto round = in_turn([&] { return follow(); });
     is_running_ = round.ok();
     return round;
@@ -136,7 +139,7 @@ class Generator {
 
   // The first `taken` tokens that were given last are wanted, and no more come. The session's text then ends just before the last
   // one.
-  Error end(size_t taken) {
+  Status end(size_t taken) {
     is_running_ = false;
     return in_turn([&] { return settle(std::min(taken, now_.tokens.size())); });
   }
@@ -149,7 +152,10 @@ class Generator {
   bool was_forced() const { return now_.is_forced; }
 
  private:
-  static constexpr Error NOTHING_ALLOWED = Error::InvalidArgument;
+  Status nothing_allowed() const {
+    const std::string why = options_.why ? options_.why() : std::string();
+    return Status(HYBRIDGE_INVALID_GRAMMAR, !why.empty() ? why : "the mask leaves no token that may come next");
+  }
 
   // Runs a step of the generation in its turn.
   template <typename Step>
@@ -161,25 +167,26 @@ class Generator {
   }
 
   Result<Tokens> read(Tokens prompt) {
-    if (options_.max_new_tokens < 1 || !options_.sampling.is_valid()) return Error::InvalidArgument;
-    const Logits logits = ET_UNWRAP(timed(done_.prefill_seconds, [&] {
+    if (options_.max_new_tokens < 1) return Status(HYBRIDGE_INVALID_ARGUMENT, "max_new_tokens is 0, but must be at least 1");
+    if (!options_.sampling.is_valid()) return Status(HYBRIDGE_INVALID_ARGUMENT, "the options of sampling make no distribution");
+    const Logits logits = HYBRIDGE_TRY(timed(done_.prefill_seconds, [&] {
       return session_.prefill(prompt, options_.cancelled, options_.on_read);
     }));
     text_.assign(session_.tokens().begin(), session_.tokens().end());
     const int64_t first = sampler_.draw(logits.last(), text_);
-    if (first < 0) return NOTHING_ALLOWED;
+    if (first < 0) return nothing_allowed();
     see(first, logits.last());
     now_ = Round{.tokens = {first}};
     return Tokens(now_.tokens);
   }
 
   Result<Tokens> follow() {
-    ET_CHECK_OK_OR_RETURN_ERROR(settle(now_.tokens.size()));
-    if (is_stuck_) return NOTHING_ALLOWED;
+    HYBRIDGE_TRY(settle(now_.tokens.size()));
+    if (is_stuck_) return nothing_allowed();
     if (done_.tokens.size() == options_.max_new_tokens || session_.room() == 0 || is_cancelled()) return Tokens();
     if (!std::exchange(has_read_, true)) read_prompt();
-    ET_CHECK_OK_OR_RETURN_ERROR(round());
-    if (now_.tokens.empty() && is_stuck_) return NOTHING_ALLOWED;
+    HYBRIDGE_TRY(round());
+    if (now_.tokens.empty() && is_stuck_) return nothing_allowed();
     return Tokens(now_.tokens);
   }
 
@@ -201,34 +208,34 @@ class Generator {
   }
 
   // Proposes and verifies a block, or decodes one token.
-  Error round() {
+  Status round() {
     const double began = options_.clock(), started = seconds_now();
     now_ = Round();
     Proposal proposal = forced();
     now_.is_forced = !proposal.tokens.empty();
     if (!now_.is_forced) proposal = paying_proposal();
-    if (is_cancelled()) return Error::Ok;
-    ET_CHECK_OK_OR_RETURN_ERROR(proposal.tokens.empty() ? decode() : verify(proposal));
+    if (is_cancelled()) return Status();
+    HYBRIDGE_TRY(proposal.tokens.empty() ? decode() : verify(proposal));
     now_.proposed = std::move(proposal.tokens);
     now_.is_counted = true;
     now_.seconds = options_.clock() - began;
     done_.new_seconds += seconds_now() - started;
-    return Error::Ok;
+    return Status();
   }
 
   // Commits what was wanted of a round, and accounts for it.
-  Error settle(size_t taken) {
+  Status settle(size_t taken) {
     text_.insert(text_.end(), now_.tokens.begin(), now_.tokens.begin() + static_cast<ptrdiff_t>(taken));
     done_.tokens.insert(done_.tokens.end(), now_.tokens.begin(), now_.tokens.begin() + static_cast<ptrdiff_t>(taken));
     const Round last = std::exchange(now_, Round());
-    if (!last.is_counted) return Error::Ok;
+    if (!last.is_counted) return Status();
     const double began = options_.clock(), started = seconds_now();
     const size_t proposed = last.proposed.size(), accepted = last.tokens.empty() ? 0 : last.tokens.size() - 1;
-    if (proposed > 0) ET_UNWRAP(timed(done_.commit_seconds, [&] { return session_.commit(static_cast<int64_t>(taken)); }));
+    if (proposed > 0) HYBRIDGE_TRY(timed(done_.commit_seconds, [&] { return session_.commit(static_cast<int64_t>(taken)); }));
     const double seconds = last.seconds + options_.clock() - began;
     done_.new_seconds += seconds_now() - started;
     account(last, seconds, accepted, Tokens(last.tokens).first(taken));
-    return Error::Ok;
+    return Status();
   }
 
   // Accounts for a round in what rounds cost, and in what each drafter is worth.
@@ -361,22 +368,22 @@ class Generator {
     controller_of(drafter).shadow(costs_, std::move(tokens), seconds);
   }
 
-  Error decode() {
-    const Logits logits = ET_UNWRAP(timed(done_.decode_seconds, [&] { return session_.decode(text_.back()); }));
+  Status decode() {
+    const Logits logits = HYBRIDGE_TRY(timed(done_.decode_seconds, [&] { return session_.decode(text_.back()); }));
     ++done_.decodes;
     const int64_t token = sampler_.draw(logits.last(), text_);
     is_stuck_ = token < 0;
-    if (is_stuck_) return Error::Ok;
+    if (is_stuck_) return Status();
     see(token, logits.last());
     now_.tokens = {token};
-    return Error::Ok;
+    return Status();
   }
 
   // The tokens that follow the text, of which all but the last were proposed; they wait for a commit.
-  Error verify(const Proposal& proposal) {
+  Status verify(const Proposal& proposal) {
     std::vector<int64_t> block = {text_.back()};
     block.insert(block.end(), proposal.tokens.begin(), proposal.tokens.end());
-    const Logits logits = ET_UNWRAP(timed(done_.verify_seconds, [&] { return session_.verify(block); }));
+    const Logits logits = HYBRIDGE_TRY(timed(done_.verify_seconds, [&] { return session_.verify(block); }));
     now_.tokens = accept(logits, proposal);
     const size_t proposed = proposal.tokens.size(), accepted = now_.tokens.empty() ? 0 : now_.tokens.size() - 1;
     done_.proposed += proposed;
@@ -384,7 +391,7 @@ class Generator {
     done_.forced += now_.is_forced ? accepted : 0;
     done_.rollbacks += accepted < proposed;
     ++done_.verifies;
-    return Error::Ok;
+    return Status();
   }
 
   // The draft tokens that are accepted, and the model's own token behind them; row i of its logits comes after draft token i - 1.
@@ -436,7 +443,7 @@ template <std::predicate<int64_t> OnToken>
 Result<Generated> generate(
     Generator& generator, const Facts& facts, const std::atomic<bool>* cancelled, Tokens prompt, OnToken on_token) {
   const auto is_end = [&](int64_t token) { return std::ranges::find(facts.eos_ids, token) != facts.eos_ids.end(); };
-  Tokens given = ET_UNWRAP(generator.begin(prompt));
+  Tokens given = HYBRIDGE_TRY(generator.begin(prompt));
   while (!given.empty()) {
     size_t taken = 0;
     bool is_wanted = true;
@@ -445,19 +452,20 @@ Result<Generated> generate(
       is_wanted = on_token(token) && !is_end(token) && !(cancelled != nullptr && *cancelled);
     }
     if (!is_wanted) {
-      ET_CHECK_OK_OR_RETURN_ERROR(generator.end(taken));
+      HYBRIDGE_TRY(generator.end(taken));
       break;
     }
-    given = ET_UNWRAP(generator.next());
+    given = HYBRIDGE_TRY(generator.next());
   }
   return generator.done();
 }
 
 // Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence token,
 // where the context is full, where on_token(token) answers false, or where it is cancelled. The session's text then ends just
-// before the last token. Cancelled before its first token it is InvalidState, and the session's text is what it was.
-// Refuses what `prefill` does, a max_new_tokens of 0, a sampling that makes no distribution, and draft tokens outside the
-// vocabulary. A mask that leaves no token, or logits that are NaN, are InvalidArgument: tokens that were given may be committed.
+// before the last token. Cancelled before its first token it is CANCELLED, and the session's text is what it was.
+// Refuses what `prefill` does, a max_new_tokens of 0 and a sampling that makes no distribution. With draft tokens outside the
+// vocabulary (INVALID_TOKEN), a mask that leaves no token (INVALID_GRAMMAR) and logits that are NaN, tokens that were given may be
+// committed.
 template <std::predicate<int64_t> OnToken>
 Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, std::vector<Drafter*> drafters, OnToken on_token) {
   Generator generator(session, options, std::move(drafters));

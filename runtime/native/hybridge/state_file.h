@@ -2,9 +2,6 @@
 #ifndef HYBRIDGE_NATIVE_STATE_FILE_H
 #define HYBRIDGE_NATIVE_STATE_FILE_H
 
-#include <executorch/runtime/core/result.h>
-#include <executorch/runtime/platform/log.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -76,22 +73,22 @@ class StateWriter {
   bool is_written_ = false;
 };
 
-// Reads a state piece by piece. Every read is false once one failed; `error` says why.
+// Reads a state piece by piece. Every read is false once one failed; `status` says why.
 class StateReader {
  public:
-  // AccessFailed if it cannot be read; InvalidExternalData if it is no saved state of this model.
+  // UNREADABLE_FILE if it cannot be read; INVALID_SAVED_STATE if it is no saved state of this model.
   static Result<StateReader> open(const std::string& path, uint64_t model) {
     auto file = OpenFile::regular(path.c_str());
-    if (!file.ok()) return file.error();
-    StateReader reader(std::move(*file), model);
+    if (!file.ok()) return file.status();
+    StateReader reader(path, std::move(*file), model);
     StateHeader header;
-    if (!reader.read_exactly(&header, sizeof(header))) return reader.error();
+    if (!reader.read_exactly(&header, sizeof(header))) return reader.status();
     if (header.format != StateHeader::FORMAT) {
       const bool is_state = std::string_view(header.format.data(), header.format.size()).starts_with("hybridge-state");
-      if (is_state && header.format < StateHeader::FORMAT) ET_LOG(Error, "saved by an older version of hybridge; save it again");
-      return Error::InvalidExternalData;
+      const bool is_older = is_state && header.format < StateHeader::FORMAT;
+      return reader.invalid(is_older ? "was saved by an older version of hybridge; save it again" : "is no saved state");
     }
-    if (header.model != model) return Error::InvalidExternalData;
+    if (header.model != model) return reader.invalid("is of another artifact; load it with that one");
     return reader;
   }
 
@@ -106,13 +103,13 @@ class StateReader {
   bool read_counted(Values& values, size_t most) {
     uint64_t count = 0;
     if (!read(&count, sizeof(count))) return false;
-    if (count > std::min(most, left_ / sizeof(values[0]))) return refuse(Error::InvalidExternalData);
+    if (count > std::min(most, left_ / sizeof(values[0]))) return refuse(invalid(DAMAGED));
     values.resize(count);
     return read(values.data(), count * sizeof(values[0]));
   }
 
   bool skip(size_t size) {
-    if (size > left_) return refuse(Error::InvalidExternalData);
+    if (size > left_) return refuse(invalid(DAMAGED));
     std::vector<uint8_t> chunk(std::min(size, CHUNK));
     for (size_t skipped = 0, count = 0; skipped < size; skipped += count) {
       count = std::min(chunk.size(), size - skipped);
@@ -125,49 +122,57 @@ class StateReader {
   bool finish() {
     const uint64_t wanted = checksum_;
     uint64_t checksum = 0;
-    return read_exactly(&checksum, sizeof(checksum)) && ((left_ == 0 && checksum == wanted) || refuse(Error::InvalidExternalData));
+    return read_exactly(&checksum, sizeof(checksum)) && ((left_ == 0 && checksum == wanted) || refuse(invalid(DAMAGED)));
   }
 
   // The byte that is read next; what lies between can be read again from there.
   size_t place() const { return size_ - left_; }
   bool go_back(size_t place) {
-    if (!file_.seek(place)) return refuse(Error::AccessFailed);
+    if (!file_.seek(place)) return refuse(unreadable());
     left_ = size_ - place;
     return true;
   }
 
-  Error error() const { return error_; }
+  const Status& status() const { return status_; }
+
+  // why: after the name of the file.
+  Status invalid(const char* why) const { return Status(HYBRIDGE_INVALID_SAVED_STATE, path_ + " " + why); }
 
  private:
   static constexpr size_t CHUNK = 64 << 10;
+  static constexpr const char* DAMAGED = "is damaged; save the state again";
 
-  StateReader(OpenFile file, uint64_t model)
-      : file_(std::move(file)), size_(static_cast<size_t>(file_.status().st_size)), left_(size_), checksum_(model) {}
+  StateReader(std::string path, OpenFile file, uint64_t model)
+      : path_(std::move(path)), file_(std::move(file)), size_(static_cast<size_t>(file_.status().st_size)), left_(size_),
+        checksum_(model) {}
 
   bool read_exactly(void* data, size_t size) {
-    if (error_ != Error::Ok) return false;
-    if (size > left_) return refuse(Error::InvalidExternalData);
-    if (!file_.read_all({static_cast<uint8_t*>(data), size})) return refuse(Error::AccessFailed);
+    if (!status_.ok()) return false;
+    if (size > left_) return refuse(invalid(DAMAGED));
+    if (!file_.read_all({static_cast<uint8_t*>(data), size})) return refuse(unreadable());
     left_ -= size;
     return true;
   }
 
-  bool refuse(Error error) {
-    error_ = error;
+  Status unreadable() const { return Status(HYBRIDGE_UNREADABLE_FILE, path_ + " cannot be read to its end"); }
+
+  bool refuse(Status why) {
+    status_ = std::move(why);
     return false;
   }
 
+  std::string path_;
   OpenFile file_;
   size_t size_, left_;
   uint64_t checksum_;
-  Error error_ = Error::Ok;
+  Status status_;
 };
 
-// Writes what `content(StateWriter&)` gives. The file appears whole or not at all, and is on the disk then: AccessFailed where it
-// cannot be written, and the log says why.
+// Writes what `content(StateWriter&)` gives. The file appears whole or not at all, and is on the disk then: UNWRITABLE_FILE where
+// it cannot be written.
 template <typename Content>
-Error write_state(const std::string& path, uint64_t model, Content content) {
-  const auto file = ET_UNWRAP(ReplacedFile::begin(path));
+Status write_state(const std::string& path, uint64_t model, Content content) {
+  const auto file = HYBRIDGE_TRY(ReplacedFile::begin(path));
   StateWriter out(file->file(), model);
   content(out);
   return out.finish() ? file->finish() : file->failed();

@@ -98,7 +98,7 @@ class StateLayout {
     out.write_counted(std::span(state.note));
   }
 
-  // Reads a file to its end, but leaves the rows there, for `restore`. AccessFailed if it cannot be read; InvalidExternalData if it
+  // Reads a file to its end, but leaves the rows there, for `restore`. UNREADABLE_FILE if it cannot be read; INVALID_SAVED_STATE if it
   // is damaged, or no program could have left this state.
   Result<SavedState> read(StateReader& in, size_t slots) const {
     SavedState state{.texts = std::vector<KeptText>(1 + slots)};
@@ -115,16 +115,16 @@ class StateLayout {
       next += each.second;
     }
     each_piece(state, [&](const Piece& piece, Bytes bytes) { return in.read(bytes.data() + piece.offset, piece.size); });
-    if (in.error() != Error::Ok) return in.error();
-    if (!allows(state)) return Error::InvalidExternalData;
+    if (!in.status().ok()) return in.status();
+    if (!allows(state)) return in.invalid("has a state that no session of this model can have; save it again");
     state.rows_place = in.place();
     each_chunk(state, [&](size_t i, size_t start, size_t stop) { return in.skip((stop - start) * (*rows_)[i].row_bytes()); });
     in.read_counted(state.note, LONGEST_NOTE);
-    return in.finish() ? Result<SavedState>(std::move(state)) : in.error();
+    return in.finish() ? Result<SavedState>(std::move(state)) : in.status();
   }
 
   // Gives the program a state that was read, and its rows. Fails if these can no longer be read: some of them are there then.
-  Error restore(StateReader& in, const SavedState& state) const {
+  Status restore(StateReader& in, const SavedState& state) const {
     in.go_back(state.rows_place);
     std::vector<uint8_t> chunk;
     each_chunk(state, [&](size_t i, size_t start, size_t stop) {
@@ -133,12 +133,12 @@ class StateLayout {
       (*rows_)[i].write(rows_->memory(i), start, chunk);
       return true;
     });
-    if (in.error() != Error::Ok) return in.error();
+    if (!in.status().ok()) return in.status();
     each_piece(state, [&](const Piece& piece, Bytes bytes) {
       std::ranges::copy(bytes.subspan(piece.offset, piece.size), program_->bytes(piece.name).begin() + static_cast<ptrdiff_t>(piece.offset));
       return true;
     });
-    return Error::Ok;
+    return Status();
   }
 
   // Returns whether a program could have left this state. Other numbers index nothing: wrong ones give wrong logits.

@@ -88,12 +88,13 @@ class Wheel:
 
 def c_api(source: Path, folder: Path) -> Path:
     """Compile a C11 program over ``hybridge.h``, our kernels linked in; returns it."""
-    ours = ["-std=c++20", *STRICT, *MACROS, f"-I{SOURCES}", *compiling.include_flags(), "-c", SOURCES / "c_api.cpp"]
-    compile_with(cpp(), *ours, "-o", folder / "library.o")
-    compile_with("gcc", "-std=c11", *STRICT, f"-I{SOURCES}", "-c", source, "-o", folder / "program.o")
+    ours = ["-std=c++20", *STRICT, *MACROS, f"-I{SOURCES}", *compiling.include_flags(), "-c"]
+    core = [SOURCES / "c_api.cpp", *sorted((SOURCES / "pte").glob("*.cpp"))]
+    objects = [compile_with(cpp(), *ours, each, "-o", folder / f"{each.stem}.o") for each in core]
+    compile_with("gcc", "-std=c11", *STRICT, f"-I{SOURCES}", "-c", source, "-o", folder / "main.o")
     kernels = library.build()
     links = ["-Wl,--no-as-needed", *compiling.link_flags(*OPERATORS_AND_BACKENDS), kernels, f"-Wl,-rpath,{kernels.parent}"]
-    return compile_with(cpp(), folder / "program.o", folder / "library.o", "-o", folder / "program", *links)
+    return compile_with(cpp(), folder / "main.o", *objects, "-o", folder / "program", *links)
 
 
 def text_llm_runner(source: Path, folder: Path, wheel: Wheel) -> Path:

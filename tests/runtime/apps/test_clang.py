@@ -23,8 +23,8 @@ from hybridge.runtime.kernels import compiling, library
 from hybridge.runtime.pinned import MACROS
 
 EXAMPLE = CHECKOUT / "examples/native/main.cpp"
-APPS = [EXAMPLE, EXAMPLE.with_name("tools.cpp"), SOURCES / "c_api.cpp", SOURCES / "c_api/chat.cpp"]
-# The statement expressions are ExecuTorch's own, in ET_UNWRAP.
+APPS = [EXAMPLE, EXAMPLE.with_name("tools.cpp"), SOURCES / "c_api.cpp", SOURCES / "c_api/chat.cpp", SOURCES / "pte/program.cpp"]
+# The statement expressions are in ExecuTorch's ET_UNWRAP and our HYBRIDGE_TRY.
 STRICT = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wno-gnu-statement-expression", *MACROS)
 APP_FLAGS = (*STRICT, "-Wconversion", f"-I{SOURCES}")
 KERNEL_FLAGS = (*STRICT, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-psabi", f"-I{library.FOLDER}")

@@ -107,8 +107,10 @@ def test_the_tutorials_program_goes_on_with_the_sessions_text(kernels_artifact: 
     tutorial = Document.read(CHECKOUT / "docs/tutorial.md")
     (source,), (cmake,) = tutorial.blocks("cpp"), tutorial.blocks("cmake")
     (tmp_path / "main.cpp").write_text(source, encoding="utf-8")
-    flags = ["-std=c++20", *STRICT, "-Wconversion", *MACROS, f"-I{SOURCES}", *compiling.include_flags()]
-    run(compiling.compiler(), *flags, tmp_path / "main.cpp", "-o", tmp_path / "app", *app_links())
+    flags = ["-std=c++20", *STRICT, "-Wconversion", f"-I{SOURCES}"]
+    run(compiling.compiler(), *flags, "-c", tmp_path / "main.cpp", "-o", tmp_path / "main.o")
+    core = [*flags, *MACROS, *compiling.include_flags(), *(SOURCES / "pte").glob("*.cpp")]
+    run(compiling.compiler(), *core, tmp_path / "main.o", "-o", tmp_path / "app", *app_links())
     assert set(cmake.splitlines()) <= set(read(EXAMPLE / "CMakeLists.txt").splitlines()) | {
         "find_package(hybridge REQUIRED)",
         "target_link_libraries(talk PRIVATE hybridge::session hybridge::kernels)",

@@ -187,4 +187,4 @@ def test_a_program_that_answers_with_no_tensors_is_refused(artifact: Path, forge
     # The core refuses it too: apps have no other check.
     model, session = Handle(), Handle()
     assert load().hybridge_model_open(CText("the path", bytes(tmp_path / "artifact/model.pte")), byref(model)) == Status.OK
-    assert load().hybridge_session_open(model, byref(session)) == Status.INVALID_FILE
+    assert load().hybridge_session_open(model, byref(session)) == Status.INVALID_ARTIFACT

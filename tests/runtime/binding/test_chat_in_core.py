@@ -336,7 +336,7 @@ def test_there_is_nothing_to_take_back_at_first(name: str) -> None:
 
 @pytest.mark.parametrize("stop", [[""], ["a", ""]])
 def test_an_empty_stop_string_is_refused(stop: list[str]) -> None:
-    with pytest.raises(UsageError, match="null pointer"):
+    with pytest.raises(UsageError, match="a stop string is empty; leave it out"):
         Chat.over(fresh_session(), BYTES, PLAIN).send("a", lambda *_: None, options(), stop)
 
 

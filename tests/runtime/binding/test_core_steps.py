@@ -17,7 +17,18 @@ from hypothesis import strategies as st
 from state_files import forge_state, state_content
 from table import VOCABULARY, Table, table_model, table_session
 
-from hybridge.errors import ArtifactError, BrokenStateError, HybridgeError, StateFileError, UsageError
+from hybridge.errors import (
+    ArtifactError,
+    BrokenStateError,
+    CapacityError,
+    CommitError,
+    DraftError,
+    HybridgeError,
+    SnapshotError,
+    StateFileError,
+    TokenError,
+    UsageError,
+)
 from hybridge.runtime import Checkpoint, Model, PrefixCache, Session
 from hybridge.runtime.binding.interface import (
     ArrayStruct,
@@ -29,7 +40,7 @@ from hybridge.runtime.binding.interface import (
     OnCall,
     Status,
 )
-from hybridge.runtime.binding.library import load
+from hybridge.runtime.binding.library import load, words
 from hybridge.runtime.binding.programs import Numbers, ProgramFunctions
 
 PROMPT, CAPACITY = [1, 2, 3, 1, 2], 4
@@ -186,7 +197,8 @@ def test_cancelled_in_between_there_are_no_more_tokens(session: Session, plain_t
 def test_arguments_that_cannot_be_are_refused(session: Session) -> None:
     steps, count = Steps(session), c_size_t()
     assert steps.next() == steps.end(0) == Status.INVALID_STATE
-    assert steps.begin(capacity=0) == steps.begin([]) == steps.begin([99]) == Status.INVALID_ARGUMENT
+    assert steps.begin(capacity=0) == Status.INVALID_ARGUMENT
+    assert steps.begin([]) == steps.begin([99]) == Status.INVALID_TOKEN
     assert steps.begin([1] * 1000) == Status.NO_ROOM
     assert load().hybridge_begin(steps.handle, None, 3, byref(steps.options), None, steps.room, 4, byref(count)) != Status.OK
     assert session.tokens == []
@@ -275,7 +287,7 @@ def test_a_state_that_does_not_belong_together_is_refused(forgery: str, tmp_path
     one, other = filled(), filled()
     state = saved_state(one)
     forge(state)
-    assert load_forged(other, state, texts, tmp_path) == Status.INVALID_FILE
+    assert load_forged(other, state, texts, tmp_path) == Status.INVALID_SAVED_STATE
     assert (other.tokens, other.slots) == (one.tokens, one.slots)
     assert {name: each.tobytes() for name, each in other.state().items()} == {
         name: each.tobytes() for name, each in one.state().items()
@@ -429,7 +441,7 @@ def test_a_table_that_cannot_be_is_refused(wrong: str) -> None:
 def test_a_program_has_one_state() -> None:
     model = table_model()
     first = Session(model)
-    with pytest.raises(UsageError, match="another call"):
+    with pytest.raises(UsageError, match="another session has"):
         Session(model)
     first.decode(1)
 
@@ -524,7 +536,7 @@ def test_no_token_follows_one_that_was_not_committed(session: Session) -> None:
         assert steps.begin() == Status.OK
         while (status := steps.next()) == Status.OK:
             assert steps.tokens
-    assert status == Status.INTERNAL
+    assert status == Status.PROGRAM_FAILED
     assert steps.next() == Status.INVALID_STATE
 
 
@@ -533,3 +545,59 @@ def test_a_model_over_a_program_may_go_before_its_session() -> None:
     session = Session(model)
     model.close()
     assert len(list(session.generate([1, 2], max_new_tokens=3, eos_ids=()))) == 3
+
+
+# Words
+
+
+def status_of(call: str, *arguments: object) -> tuple[int, str]:
+    """Return the status of a call and what the core says about it."""
+    status: int = getattr(load(), f"hybridge_{call}")(*arguments)
+    return status, words()
+
+
+def test_every_failure_has_words_of_its_own_call(session: Session) -> None:
+    """A call that is refused before it begins said what an earlier call had said."""
+    assert status_of("decode", session.handle, 99, None) == (
+        Status.INVALID_TOKEN,
+        f"token id 99 is outside the vocabulary, 0 to {VOCABULARY - 1}",
+    )
+    status, said = status_of("save", session.handle, None, None)
+    assert (status, said) == (Status.INVALID_ARGUMENT, load().hybridge_status_text(status).decode())
+    status, said = status_of("decode", 10**9, 1, None)
+    assert (status, said) == (Status.INVALID_HANDLE, load().hybridge_status_text(status).decode())
+    assert status_of("decode", session.handle, 1, None) == (Status.OK, "")
+    assert status_of("commit", session.handle, 1)[0] == Status.INVALID_COMMIT
+    assert "call verify first" in words()
+
+
+def test_every_code_has_a_sentence_and_an_error() -> None:
+    sentences = [load().hybridge_status_text(status).decode() for status in Status]
+    assert len(set(sentences)) == len(Status)
+    unknown = load().hybridge_status_text(len(Status)).decode()
+    assert unknown == "no status of hybridge"
+    assert unknown not in sentences
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda s: s.prefill([]), TokenError, "there are no tokens; give at least one."),
+        (lambda s: s.prefill([1, -4]), TokenError, f"token id -4 is outside the vocabulary, 0 to {VOCABULARY - 1}."),
+        (lambda s: s.verify([1] * 5), TokenError, "verify takes at most 4 tokens, got 5; export with a larger --verify-len."),
+        (lambda s: s.commit(1), CommitError, "there is no verified block: call verify first, and commit before anything else."),
+        (lambda s: (s.verify([1, 2]), s.commit(3)), CommitError, "so commit takes 0 to 2, not 3."),
+        (lambda s: s.snapshot(7), SnapshotError, "slot 7 does not exist; this artifact has slots 0 to"),
+        (lambda s: s.restore(1), SnapshotError, "it was never filled"),
+        (lambda s: s.decode(1) if s.prefill([1] * s.room) is not None else None, CapacityError, "1 tokens do not fit"),
+        (lambda s: s.draft(np.ones((1, 4), np.float32), [1], limit=2), DraftError, "no drafter of its own"),
+        (lambda s: s.resume(table_session(Table(1)).checkpoint()), UsageError, "of another model"),
+    ],
+)
+def test_python_says_what_the_core_says(
+    session: Session, call: Callable[[Session], object], error: type[HybridgeError], said: str
+) -> None:
+    with pytest.raises(error) as raised:
+        call(session)
+    assert type(raised.value) is error
+    assert said in str(raised.value)

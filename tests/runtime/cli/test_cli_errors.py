@@ -104,7 +104,7 @@ def test_an_empty_checkpoint_is_refused(cli: Run, paths: dict[str, Path], comman
 def test_an_empty_prompt_is_refused(cli: Run, artifact: Path) -> None:
     done = cli("run", artifact, "--prompt", "")
     assert (done.code, done.out) == (2, "")
-    assert done.err.endswith("Error: the prompt is empty; give at least one token.")
+    assert done.err.endswith("Error: there are no tokens; give at least one.")
 
 
 def test_a_prompt_that_does_not_fit_is_refused(cli: Run, artifact: Path) -> None:

@@ -7,7 +7,7 @@ public final class Artifact: Sendable {
   public let model: Model
   let handle: hybridge_artifact
 
-  /// Throws `.fileAccess`, `.invalidFile` or `.missingOperator`; the error's reason says what is missing.
+  /// Throws `.unreadableFile`, `.invalidArtifact` or `.missingOperator`; the error's reason says what is missing.
   public init(folder: String) throws {
     var handle: hybridge_artifact = 0
     try expectOK(hybridge_artifact_open(terminated("the path", folder), &handle))
@@ -29,7 +29,7 @@ public final class Artifact: Sendable {
 
   deinit { hybridge_artifact_close(handle) }
 
-  /// Returns the tokenizer, which is the artifact's own. Throws `.invalidFile` without one.
+  /// Returns the tokenizer, which is the artifact's own. Throws `.invalidArtifact` without one.
   func tokenizer() throws -> hybridge_tokenizer {
     var found: hybridge_tokenizer = 0
     try expectOK(hybridge_artifact_tokenizer(handle, &found))
@@ -37,7 +37,7 @@ public final class Artifact: Sendable {
   }
 
   /// Returns a chat with a state of its own. system: what the model is told before the first message. checkpointBytes: most
-  /// memory for states to go back to; 0 for 256 MB. Throws `.invalidFile` where the model has no chat template, and
+  /// memory for states to go back to; 0 for 256 MB. Throws `.invalidArtifact` where the model has no chat template, and
   /// `.invalidArgument` for a system's message that it refuses, or tools or a switch for thinking that it does not have.
   /// variables: more of them for the chat template, as a JSON object such as `{"reasoning_effort": "low"}`. tools: that the model
   /// may call, a list in JSON as OpenAI's API has it; their results go to `Chat.giveResults`.

@@ -63,7 +63,7 @@ public enum Drafter: Sendable {
 }
 
 /// Decides what may come after a text: it makes those of the logits minus infinity whose tokens may not. It is asked for each
-/// token, draft tokens that are verified included. One that leaves none ends the generation with `.invalidArgument`.
+/// token, draft tokens that are verified included. One that leaves none ends the generation with `.invalidGrammar`.
 public typealias Mask = (_ text: UnsafeBufferPointer<Int64>, _ logits: UnsafeMutableBufferPointer<Float>) throws -> Void
 
 /// Carries closures through C, and what they throw around it.

@@ -8,7 +8,7 @@ import CHybridge
 public final class Grammar: Sendable {
   let handle: hybridge_grammar
 
-  /// Throws `.invalidArgument` for a schema that cannot be followed; the error's reason says why.
+  /// Throws `.invalidGrammar` for a schema that cannot be followed; the error's reason says why.
   public convenience init(jsonSchema schema: String, for artifact: Artifact) throws {
     try self.init(schema, artifact.tokenizer()) { hybridge_grammar_json_schema($0, $1, $2, $3) }
   }

@@ -2,13 +2,15 @@ import CHybridge
 
 /// hybridge_status of hybridge.h.
 public enum Status: UInt32, Sendable {
-  case invalidArgument = 1, invalidHandle, busy, noRoom, invalidState, invalidFile, fileAccess, missingOperator, outOfMemory
-  case `internal`, cancelled, notFinite, brokenState
+  case invalidArgument = 1, invalidHandle, busy, noRoom, invalidState, invalidArtifact, unreadableFile, missingOperator
+  case outOfMemory, `internal`, cancelled, notFinite, brokenState, programFailed, invalidToken, invalidCommit, invalidSlot
+  case invalidDrafter, invalidPicture, invalidGrammar, invalidTemplate, invalidSavedState, unwritableFile
 }
 
 /// A refused call. The session's state is as it was before it; a generation keeps the tokens that it had given. After a call that
 /// failed in the middle and could not be undone, others are refused with `brokenState` until the session is reset, or a state is
-/// restored, resumed or loaded. reason: more about it, for people, or empty. Errors of one status are equal.
+/// restored, resumed or loaded. reason: what is wrong and what to do, in
+/// words. Errors of one status are equal.
 public struct HybridgeError: Error, Equatable, CustomStringConvertible {
   public let status: Status
   public let reason: String
@@ -18,8 +20,8 @@ public struct HybridgeError: Error, Equatable, CustomStringConvertible {
   public static func == (one: HybridgeError, other: HybridgeError) -> Bool { one.status == other.status }
 
   public var description: String {
-    let text = String(cString: hybridge_status_text(hybridge_status(rawValue: .init(status.rawValue))))
-    return "\(reason.isEmpty ? text : "\(text); \(reason)") (\(status))"
+    let text = reason.isEmpty ? String(cString: hybridge_status_text(hybridge_status(rawValue: .init(status.rawValue)))) : reason
+    return "\(text) (\(status))"
   }
 }
 

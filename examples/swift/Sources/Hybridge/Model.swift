@@ -19,7 +19,7 @@ public final class Model: Sendable {
     try expectOK(count < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_set_threads(count))
   }
 
-  /// Opens a program without its folder; `Artifact.model` is one with pictures. Throws `.fileAccess`, `.invalidFile`,
+  /// Opens a program without its folder; `Artifact.model` is one with pictures. Throws `.unreadableFile`, `.invalidArtifact`,
   /// `.missingOperator` or `.outOfMemory`.
   public convenience init(path: String) throws { try self.init(Model.open(path)) }
 

@@ -10,7 +10,7 @@ public final class Picture: Sendable {
   let handle: hybridge_picture
 
   /// Of any size: it is resized as the model's processor does it. rgb: red, green and blue of each pixel, row by row. Throws
-  /// `.invalidArgument` for a model without pictures, other than 3 bytes a pixel, and a picture that is too large, or too long and
+  /// `.invalidPicture` for a model without pictures, other than 3 bytes a pixel, and a picture that is too large, or too long and
   /// narrow; the error's reason says which.
   public init(rgb: [UInt8], width: Int, height: Int, for artifact: Artifact) throws {
     guard width > 0, height > 0, rgb.count == 3 * width * height else { throw HybridgeError(status: .invalidArgument) }

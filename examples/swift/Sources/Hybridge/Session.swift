@@ -7,7 +7,7 @@ import Foundation
 /// of one model take turns, a round of a generation or a chunk of a prompt at a time. `tokens(after:)` runs off the
 /// caller's thread. `cancel` alone never waits. The state's memory is given back when the last reference goes.
 ///
-/// Every call throws `HybridgeError`: `.invalidArgument` for a token outside the vocabulary, `.noRoom` where the context is
+/// Every call throws `HybridgeError`: `.invalidToken` for a token outside the vocabulary, `.noRoom` where the context is
 /// full, `.busy` from the session's own callback.
 public final class Session: @unchecked Sendable {  // the C functions may be called from any thread
   private let handle: hybridge_session
@@ -50,7 +50,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
 
   /// The logits after each of 1 to `verifyLen` tokens, one after another; none of them is committed.
   public func verify(_ block: [Int64]) throws -> [Float] {
-    guard block.count <= model.verifyLen else { throw HybridgeError(status: .invalidArgument) }
+    guard block.count <= model.verifyLen else { throw HybridgeError(status: .invalidToken) }
     return try logits(block.count) { hybridge_verify(handle, block, block.count, $0) }
   }
 

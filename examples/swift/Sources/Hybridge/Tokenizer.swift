@@ -4,7 +4,7 @@ import CHybridge
 public final class Tokenizer: Sendable {
   let handle: hybridge_tokenizer
 
-  /// Throws `.fileAccess`, or `.invalidFile` for one that is damaged or of another kind.
+  /// Throws `.unreadableFile`, or `.invalidArtifact` for one that is damaged or of another kind.
   public init(path: String) throws {
     var handle: hybridge_tokenizer = 0
     try expectOK(hybridge_tokenizer_open(terminated("the path", path), &handle))

@@ -45,7 +45,7 @@ final class SessionTests: XCTestCase {
     if model.draftLen > 0 {
       XCTAssertEqual(try text(.own), plain)
     } else {
-      refused(.invalidArgument) { _ = try text(.own) }
+      refused(.invalidDrafter) { _ = try text(.own) }
     }
   }
 
@@ -59,7 +59,7 @@ final class SessionTests: XCTestCase {
     ) { masked.append($0); return true }
     for (i, token) in masked.enumerated() { XCTAssertEqual((Int(token) + prompt.count + i) % 3, 0) }
     try session.reset()
-    refused(.invalidArgument) {
+    refused(.invalidGrammar) {
       try session.generate(prompt, mask: { _, logits in for i in logits.indices { logits[i] = -.infinity } }) { _ in true }
     }
     try session.reset()
@@ -107,15 +107,15 @@ final class SessionTests: XCTestCase {
   }
 
   func testRefusals() throws {
-    refused(.fileAccess) { _ = try Model(path: "no such file") }
-    refused(.invalidArgument) { try session.prefill([]) }
-    refused(.invalidArgument) { try session.decode(-1) }
-    refused(.invalidArgument) { _ = try session.verify([]) }
-    refused(.invalidArgument) { _ = try session.verify(Array(repeating: 1, count: model.verifyLen + 1)) }
+    refused(.unreadableFile) { _ = try Model(path: "no such file") }
+    refused(.invalidToken) { try session.prefill([]) }
+    refused(.invalidToken) { try session.decode(-1) }
+    refused(.invalidToken) { _ = try session.verify([]) }
+    refused(.invalidToken) { _ = try session.verify(Array(repeating: 1, count: model.verifyLen + 1)) }
     refused(.invalidArgument) { try session.generate([1], maxNewTokens: 0) { _ in true } }
-    refused(.invalidState) { try session.commit(1) }
+    refused(.invalidCommit) { try session.commit(1) }
     refused(.noRoom) { try session.prefill(Array(repeating: 1, count: model.maxSeqLen + 1)) }
-    refused(.fileAccess) { try session.load("no such file") }
+    refused(.unreadableFile) { try session.load("no such file") }
     refused(.invalidArgument) { try session.save("victim\0.state") }
     XCTAssertEqual(try session.committed, [])
     XCTAssertTrue(HybridgeError(status: .noRoom).description.contains("(noRoom)"))

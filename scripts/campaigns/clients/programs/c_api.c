@@ -10,7 +10,7 @@
 enum { LINE = 1 << 16 };
 
 static int done(hybridge_status status) {
-  if (status != HYBRIDGE_OK) fprintf(stderr, "%s\n", hybridge_status_text(status));
+  if (status != HYBRIDGE_OK) fprintf(stderr, "%s\n", hybridge_failure());
   return status == HYBRIDGE_OK;
 }
 

@@ -167,10 +167,6 @@ auto handle(jlong number) { return static_cast<uint64_t>(number); }
 
 NATIVE(jstring, version)(JNIEnv* env, jclass) { return env->NewStringUTF(hybridge_version()); }
 
-NATIVE(jstring, statusText)(JNIEnv* env, jclass, jint status) {
-  return env->NewStringUTF(hybridge_status_text(static_cast<hybridge_status>(status)));
-}
-
 NATIVE(jbyteArray, failure)(JNIEnv* env, jclass) {
   const std::string words = hybridge_failure();
   return bytes(env, words.data(), words.size());

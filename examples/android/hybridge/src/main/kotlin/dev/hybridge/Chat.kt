@@ -7,7 +7,7 @@ import java.io.File
  *
  * The folder must be one of the file system's: copy the assets into `context.filesDir` first.
  *
- * @throws HybridgeException with [Status.FILE_ACCESS], [Status.INVALID_FILE] or [Status.MISSING_OPERATOR].
+ * @throws HybridgeException with [Status.UNREADABLE_FILE], [Status.INVALID_ARTIFACT] or [Status.MISSING_OPERATOR].
  */
 public class Artifact(folder: File) : AutoCloseable {
     private val handle = LongArray(1).also { made -> expectOk { Native.artifactOpen(terminated("the path", folder.path), made) } }[0]
@@ -19,7 +19,7 @@ public class Artifact(folder: File) : AutoCloseable {
      * @param checkpointBytes most memory for states to go back to; 0 for 256 MB.
      * @param variables more of them for the chat template, as a JSON object such as `{"reasoning_effort": "low"}`.
      * @param tools that the model may call, a list in JSON as OpenAI's API has it; their results go to [Chat.giveResults].
-     * @throws HybridgeException with [Status.INVALID_FILE] where the model has no chat template, and [Status.INVALID_ARGUMENT] for a
+     * @throws HybridgeException with [Status.INVALID_ARTIFACT] where the model has no chat template, and [Status.INVALID_ARGUMENT] for a
      * system's message, tools or a switch for thinking that it does not have; the message says why.
      */
     public fun chat(
@@ -45,7 +45,7 @@ public class Artifact(folder: File) : AutoCloseable {
      * Returns a picture for chats and sessions of this artifact, of any size: it is resized as the model's processor does it.
      *
      * @param rgb red, green and blue of each pixel, row by row.
-     * @throws HybridgeException with [Status.INVALID_ARGUMENT] for a model without pictures, other than 3 bytes a pixel, and a
+     * @throws HybridgeException with [Status.INVALID_PICTURE] for a model without pictures, other than 3 bytes a pixel, and a
      * picture that is too large, or too long and narrow; the message says which.
      */
     public fun picture(rgb: ByteArray, width: Int, height: Int): Picture {
@@ -54,7 +54,7 @@ public class Artifact(folder: File) : AutoCloseable {
         return Picture(picture[0])
     }
 
-    /** Returns the grammar of JSON that fits a schema. Throws with [Status.INVALID_ARGUMENT] for what cannot be followed. */
+    /** Returns the grammar of JSON that fits a schema. Throws with [Status.INVALID_GRAMMAR] for what cannot be followed. */
     public fun jsonSchema(schema: String): Grammar = Grammar.jsonSchema(tokenizer, schema)
 
     /** Returns the grammar of what a regular expression matches as a whole, in Rust's syntax; throws likewise. */

@@ -7,7 +7,7 @@ public fun interface OnToken {
 
 /**
  * Decides what may come after a text: it makes those of the logits minus infinity whose tokens may not. It is asked for each
- * token, draft tokens that are verified included. One that leaves none ends the generation with [Status.INVALID_ARGUMENT].
+ * token, draft tokens that are verified included. One that leaves none ends the generation with [Status.INVALID_GRAMMAR].
  */
 public fun interface Mask {
     public fun apply(text: LongArray, logits: FloatArray)

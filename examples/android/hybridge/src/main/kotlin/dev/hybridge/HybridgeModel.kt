@@ -19,7 +19,7 @@ public class HybridgeModel internal constructor(internal val handle: Long) : Aut
      *
      * The file must be one of the file system's: copy an asset into `context.filesDir` first.
      *
-     * @throws HybridgeException with [Status.FILE_ACCESS], [Status.INVALID_FILE] or [Status.MISSING_OPERATOR].
+     * @throws HybridgeException with [Status.UNREADABLE_FILE], [Status.INVALID_ARTIFACT] or [Status.MISSING_OPERATOR].
      */
     public constructor(file: File) : this(
         LongArray(1).also { made -> expectOk { Native.modelOpen(terminated("the path", file.path), made) } }[0],

@@ -9,7 +9,7 @@ import java.io.File
  * take turns, a round of a generation or a chunk of a prompt at a time. So call them from `Dispatchers.IO`, or collect
  * [HybridgeSession.flow]. [cancel] alone never waits.
  *
- * Every call throws [HybridgeException]: [Status.INVALID_ARGUMENT] for a token outside the vocabulary, [Status.NO_ROOM] where
+ * Every call throws [HybridgeException]: [Status.INVALID_TOKEN] for a token outside the vocabulary, [Status.NO_ROOM] where
  * the context is full, [Status.BUSY] from the session's own callback, [Status.INVALID_HANDLE] after [close].
  */
 public class HybridgeSession internal constructor(private val handle: Long, private val info: ModelInfo) : AutoCloseable {
@@ -30,7 +30,7 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
     /** Returns the logits after each of 1 to [ModelInfo.verifyLen] tokens, one after another; none is committed. */
     public fun verify(block: LongArray): FloatArray {
         if (block.size > info.verifyLen) {
-            throw HybridgeException(Status.INVALID_ARGUMENT, "${block.size} tokens, and a block has at most ${info.verifyLen}")
+            throw HybridgeException(Status.INVALID_TOKEN, "${block.size} tokens, and a block has at most ${info.verifyLen}")
         }
         return logits(block.size) { Native.verify(handle, block, it) }
     }

@@ -8,8 +8,6 @@ internal object Native {
 
     @JvmStatic external fun version(): String
 
-    @JvmStatic external fun statusText(status: Int): String
-
     @JvmStatic external fun failure(): ByteArray
 
     @JvmStatic external fun setThreads(count: Int): Int
@@ -171,8 +169,7 @@ internal object Native {
 internal inline fun expectOk(body: () -> Int) {
     val code = body()
     if (code == 0) return
-    val why = Native.failure().decodeToString().trim()
-    throw HybridgeException(Status.of(code), listOf(Native.statusText(code), why).filter { it.isNotEmpty() }.joinToString("; "))
+    throw HybridgeException(Status.of(code), Native.failure().decodeToString())
 }
 
 /** Returns a text for C, which reads it up to its first NUL. Throws with [Status.INVALID_ARGUMENT] for one with a NUL inside. */

@@ -5,7 +5,7 @@ import java.io.File
 /**
  * An artifact's `tokenizer.json`: tokens of texts, and texts of tokens. Any number of threads may use one.
  *
- * @throws HybridgeException with [Status.FILE_ACCESS], or [Status.INVALID_FILE] for one that is damaged or of another kind.
+ * @throws HybridgeException with [Status.UNREADABLE_FILE], or [Status.INVALID_ARTIFACT] for one that is damaged or of another kind.
  */
 public class Tokenizer(file: File) : AutoCloseable {
     internal val handle = LongArray(1).also { made -> expectOk { Native.tokenizerOpen(terminated("the path", file.path), made) } }[0]
@@ -27,7 +27,7 @@ public class Tokenizer(file: File) : AutoCloseable {
     /** Returns what gives the text of tokens that come one after the other; close it. */
     public fun stream(skipSpecial: Boolean = true): TextStream = TextStream(this, skipSpecial)
 
-    /** Returns the grammar of JSON that fits a schema. Throws with [Status.INVALID_ARGUMENT] for what cannot be followed. */
+    /** Returns the grammar of JSON that fits a schema. Throws with [Status.INVALID_GRAMMAR] for what cannot be followed. */
     public fun jsonSchema(schema: String): Grammar = Grammar.jsonSchema(handle, schema)
 
     /** Returns the grammar of what a regular expression matches as a whole, in Rust's syntax; throws likewise. */
