@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from store import demo_folder
 from table import VOCABULARY, Table, table_model, table_session
 
-from hybridge.errors import ArtifactError, DraftError, TokenError, UsageError
+from hybridge.errors import ArtifactError, DraftError, GrammarError, UsageError
 from hybridge.runtime import Artifact, ExportOptions, GenerationStats, Model, PromptLookup, Sampling, Session, open_artifact
 from hybridge.runtime.artifact.description import ModelDescription
 from hybridge.runtime.artifact.folder import file_entry
@@ -213,7 +213,7 @@ def test_a_constraint_decides_what_may_come_with_every_drafter(sampling: Samplin
 
 
 def test_a_constraint_that_leaves_nothing_is_refused(session: Session) -> None:
-    with pytest.raises(TokenError):
+    with pytest.raises(GrammarError, match="leaves no token"):
         list(session.generate(PROMPT, max_new_tokens=3, constraint=Modulus(10**9, 1)))
     session.reset()
     assert len(list(session.generate(PROMPT, max_new_tokens=3))) == 3

@@ -343,7 +343,7 @@ def test_the_same_seed_gives_the_same_text_with_any_drafter(seed: int, noise: fl
 @pytest.mark.parametrize(
     ("prompt", "options", "error", "says"),
     [
-        ([], {}, TokenError, "empty"),
+        ([], {}, TokenError, "no tokens; give at least one"),
         ([1], {"max_new_tokens": 0}, UsageError, "at least 1"),
         ([1], {"temperature": -0.1}, UsageError, "0 (greedy) or lie between"),
         ([1], {"temperature": float("nan")}, UsageError, "0 (greedy) or lie between"),
