@@ -104,12 +104,13 @@ def test_kotlin_declares_the_jni_functions() -> None:
         for result, name, arguments in re.findall(r"\nNATIVE\((\w+), (\w+)\)\s*\(([^)]*)\)", text(JNI))
     }
     assert declared == defined
-    assert len(declared) == 59
+    assert len(declared) == 58
 
 
 def test_each_c_function_has_its_jni_function() -> None:
     functions = functions_for_apps(text(HEADER))
-    assert [name for name in functions if f"{name}(" not in text(JNI)] == []
+    others = [name for name in functions if f"{name}(" not in text(JNI)]
+    assert others == ["hybridge_status_text"]  # whose sentences hybridge_failure gives, where there are no others
     assert len(functions) == 59
 
 
