@@ -33,7 +33,8 @@ int main(int argc, char** argv) {
   hybridge_artifact artifact;
   hybridge_chat chat;
   if (argc != 2) return std::fprintf(stderr, "usage: talk FOLDER, which 'hybridge export' wrote\n"), 2;
-  if (!works(hybridge_artifact_open(argv[1], &artifact)) || !works(hybridge_chat_open(artifact, nullptr, &chat))) return 1;
+  if (!works(hybridge_artifact_open(argv[1], &artifact)) || !works(hybridge_chat_open(artifact, nullptr, &chat)))
+    return 1;
   for (std::string line; std::getline(std::cin, line);) {
     works(answer(chat, line));
     std::puts("");

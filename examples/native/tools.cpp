@@ -52,15 +52,20 @@ int main(int argc, char** argv) {
   hybridge_chat chat;
   if (argc != 2) return std::fprintf(stderr, "usage: tools FOLDER, which 'hybridge export' wrote\n"), 2;
   const hybridge_chat_options options = {nullptr, HYBRIDGE_THINKING_AS_USUAL, 0, nullptr, TOOLS, 0, nullptr};
-  if (!works(hybridge_artifact_open(argv[1], &artifact)) || !works(hybridge_chat_open(artifact, &options, &chat))) return 1;
+  if (!works(hybridge_artifact_open(argv[1], &artifact)) || !works(hybridge_chat_open(artifact, &options, &chat)))
+    return 1;
   for (std::string line; std::getline(std::cin, line);) {
     std::vector<std::string> results;
-    bool is_answered = works(hybridge_chat_send(chat, line.data(), line.size(), nullptr, nullptr, 0, show, &results, nullptr));
+    bool is_answered = works(
+        hybridge_chat_send(chat, line.data(), line.size(), nullptr, nullptr, 0, show, &results, nullptr)
+    );
     while (is_answered && !results.empty()) {
       const std::vector<std::string> given = std::exchange(results, {});
       std::vector<hybridge_result> views;
       for (const std::string& each : given) views.push_back({each.data(), each.size()});
-      is_answered = works(hybridge_chat_give_results(chat, views.data(), views.size(), nullptr, nullptr, 0, show, &results, nullptr));
+      is_answered = works(
+          hybridge_chat_give_results(chat, views.data(), views.size(), nullptr, nullptr, 0, show, &results, nullptr)
+      );
     }
     std::puts("");
   }

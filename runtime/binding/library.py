@@ -231,7 +231,8 @@ def words() -> str:
 def failure(status: int) -> HybridgeError:
     """Return the error for the status of the last call, in the core's own words."""
     said = words() or load().hybridge_status_text(status).decode()  # a signal's handler may have called the core since
-    return ERRORS.get(Status(status), ArtifactError)(f"{said}.")
+    end = "" if said.endswith((".", "!", "?")) else "."  # a template's own words may have one
+    return ERRORS.get(Status(status), ArtifactError)(said + end)
 
 
 def copied_text(call: str, *arguments: object) -> str:

@@ -86,7 +86,7 @@ def chat(
         drafter=model.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
         constrain=generation.constrain(model),
     )  # fmt: skip
-    chat_template = load_template(model.artifact, variables, template.thinking)
+    chat_template = load_template(model.artifact, variables, template.thinking, model.tokenizer)
     with kept_checkpoints(model.session, cache.cache_bytes, cache.cache_dir) as checkpoints:
         processor = model.pictures if model.artifact.manifest.pictures is not None else None
         conversation = Conversation(model.session, model.tokenizer, chat_template, settings, system_prompt(system), checkpoints)

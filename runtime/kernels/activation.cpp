@@ -1,4 +1,5 @@
-// Activations, alone and as the gate of a product: SwiGLU is gated(up, gate, "silu"), attention's output gate a "sigmoid".
+// Activations, alone and as the gate of a product: SwiGLU is gated(up, gate, "silu"), attention's output gate a
+// "sigmoid".
 #include "activation.h"
 #include "checks.h"
 #include "kernel.h"
@@ -31,21 +32,28 @@ Tensor& activation_out(KernelRuntimeContext& context, const Tensor& x, std::stri
   const bool known = with_activation(name, [&](auto activation) {
     for_lanes(count, data<float>(out), [from](const auto& load) { return decltype(activation)::of(load(from)); });
   });
-  ET_KERNEL_CHECK_MSG(context, known, InvalidArgument, out, "there is no activation %.*s", int(name.size()), name.data());
+  ET_KERNEL_CHECK_MSG(
+      context, known, InvalidArgument, out, "there is no activation %.*s", int(name.size()), name.data()
+  );
   return out;
 }
 
-Tensor& gated_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& gate, std::string_view name, Tensor& out) {
+Tensor& gated_out(
+    KernelRuntimeContext& context, const Tensor& x, const Tensor& gate, std::string_view name, Tensor& out
+) {
   Size count;
   REQUIRE(holds<float>(x, count));
   REQUIRE(holds<float>(gate, count));
   REQUIRE(holds<float>(out, count));
   const float *value = data<float>(x), *opening = data<float>(gate);
   const bool known = with_activation(name, [&](auto activation) {
-    for_lanes(count, data<float>(out),
-        [value, opening](const auto& load) { return load(value) * decltype(activation)::of(load(opening)); });
+    for_lanes(count, data<float>(out), [value, opening](const auto& load) {
+      return load(value) * decltype(activation)::of(load(opening));
+    });
   });
-  ET_KERNEL_CHECK_MSG(context, known, InvalidArgument, out, "there is no activation %.*s", int(name.size()), name.data());
+  ET_KERNEL_CHECK_MSG(
+      context, known, InvalidArgument, out, "there is no activation %.*s", int(name.size()), name.data()
+  );
   return out;
 }
 

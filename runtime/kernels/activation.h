@@ -20,7 +20,8 @@ struct Relu {
   INLINE static f32x16 of(f32x16 x) { return select(x < 0.0f, splat(0.0f), x); }
 };
 
-// x / 2 (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). Source: Hendrycks and Gimpel (arXiv:1606.08415).
+// x / 2 (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). Source: Hendrycks and Gimpel
+// (arXiv:1606.08415).
 struct TanhGelu {
   INLINE static f32x16 of(f32x16 x) { return x / (1.0f + exp(x * (x * x * -0.0713548162726f - 1.59576912160573f))); }
 };

@@ -40,10 +40,13 @@ void dot_tile(const T* rows, const T* next, int64_t stride, const float* query, 
 }
 
 template <int Q, typename T>
-void dot_rows(const T* rows, const T* next, int64_t count, int64_t stride, const float* query, int64_t D, float* scores) {
+void dot_rows(
+    const T* rows, const T* next, int64_t count, int64_t stride, const float* query, int64_t D, float* scores
+) {
   const auto after = [&](int64_t n) { return next ? next + n * stride : next; };
   int64_t n = 0;
-  for (; n + AT_ONCE<Q> <= count; n += AT_ONCE<Q>) dot_tile<Q, AT_ONCE<Q>>(rows + n * stride, after(n), stride, query, D, scores + n);
+  for (; n + AT_ONCE<Q> <= count; n += AT_ONCE<Q>)
+    dot_tile<Q, AT_ONCE<Q>>(rows + n * stride, after(n), stride, query, D, scores + n);
   for (; n < count; ++n) dot_tile<Q, 1>(rows + n * stride, after(n), stride, query, D, scores + n);
 }
 
@@ -57,7 +60,9 @@ struct SideBySide {
 
 // sums[query][v] += weights[query][row] * rows[row][v], for Q queries and N vectors of v.
 template <int Q, int N, typename Place, typename T>
-void weigh_tile(const T* rows, const T* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t width) {
+void weigh_tile(
+    const T* rows, const T* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t width
+) {
   f32xr acc[Q][N];
   for (int i = 0; i < Q; ++i)
     for (int n = 0; n < N; ++n) acc[i][n] = load<f32xr>(sums + i * width + n * REGISTER_LANES);
@@ -75,13 +80,19 @@ void weigh_tile(const T* rows, const T* next, int64_t count, int64_t stride, con
 }
 
 template <int Q, typename Place, typename T>
-void weigh_rows(const T* rows, const T* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t V, int64_t width) {
+void weigh_rows(
+    const T* rows, const T* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t V,
+    int64_t width
+) {
   const auto after = [&](int64_t v) { return next ? next + v : next; };
   int64_t v = 0;
   constexpr int N = AT_ONCE<Q>;
-  for (; v + N * REGISTER_LANES <= V; v += N * REGISTER_LANES) weigh_tile<Q, N, Place>(rows + v, after(v), count, stride, weights, sums + v, width);
-  for (; v + REGISTER_LANES <= V; v += REGISTER_LANES) weigh_tile<Q, 1, Place>(rows + v, after(v), count, stride, weights, sums + v, width);
-  if (v < V && V >= REGISTER_LANES) {  // the last columns, in a register with some before them, whose sums stay as they are
+  for (; v + N * REGISTER_LANES <= V; v += N * REGISTER_LANES)
+    weigh_tile<Q, N, Place>(rows + v, after(v), count, stride, weights, sums + v, width);
+  for (; v + REGISTER_LANES <= V; v += REGISTER_LANES)
+    weigh_tile<Q, 1, Place>(rows + v, after(v), count, stride, weights, sums + v, width);
+  if (v < V &&
+      V >= REGISTER_LANES) {  // the last columns, in a register with some before them, whose sums stay as they are
     const int64_t first = V - REGISTER_LANES;
     float last[Q * REGISTER_LANES];
     for (int i = 0; i < Q; ++i) store(last + i * REGISTER_LANES, load<f32xr>(sums + i * width + first));
@@ -91,11 +102,12 @@ void weigh_rows(const T* rows, const T* next, int64_t count, int64_t stride, con
   }
   for (; v < V; ++v)
     for (int i = 0; i < Q; ++i)
-      for (int64_t row = 0; row < count; ++row) sums[i * width + v] += float(rows[row * stride + v]) * weights[Place::of(i, row)];
+      for (int64_t row = 0; row < count; ++row)
+        sums[i * width + v] += float(rows[row * stride + v]) * weights[Place::of(i, row)];
 }
 
-// Narrows begin..end to rows that some query of the unit sees and that follow each other; the others are not touched. Returns
-// whether all queries see all of them.
+// Narrows begin..end to rows that some query of the unit sees and that follow each other; the others are not touched.
+// Returns whether all queries see all of them.
 bool narrow(const Attention& a, const Unit& u, int64_t& begin, int64_t& end) {
   const int64_t first = u.first / a.shared(), last = (u.first + u.count - 1) / a.shared();
   if (!a.mask) {
@@ -115,7 +127,8 @@ bool narrow(const Attention& a, const Unit& u, int64_t& begin, int64_t& end) {
           every[row] &= seen;
         }
     };
-    count == ROWS ? look(std::integral_constant<int64_t, ROWS>()) : look(count);  // of a number that is known in a few instructions
+    count == ROWS ? look(std::integral_constant<int64_t, ROWS>())
+                  : look(count);  // of a number that is known in a few instructions
     const uint8_t* from = std::find<const uint8_t*>(some, some + count, 1);
     if (from == some + count) continue;
     const uint8_t* to = std::find<const uint8_t*>(from, some + count, 0);
@@ -129,13 +142,16 @@ bool narrow(const Attention& a, const Unit& u, int64_t& begin, int64_t& end) {
 
 // Which of the positions begin + 0..15 a token sees.
 i32x16 seen_rows(const Attention& a, int64_t token, int64_t begin, int64_t count) {
-  if (!a.mask) return (lane() >= int32_t(a.first(token) - begin)) & (lane() < int32_t(std::min(a.end(token) - begin, count)));
+  if (!a.mask)
+    return (lane() >= int32_t(a.first(token) - begin)) & (lane() < int32_t(std::min(a.end(token) - begin, count)));
   int32_t seen[LANES] = {};
-  for (int64_t row = 0; row < std::min<int64_t>(LANES, count); ++row) seen[row] = a.mask[token * a.R + begin + row] ? -1 : 0;
+  for (int64_t row = 0; row < std::min<int64_t>(LANES, count); ++row)
+    seen[row] = a.mask[token * a.R + begin + row] ? -1 : 0;
   return load<i32x16>(seen);
 }
 
-// Scores [QUERIES, ROWS] to weights. A row that is not seen, and NaN in it, weighs 0; NaN of one that is seen stays NaN.
+// Scores [QUERIES, ROWS] to weights. A row that is not seen, and NaN in it, weighs 0; NaN of one that is seen stays
+// NaN.
 void soften(const Attention& a, const Unit& u, float* all_scores, int64_t begin, int64_t count, bool all) {
   for (int64_t i = 0; i < u.queries(); ++i) {
     float* scores = all_scores + i * ROWS;
@@ -144,14 +160,16 @@ void soften(const Attention& a, const Unit& u, float* all_scores, int64_t begin,
     for (int64_t r = 0; r < count; r += LANES) {
       f32x16 score = load<f32x16>(scores + r);
       if (a.softcap > 0.0f) score = capped(score, a.softcap);
-      if (!all || count - r < LANES) score = select(seen_rows(a, u.token(a, i), begin + r, count - r), score, splat(NEVER));
+      if (!all || count - r < LANES)
+        score = select(seen_rows(a, u.token(a, i), begin + r, count - r), score, splat(NEVER));
       tops = larger(tops, score);
       store(scores + r, score);
     }
     running.raise(largest(tops));
     f32x16 weights{};
     for (int64_t r = 0; r < count; r += LANES) {
-      const f32x16 score = load<f32x16>(scores + r), one = select(score == splat(NEVER), splat(0.0f), exp(score - running.top));
+      const f32x16 score = load<f32x16>(scores + r),
+                   one = select(score == splat(NEVER), splat(0.0f), exp(score - running.top));
       weights += one;
       store(scores + r, one);
     }
@@ -159,29 +177,37 @@ void soften(const Attention& a, const Unit& u, float* all_scores, int64_t begin,
   }
 }
 
-// Scores of a block. Rows are read in the order of memory, all heads of a few, where each has few queries; else a head's queries
-// stay in the cache.
+// Scores of a block. Rows are read in the order of memory, all heads of a few, where each has few queries; else a
+// head's queries stay in the cache.
 template <typename T>
-void score(const Attention& a, const Unit& u, const T* keys, const T* values, int64_t count, const float* query, float* scores) {
+void score(
+    const Attention& a, const Unit& u, const T* keys, const T* values, int64_t count, const float* query, float* scores
+) {
   const int64_t step = u.count > TILE ? ROWS : TILE;
   for (int64_t n = 0; n < count; n += step)
     for (int64_t h = 0; h < u.heads; ++h)
       in_tiles(u.count, [&](int64_t i, auto q) {
         const int64_t at = h * u.count + i, row = n * a.G + h;
         const T* next = i || a.D != a.V ? nullptr : values + row * a.V;
-        dot_rows<q()>(keys + row * a.D, next, std::min(step, count - n), a.G * a.D, query + at * a.D, a.D, scores + at * ROWS + n);
+        dot_rows<q()>(
+            keys + row * a.D, next, std::min(step, count - n), a.G * a.D, query + at * a.D, a.D, scores + at * ROWS + n
+        );
       });
 }
 
 // Adds a block's weighted values to the sums.
 template <typename Place, typename T>
-void weigh(const Attention& a, const Unit& u, const T* values, const T* next_keys, int64_t count, const float* weights) {
+void weigh(
+    const Attention& a, const Unit& u, const T* values, const T* next_keys, int64_t count, const float* weights
+) {
   const int64_t width = a.columns() + 2;
   for (int64_t h = 0; h < u.heads; ++h)
     in_tiles(u.count, [&](int64_t i, auto q) {
       const int64_t at = h * u.count + i;
       const T* next = i || !next_keys ? nullptr : next_keys + h * a.D;
-      weigh_rows<q(), Place>(values + h * a.V, next, count, a.G * a.V, weights + Place::of(at, 0), u.sums + at * width, a.V, width);
+      weigh_rows<q(), Place>(
+          values + h * a.V, next, count, a.G * a.V, weights + Place::of(at, 0), u.sums + at * width, a.V, width
+      );
     });
 }
 
@@ -204,9 +230,12 @@ void score_tile(const float* rows, int64_t stride, const float* query, int64_t D
   }
 }
 
-void score_side_by_side(const float* rows, int64_t count, int64_t stride, const float* query, int64_t D, float* scores) {
+void score_side_by_side(
+    const float* rows, int64_t count, int64_t stride, const float* query, int64_t D, float* scores
+) {
   int64_t n = 0;
-  for (; n + ROWS_AT_ONCE <= count; n += ROWS_AT_ONCE) score_tile<ROWS_AT_ONCE>(rows + n * stride, stride, query, D, scores + n * QUERIES);
+  for (; n + ROWS_AT_ONCE <= count; n += ROWS_AT_ONCE)
+    score_tile<ROWS_AT_ONCE>(rows + n * stride, stride, query, D, scores + n * QUERIES);
   for (; n < count; ++n) score_tile<1>(rows + n * stride, stride, query, D, scores + n * QUERIES);
 }
 
@@ -267,7 +296,9 @@ void soften_side_by_side(const Attention& a, const Unit& u, float* all_scores, i
 }
 
 // The keys of a block as float32, and how far apart they are.
-std::pair<const float*, int64_t> as_floats(const float* keys, int64_t, int64_t stride, int64_t, float*) { return {keys, stride}; }
+std::pair<const float*, int64_t> as_floats(const float* keys, int64_t, int64_t stride, int64_t, float*) {
+  return {keys, stride};
+}
 std::pair<const float*, int64_t> as_floats(const half* keys, int64_t count, int64_t stride, int64_t D, float* room) {
   for (int64_t n = 0; n < count; ++n)
     for (int64_t d = 0; d < D; ++d) room[n * D + d] = float(keys[n * stride + d]);
@@ -283,7 +314,9 @@ void run_side_by_side(const Attention& a, const Rows<T>& rows, const Unit& u, fl
   for (int64_t begin = u.begin, end; begin < u.end; begin = end) {
     const bool all = narrow(a, u, begin, end);
     if (begin == end) break;
-    const auto [keys, stride] = as_floats(rows.keys + (a.row(begin) * a.G + u.head) * a.D, end - begin, a.G * a.D, a.D, room);
+    const auto [keys, stride] = as_floats(
+        rows.keys + (a.row(begin) * a.G + u.head) * a.D, end - begin, a.G * a.D, a.D, room
+    );
     score_side_by_side(keys, end - begin, stride, query, a.D, scores);
     soften_side_by_side(a, u, scores, begin, end - begin, all);
     weigh<SideBySide, T>(a, u, rows.values + (a.row(begin) * a.G + u.head) * a.V, nullptr, end - begin, scores);
@@ -318,9 +351,11 @@ bool attend_over(KernelRuntimeContext& context, const Attention& a, const Rows<T
   });
 }
 
-Tensor& attention_out(KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& values, const Tensor& start,
-    const std::optional<Tensor>& mask, const std::optional<Tensor>& sinks, double scale, double softcap, int64_t ring, int64_t window,
-    bool chunked, Tensor& out) {
+Tensor& attention_out(
+    KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& values, const Tensor& start,
+    const std::optional<Tensor>& mask, const std::optional<Tensor>& sinks, double scale, double softcap, int64_t ring,
+    int64_t window, bool chunked, Tensor& out
+) {
   Size T, H, D, R, G, V;
   int64_t first;
   REQUIRE(is<float>(query, 1, T, H, D));
@@ -333,9 +368,28 @@ Tensor& attention_out(KernelRuntimeContext& context, const Tensor& query, const 
   REQUIRE(holds<float>(sinks, H));
   REQUIRE(reads(start, first, 0, std::numeric_limits<int64_t>::max() - T - R));
   REQUIRE(ring >= 0 && window >= 0);
-  REQUIRE(ring ? !mask && window > 0 && fits(window, T - 1, R) && (R == ring || R - T == ring) : !window && (mask || fits(first, T, R)));
-  const Attention a{data<float>(query), sinks ? data<float>(*sinks) : nullptr, data<float>(out), T, H, D, R, G, V, first, float(scale),
-      float(softcap), mask ? data<uint8_t>(*mask) : nullptr, ring, window, chunked};
+  REQUIRE(
+      ring ? !mask && window > 0 && fits(window, T - 1, R) && (R == ring || R - T == ring)
+           : !window && (mask || fits(first, T, R))
+  );
+  const Attention a{
+      data<float>(query),
+      sinks ? data<float>(*sinks) : nullptr,
+      data<float>(out),
+      T,
+      H,
+      D,
+      R,
+      G,
+      V,
+      first,
+      float(scale),
+      float(softcap),
+      mask ? data<uint8_t>(*mask) : nullptr,
+      ring,
+      window,
+      chunked
+  };
   const bool done = halved ? attend_over<half>(context, a, {data<half>(keys), data<half>(values)})
                            : attend_over<float>(context, a, {data<float>(keys), data<float>(values)});
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);

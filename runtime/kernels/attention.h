@@ -1,10 +1,11 @@
-// Shared by attention over float32 and int8 rows: dividing the work, the rows that a token sees, and merging partial results.
+// Shared by attention over float32 and int8 rows: dividing the work, the rows that a token sees, and merging partial
+// results.
 //
-// A unit of work is up to QUERIES queries and a part of the rows: of one key/value head, or of several side by side, whose rows
-// are next to each other in memory. It walks over its rows in blocks that stay in the processor's cache, with a running maximum
-// and sum (online softmax; Milakov and Gimelshein, arXiv:1805.02867), so that every row is read once for all queries. Parts of
-// the rows are merged at the end, as in Flash-Decoding. What no query sees weighs nothing, whatever it holds, NaN included; NaN that a
-// query sees makes its output NaN.
+// A unit of work is up to QUERIES queries and a part of the rows: of one key/value head, or of several side by side,
+// whose rows are next to each other in memory. It walks over its rows in blocks that stay in the processor's cache,
+// with a running maximum and sum (online softmax; Milakov and Gimelshein, arXiv:1805.02867), so that every row is read
+// once for all queries. Parts of the rows are merged at the end, as in Flash-Decoding. What no query sees weighs
+// nothing, whatever it holds, NaN included; NaN that a query sees makes its output NaN.
 #pragma once
 
 #include "kernel.h"
@@ -23,12 +24,14 @@ constexpr float NEVER = -std::numeric_limits<float>::infinity();
 struct Attention {
   const float* query;  // [T, H, D]
   const float* sinks;  // [H] or null
-  float* out;  // [T, H, V]
+  float* out;          // [T, H, V]
   int64_t T, H, D, R, G, V, start;
   float scale, softcap;
-  const uint8_t* mask = nullptr;  // [T, R], which rows a token sees, any byte but 0; without it position p is in row p, and a token sees those up to its own
-  int64_t ring = 0, window = 0;  // where not 0: position p is in row p % ring, or, if R > ring and it is of the block, in row ring + p - start
-  bool chunked = false;  // a token sees its own chunk of `window` positions, not the last `window` of them
+  const uint8_t* mask = nullptr;  // [T, R], which rows a token sees, any byte but 0; without it position p is in row p,
+                                  // and a token sees those up to its own
+  int64_t ring = 0, window = 0;   // where not 0: position p is in row p % ring, or, if R > ring and it is of the block,
+                                  // in row ring + p - start
+  bool chunked = false;           // a token sees its own chunk of `window` positions, not the last `window` of them
 
   int64_t shared() const { return H / G; }
   int64_t queries() const { return T * shared(); }  // of one key/value head, those of a token side by side
@@ -45,13 +48,17 @@ struct Attention {
   int64_t seen() const { return end(T - 1) - first(0); }
   int64_t row(int64_t at) const { return !ring ? at : R > ring && at >= start ? ring + at - start : at % ring; }
   // Returns the number of consecutive rows from position `at` on.
-  int64_t run(int64_t at) const { return !ring ? R : R > ring && at >= start ? start + T : std::min(at - at % ring + ring, R > ring ? start : start + T); }
+  int64_t run(int64_t at) const {
+    return !ring                     ? R
+           : R > ring && at >= start ? start + T
+                                     : std::min(at - at % ring + ring, R > ring ? start : start + T);
+  }
 };
 
 // Part of the queries and rows of some key/value heads.
 struct Unit {
   int64_t head, heads, first, count;  // queries first..first + count of each
-  int64_t begin, end;  // positions, or rows if there is a mask
+  int64_t begin, end;                 // positions, or rows if there is a mask
   float* sums;  // [heads * count, columns + 2]: the weighted sum of a query so far, its weight, and its largest score
 
   int64_t queries() const { return heads * count; }
@@ -103,10 +110,12 @@ void in_tiles(int64_t count, const F& f) {
 
 // Divides the rows of all heads into units.
 struct Cut {
-  int64_t groups, heads, parts, part;  // of the queries of a head; side by side; of the rows; rows of a part, whole blocks
+  int64_t groups, heads, parts,
+      part;  // of the queries of a head; side by side; of the rows; rows of a part, whole blocks
   float* sums = nullptr;
 
-  explicit Cut(const Attention& a) : groups((a.queries() + QUERIES - 1) / QUERIES), heads(std::clamp<int64_t>(QUERIES / a.queries(), 1, a.G)) {
+  explicit Cut(const Attention& a)
+      : groups((a.queries() + QUERIES - 1) / QUERIES), heads(std::clamp<int64_t>(QUERIES / a.queries(), 1, a.G)) {
     while (a.G % heads) --heads;
     parts = a.G / heads * groups < 4 ? std::clamp<int64_t>(a.seen() / PART, 1, 8) : 1;
     part = ((a.seen() + parts - 1) / parts + ROWS - 1) / ROWS * ROWS;
@@ -117,8 +126,15 @@ struct Cut {
   Unit unit(const Attention& a, int64_t index) const {
     const int64_t first = index / parts % groups * QUERIES, end = a.end(a.T - 1);
     const int64_t begin = std::min(a.first(0) + index % parts * part, end);
-    return {index / parts / groups * heads, heads, first, std::min(QUERIES, a.queries() - first), begin, std::min(begin + part, end),
-        sums + index * QUERIES * (a.columns() + 2)};
+    return {
+        index / parts / groups * heads,
+        heads,
+        first,
+        std::min(QUERIES, a.queries() - first),
+        begin,
+        std::min(begin + part, end),
+        sums + index * QUERIES * (a.columns() + 2)
+    };
   }
 
   // The partial sums of unit `part` of the rows for a query of a key/value head.
@@ -146,8 +162,8 @@ inline void merge(const Attention& a, const Cut& cut, int64_t head, int64_t quer
   for (int64_t v = 0; v < a.V; ++v) out[v] /= total;
 }
 
-// Runs f(unit, memory) over all units, each with `memory` bytes of its own, and merges them; false without memory. A unit takes
-// `cost` for each row and query.
+// Runs f(unit, memory) over all units, each with `memory` bytes of its own, and merges them; false without memory. A
+// unit takes `cost` for each row and query.
 template <typename F>
 bool attend(KernelRuntimeContext& context, const Attention& a, int64_t memory, int64_t cost, const F& f) {
   Cut cut(a);
@@ -156,13 +172,16 @@ bool attend(KernelRuntimeContext& context, const Attention& a, int64_t memory, i
   cut.sums = scratch<float>(context, units * QUERIES * (a.columns() + 2));
   uint8_t* own = scratch<uint8_t>(context, units * memory);
   if (!cut.sums || !own) return false;
-  parallel(units, cost * std::min(cut.part, a.seen()) * cut.heads * std::min(QUERIES, a.queries()), [&](int64_t begin, int64_t end) {
-    for (int64_t index = begin; index < end; ++index) {
-      const Unit unit = cut.unit(a, index);
-      for (int64_t i = 0; i < unit.queries(); ++i) Running(a, unit, i).clear();
-      f(unit, own + index * memory);
-    }
-  });
+  parallel(
+      units, cost * std::min(cut.part, a.seen()) * cut.heads * std::min(QUERIES, a.queries()),
+      [&](int64_t begin, int64_t end) {
+        for (int64_t index = begin; index < end; ++index) {
+          const Unit unit = cut.unit(a, index);
+          for (int64_t i = 0; i < unit.queries(); ++i) Running(a, unit, i).clear();
+          f(unit, own + index * memory);
+        }
+      }
+  );
   parallel(a.G * a.queries(), cut.parts * a.V * sizeof(float), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) merge(a, cut, i / a.queries(), i % a.queries());
   });

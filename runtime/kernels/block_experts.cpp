@@ -1,5 +1,5 @@
-// Rows of x, each through the weight of the expert that it chose. Rows of the same expert go together, so that the weight of each
-// chosen expert is read once, and that of the others never.
+// Rows of x, each through the weight of the expert that it chose. Rows of the same expert go together, so that the
+// weight of each chosen expert is read once, and that of the others never.
 #include "checks.h"
 #include "kernel.h"
 #include "packed_product.h"
@@ -8,12 +8,12 @@ namespace hybridge {
 namespace {
 
 struct Experts {
-  Panels all;  // the weights [E, N, K] behind each other, N a multiple of 16
+  Panels all;         // the weights [E, N, K] behind each other, N a multiple of 16
   const float* bias;  // [E, N] or null
   int64_t E, N;
   int64_t* first;  // [E + 1], where an expert's rows begin among the sorted ones
   int64_t* order;  // [M], which row of x each of them is
-  int64_t* used;  // the experts that any row chose
+  int64_t* used;   // the experts that any row chose
   int64_t chosen;  // how many these are
 
   int64_t panels() const { return (N + LANES - 1) / LANES; }
@@ -69,9 +69,11 @@ void run(const Experts& e, const Product& all) {
   });
 }
 
-Tensor& block_experts_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& chosen, const Tensor& packed,
+Tensor& block_experts_out(
+    KernelRuntimeContext& context, const Tensor& x, const Tensor& chosen, const Tensor& packed,
     const std::optional<Tensor>& scales, const std::optional<Tensor>& minima, const std::optional<Tensor>& superscales,
-    const std::optional<Tensor>& table, const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
+    const std::optional<Tensor>& table, const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out
+) {
   Size M, K;
   REQUIRE(is_rows<float>(x, M, K));
   REQUIRE(is_rows<float>(out, M, N));
@@ -89,7 +91,10 @@ Tensor& block_experts_out(KernelRuntimeContext& context, const Tensor& x, const 
   e.used = scratch<int64_t>(context, e.E);
   const bool there = p.x && p.out && e.first && e.order && e.used && (!integer || allocate_rounded(context, p, M));
   ET_KERNEL_CHECK(context, there, MemoryAllocationFailed, out);
-  ET_KERNEL_CHECK_MSG(context, sort_rows(e, data<int64_t>(chosen), M), InvalidArgument, out, "an expert is not below %lld", (long long)e.E);
+  ET_KERNEL_CHECK_MSG(
+      context, sort_rows(e, data<int64_t>(chosen), M), InvalidArgument, out, "an expert is not below %lld",
+      (long long)e.E
+  );
   for (int64_t m = 0; m < M; ++m) std::copy_n(data<float>(x) + e.order[m] * K, K, const_cast<float*>(p.x) + m * K);
   run(e, p);
   for (int64_t m = 0; m < M; ++m) std::copy_n(p.out + m * N, N, data<float>(out) + e.order[m] * N);

@@ -1,5 +1,6 @@
-// The checks at the head of every kernel. A program may be forged, so a tensor is trusted with nothing before its dtype, its rank,
-// every size and its layout in memory are those that the kernel's loops go by; a call that is refused fails, and touches nothing.
+// The checks at the head of every kernel. A program may be forged, so a tensor is trusted with nothing before its
+// dtype, its rank, every size and its layout in memory are those that the kernel's loops go by; a call that is refused
+// fails, and touches nothing.
 //
 //   Size B, T, C, W;
 //   REQUIRE(is<float>(x, B, T, C));       // the first tensor with a size sets it
@@ -7,8 +8,8 @@
 //   REQUIRE(is<float>(taps, W + 1, C));
 //   REQUIRE(is<float>(bias, C));          // an optional tensor is checked where it is given
 //
-// No size may be 0. Then a product of some of a tensor's sizes is at most the number of its elements, which are in memory, and
-// cannot overflow; products of sizes of several tensors or of integer arguments go through product().
+// No size may be 0. Then a product of some of a tensor's sizes is at most the number of its elements, which are in
+// memory, and cannot overflow; products of sizes of several tensors or of integer arguments go through product().
 #pragma once
 
 #include "kernel.h"
@@ -46,7 +47,8 @@ constexpr ScalarType type_of() {
   return ScalarType::Half;  // whatever a processor calls it
 }
 
-// Elements lie in memory one behind another in the order of the dimensions; how those of size 1 are ordered makes no difference.
+// Elements lie in memory one behind another in the order of the dimensions; how those of size 1 are ordered makes no
+// difference.
 inline bool is_dense(const Tensor& x) {
   const auto order = x.dim_order();
   int64_t before = -1;
@@ -56,11 +58,14 @@ inline bool is_dense(const Tensor& x) {
     if (d < before) return false;
     before = d;
   }
-  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % x.element_size() == 0 && (x.const_data_ptr() || x.numel() == 0);
+  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % x.element_size() == 0 &&
+         (x.const_data_ptr() || x.numel() == 0);
 }
 
 template <typename T>
-bool is_dense_of(const Tensor& x) { return x.scalar_type() == type_of<T>() && is_dense(x); }
+bool is_dense_of(const Tensor& x) {
+  return x.scalar_type() == type_of<T>() && is_dense(x);
+}
 
 // A tensor of exactly this shape.
 template <typename T, typename... S>
@@ -71,7 +76,9 @@ bool is(const Tensor& x, S&&... sizes) {
 
 // A tensor of any rank with so many elements.
 template <typename T, typename S>
-bool holds(const Tensor& x, S&& count) { return is_dense_of<T>(x) && same(x.numel(), count); }
+bool holds(const Tensor& x, S&& count) {
+  return is_dense_of<T>(x) && same(x.numel(), count);
+}
 
 // A tensor of rank 1 or more, seen as rows of its last dimension.
 template <typename T, typename R, typename W>
@@ -80,13 +87,19 @@ bool is_rows(const Tensor& x, R&& count, W&& width) {
 }
 
 template <typename T, typename... S>
-bool is(const std::optional<Tensor>& x, S&&... sizes) { return !x || is<T>(*x, sizes...); }
+bool is(const std::optional<Tensor>& x, S&&... sizes) {
+  return !x || is<T>(*x, sizes...);
+}
 
 template <typename T, typename S>
-bool holds(const std::optional<Tensor>& x, S&& count) { return !x || holds<T>(*x, count); }
+bool holds(const std::optional<Tensor>& x, S&& count) {
+  return !x || holds<T>(*x, count);
+}
 
 template <typename T, typename R, typename W>
-bool is_rows(const std::optional<Tensor>& x, R&& count, W&& width) { return !x || is_rows<T>(*x, count, width); }
+bool is_rows(const std::optional<Tensor>& x, R&& count, W&& width) {
+  return !x || is_rows<T>(*x, count, width);
+}
 
 // The only number of an int64 tensor.
 inline bool reads(const Tensor& x, int64_t& value) {
@@ -103,10 +116,14 @@ inline bool reads(const Tensor& x, bool& value) {
 }
 
 // A tensor's number that lies within low..high.
-inline bool reads(const Tensor& x, int64_t& value, int64_t low, int64_t high) { return reads(x, value) && low <= value && value <= high; }
+inline bool reads(const Tensor& x, int64_t& value, int64_t low, int64_t high) {
+  return reads(x, value) && low <= value && value <= high;
+}
 
 // `count` things from `first` on lie within 0..size.
-inline bool fits(int64_t first, int64_t count, int64_t size) { return first >= 0 && count <= size && first <= size - count; }
+inline bool fits(int64_t first, int64_t count, int64_t size) {
+  return first >= 0 && count <= size && first <= size - count;
+}
 
 // The product of sizes; -1, which no size is, where it overflows.
 template <typename... N>

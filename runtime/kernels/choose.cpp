@@ -8,7 +8,7 @@
 namespace hybridge {
 namespace {
 
-constexpr int64_t EACH = 4;  // about what a score costs, in operations
+constexpr int64_t EACH = 4;          // about what a score costs, in operations
 constexpr int64_t WIDE = 4 * LANES;  // scores that are looked at together
 
 // Scores from `at` on, -inf behind the end.
@@ -49,7 +49,8 @@ constexpr int64_t PART = 1024;
 int64_t drawn(const float* row, int64_t count, float noise, float factor, float top, double* sums) {
   const int64_t parts = (count + PART - 1) / PART;
   double total = 0.0;
-  for (int64_t p = 0; p < parts; ++p) total += sums[p] = weight(row, p * PART, std::min(count, (p + 1) * PART), top, factor);
+  for (int64_t p = 0; p < parts; ++p)
+    total += sums[p] = weight(row, p * PART, std::min(count, (p + 1) * PART), top, factor);
   double place = noise * total;
   int64_t part = 0;
   while (part + 1 < parts && sums[part] <= place) place -= sums[part++];
@@ -65,7 +66,9 @@ int64_t drawn(const float* row, int64_t count, float noise, float factor, float 
   return last;
 }
 
-Tensor& draw_out(KernelRuntimeContext& context, const Tensor& scores, const Tensor& noise, const Tensor& temperature, Tensor& out) {
+Tensor& draw_out(
+    KernelRuntimeContext& context, const Tensor& scores, const Tensor& noise, const Tensor& temperature, Tensor& out
+) {
   Size N, C;
   REQUIRE(is<float>(scores, 1, N, C));
   REQUIRE(is<float>(noise, 1, N));

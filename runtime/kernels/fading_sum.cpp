@@ -8,7 +8,10 @@ namespace hybridge {
 namespace {
 
 // n tokens [T, C] of sixteen channels from c on; `out` and `after` may be null.
-void run(const float* log_decay, const float* x, int64_t C, int64_t n, int64_t c, const float* before, float* after, float* out) {
+void run(
+    const float* log_decay, const float* x, int64_t C, int64_t n, int64_t c, const float* before, float* after,
+    float* out
+) {
   const int64_t count = std::min<int64_t>(LANES, C - c);
   f32x16 h = load_first(before + c, count);
   for (int64_t t = 0; t < n; ++t) {
@@ -24,7 +27,8 @@ void run_all(const Tensor& log_decay, const Tensor& x, int64_t n, const float* b
   parallel(x.size(0) * vectors, LANES * T * 16, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t batch = item / vectors, c = item % vectors * LANES, rows = batch * T * C;
-      run(data<float>(log_decay) + rows, data<float>(x) + rows, C, n, c, before + batch * C, after ? after + batch * C : nullptr, out ? out + rows : nullptr);
+      run(data<float>(log_decay) + rows, data<float>(x) + rows, C, n, c, before + batch * C,
+          after ? after + batch * C : nullptr, out ? out + rows : nullptr);
     }
   });
 }
@@ -34,7 +38,10 @@ bool is_sound(const Tensor& log_decay, const Tensor& x, const Tensor& state, Siz
   return is<float>(x, B, T, C) && is<float>(log_decay, B, T, C) && is<float>(state, B, C);
 }
 
-Tensor& fading_sum_out(KernelRuntimeContext& context, const Tensor& log_decay, const Tensor& x, Tensor& state, const Tensor& count, Tensor& out) {
+Tensor& fading_sum_out(
+    KernelRuntimeContext& context, const Tensor& log_decay, const Tensor& x, Tensor& state, const Tensor& count,
+    Tensor& out
+) {
   Size B, T, C;
   int64_t n;
   REQUIRE(is_sound(log_decay, x, state, B, T, C));
@@ -45,21 +52,29 @@ Tensor& fading_sum_out(KernelRuntimeContext& context, const Tensor& log_decay, c
   return out;
 }
 
-Tensor& fading_sum_verify_out(KernelRuntimeContext& context, const Tensor& log_decay, const Tensor& x, Tensor& staged_log_decay, Tensor& staged_x, const Tensor& state, Tensor& out) {
+Tensor& fading_sum_verify_out(
+    KernelRuntimeContext& context, const Tensor& log_decay, const Tensor& x, Tensor& staged_log_decay, Tensor& staged_x,
+    const Tensor& state, Tensor& out
+) {
   Size B, T, C, S;
   REQUIRE(is_sound(log_decay, x, state, B, T, C));
   REQUIRE(is<float>(out, B, T, C));
   REQUIRE(is<float>(staged_x, B, S, C) && T <= S);
   REQUIRE(is<float>(staged_log_decay, B, S, C));
   for (int64_t batch = 0; batch < B; ++batch) {
-    std::memmove(data<float>(staged_log_decay) + batch * S * C, data<float>(log_decay) + batch * T * C, T * C * sizeof(float));
+    std::memmove(
+        data<float>(staged_log_decay) + batch * S * C, data<float>(log_decay) + batch * T * C, T * C * sizeof(float)
+    );
     std::memmove(data<float>(staged_x) + batch * S * C, data<float>(x) + batch * T * C, T * C * sizeof(float));
   }
   run_all(log_decay, x, T, data<float>(state), nullptr, data<float>(out));
   return out;
 }
 
-Tensor& fading_sum_commit_out(KernelRuntimeContext& context, Tensor& state, const Tensor& log_decay, const Tensor& x, const Tensor& count, Tensor& out) {
+Tensor& fading_sum_commit_out(
+    KernelRuntimeContext& context, Tensor& state, const Tensor& log_decay, const Tensor& x, const Tensor& count,
+    Tensor& out
+) {
   Size B, S, C;
   int64_t n;
   REQUIRE(is_sound(log_decay, x, state, B, S, C));

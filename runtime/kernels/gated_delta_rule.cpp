@@ -1,13 +1,14 @@
 // The gated delta rule over states [K, V], one for each value head, some tokens at a time.
 //
-// With g_t the decay of token t (one for each channel of the key) and d(s, t) = g_(s+1) ... g_t, the definition unrolls to
+// With g_t the decay of token t (one for each channel of the key) and d(s, t) = g_(s+1) ... g_t, the definition unrolls
+// to
 //
 //   e_t   = v_t - (d(0, t) k_t)^T S - sum over s < t of beta_s (k_t . d(s, t) k_s) e_s
 //   out_t = (d(0, t) q_t)^T S + sum over s <= t of beta_s (q_t . d(s, t) k_s) e_s
 //   S    <- d(0, T) S + sum over s of (beta_s d(s, T) k_s) e_s^T
 //
-// so all T tokens read the state once and write it once. A verify keeps k, e, log g and beta, and leaves out the last line, which
-// is what a commit does. Decays are products of those in between, never quotients, so nothing overflows.
+// so all T tokens read the state once and write it once. A verify keeps k, e, log g and beta, and leaves out the last
+// line, which is what a commit does. Decays are products of those in between, never quotients, so nothing overflows.
 #include "activation.h"
 #include "checks.h"
 #include "kernel.h"
@@ -44,8 +45,8 @@ struct Shape {
   int64_t key_head(int64_t head) const { return head / (heads / key_heads); }
 };
 
-// Inputs of some tokens for one head, the same for all columns of its state, and their errors where nobody else keeps them. Rows are
-// padded with zeros to whole vectors.
+// Inputs of some tokens for one head, the same for all columns of its state, and their errors where nobody else keeps
+// them. Rows are padded with zeros to whole vectors.
 struct Tokens {
   // Returns how many numbers `most` tokens take.
   static int64_t size(int64_t most, const Shape& s) { return product(most + 1, 8 * padded(s.K) + 2 * most + 2 + s.V); }
@@ -59,12 +60,13 @@ struct Tokens {
   }
   int64_t stride, T = 0;
   float *key, *query, *decay, *log_decay, *faded;  // [T, stride]
-  float* left;                   // MOST tokens after another, each time [K, 2 T]: d(0, t) k_t of each, then d(0, t) q_t
-  float* right;                  // [K, T]: beta_s d(s, T) k_s
-  float* total;                  // [K]: d(0, T)
-  float *on_error, *on_output;   // [T, T]: beta_s k_t . d(s, t) k_s below the diagonal, beta_s q_t . d(s, t) k_s up to it
-  float* beta;                   // [T]
-  float* error;                  // [T, V]
+  float* left;   // MOST tokens after another, each time [K, 2 T]: d(0, t) k_t of each, then d(0, t) q_t
+  float* right;  // [K, T]: beta_s d(s, T) k_s
+  float* total;  // [K]: d(0, T)
+  float *on_error,
+      *on_output;  // [T, T]: beta_s k_t . d(s, t) k_s below the diagonal, beta_s q_t . d(s, t) k_s up to it
+  float* beta;     // [T]
+  float* error;    // [T, V]
 };
 
 void copy_row(float* to, const float* from, int64_t K, int64_t stride) {
@@ -117,7 +119,9 @@ void read_decays(Tokens& tokens, bool by_channel) {
   }
 }
 
-void read_tokens(Tokens& tokens, const float* mixed, const Gates& gates, const Shape& shape, int64_t head, int64_t first, int64_t T) {
+void read_tokens(
+    Tokens& tokens, const float* mixed, const Gates& gates, const Shape& shape, int64_t head, int64_t first, int64_t T
+) {
   const int64_t K = shape.K, own = shape.key_head(head) * K;
   tokens.T = T;
   for (int64_t t = 0; t < T; ++t) {
@@ -163,7 +167,8 @@ void fade_from_start(Tokens& tokens, int64_t K) {
       since *= load<f32x16>(tokens.decay + t * stride + k);
       const int64_t group = t / MOST * MOST, width = std::min<int64_t>(MOST, tokens.T - group);
       float* left = tokens.left + 2 * group * K + t - group;
-      const f32x16 key = load<f32x16>(tokens.key + t * stride + k) * since, query = load<f32x16>(tokens.query + t * stride + k) * since;
+      const f32x16 key = load<f32x16>(tokens.key + t * stride + k) * since,
+                   query = load<f32x16>(tokens.query + t * stride + k) * since;
       float keys[LANES], queries[LANES];
       store(keys, key);
       store(queries, query);
@@ -184,7 +189,8 @@ void fade_to_end(Tokens& tokens, int64_t K) {
       const f32x16 key = load<f32x16>(tokens.key + s * stride + k) * until * tokens.beta[s];
       float keys[LANES];
       store(keys, key);
-      for (int64_t lane = 0; lane < std::min<int64_t>(LANES, K - k); ++lane) tokens.right[(k + lane) * T + s] = keys[lane];
+      for (int64_t lane = 0; lane < std::min<int64_t>(LANES, K - k); ++lane)
+        tokens.right[(k + lane) * T + s] = keys[lane];
       until *= load<f32x16>(tokens.decay + s * stride + k);
     }
     store(tokens.total + k, until);
@@ -201,8 +207,9 @@ struct Columns {
   int64_t error_stride;
   float* state;
   int64_t state_stride;
-  int64_t width;  // of the last vector, if it is not whole
-  const float* next = nullptr;  // the next head's state, which is fetched meanwhile: in the order of memory, where columns would jump
+  int64_t width;                // of the last vector, if it is not whole
+  const float* next = nullptr;  // the next head's state, which is fetched meanwhile: in the order of memory, where
+                                // columns would jump
   Columns from(int64_t column, const Shape& shape, int64_t left) const {
     Columns c = *this;
     c.next = state + shape.K * (shape.V + column);
@@ -242,7 +249,8 @@ void answer(const Tokens& tokens, int64_t first, int64_t K, const Columns& c) {
     const float *on_error = tokens.on_error + at * tokens.T, *on_output = tokens.on_output + at * tokens.T;
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
-      f32xr error = get<Whole>(c.value + at * c.value_stride + v * REGISTER_LANES, c.width) - acc[t][v], out = acc[T + t][v];
+      f32xr error = get<Whole>(c.value + at * c.value_stride + v * REGISTER_LANES, c.width) - acc[t][v],
+            out = acc[T + t][v];
       for (int64_t s = 0; s < first; ++s) {
         const f32xr before = get<Whole>(c.error + s * c.error_stride + v * REGISTER_LANES, c.width);
         error -= before * on_error[s], out += before * on_output[s];
@@ -290,8 +298,10 @@ void columns(const Tokens& tokens, int64_t first, const Shape& shape, const Colu
   constexpr int V = F == Form::COMMIT ? ACCUMULATORS / 2 : ACCUMULATORS / 2 / T ? ACCUMULATORS / 2 / T : 1;
   int64_t at = 0;
   const auto from = [&](int64_t left) { return c.from(at, shape, left); };
-  for (; at + V * REGISTER_LANES <= shape.V; at += V * REGISTER_LANES) tile<F, T, V, true>(tokens, first, shape.K, from(REGISTER_LANES));
-  for (; at + REGISTER_LANES <= shape.V; at += REGISTER_LANES) tile<F, T, 1, true>(tokens, first, shape.K, from(REGISTER_LANES));
+  for (; at + V * REGISTER_LANES <= shape.V; at += V * REGISTER_LANES)
+    tile<F, T, V, true>(tokens, first, shape.K, from(REGISTER_LANES));
+  for (; at + REGISTER_LANES <= shape.V; at += REGISTER_LANES)
+    tile<F, T, 1, true>(tokens, first, shape.K, from(REGISTER_LANES));
   if (at < shape.V) tile<F, T, 1, false>(tokens, first, shape.K, from(shape.V - at));
 }
 
@@ -301,29 +311,44 @@ void columns_of(int64_t count, const Tokens& tokens, int64_t first, const Shape&
   if constexpr (T > 1) columns_of<F, T - 1>(count, tokens, first, shape, c);
 }
 
-// mixed [B, T, C] with C as a row of the shape lies; decay [B, T, H] or [B, T, H K], as many numbers in bias; beta [B, T, H],
-// rate [H], state [B, H, K, V], out [B, T, H, V].
+// mixed [B, T, C] with C as a row of the shape lies; decay [B, T, H] or [B, T, H K], as many numbers in bias; beta [B,
+// T, H], rate [H], state [B, H, K, V], out [B, T, H, V].
 struct Sizes {
   Size B, T, H, K, V, decays;
   Shape shape(int64_t key_heads) const { return {T, key_heads, H, K, V, decays != H}; }
   bool agree(const Tensor& state, int64_t key_heads) {
     return is<float>(state, B, H, K, V) && key_heads > 0 && key_heads <= H && H % key_heads == 0;
   }
-  bool agree(const Tensor& mixed, const Tensor& decay, const Tensor& beta, const Tensor& rate, const Tensor& bias, const Tensor& state,
-      int64_t key_heads, const Tensor& out) {
+  bool agree(
+      const Tensor& mixed, const Tensor& decay, const Tensor& beta, const Tensor& rate, const Tensor& bias,
+      const Tensor& state, int64_t key_heads, const Tensor& out
+  ) {
     Size row;
-    return agree(state, key_heads) && is<float>(mixed, B, T, row) && is_rows<float>(decay, B * T, decays) && (decays == H || decays == H * K) &&
-        is_rows<float>(beta, B * T, H) && holds<float>(rate, H) && holds<float>(bias, decays) && row == shape(key_heads).row() &&
-        is<float>(out, B, T, H, V);
+    return agree(state, key_heads) && is<float>(mixed, B, T, row) && is_rows<float>(decay, B * T, decays) &&
+           (decays == H || decays == H * K) && is_rows<float>(beta, B * T, H) && holds<float>(rate, H) &&
+           holds<float>(bias, decays) && row == shape(key_heads).row() && is<float>(out, B, T, H, V);
   }
 };
 
-Gates gates_of(const Tensor& decay, const Tensor& beta, const Tensor& rate, const Tensor& bias, std::optional<double> floor, double strength, int64_t batch, const Shape& s) {
-  return {data<float>(decay) + batch * s.T * s.decays(), data<float>(beta) + batch * s.T * s.heads, data<float>(rate), data<float>(bias), floor, float(strength)};
+Gates gates_of(
+    const Tensor& decay, const Tensor& beta, const Tensor& rate, const Tensor& bias, std::optional<double> floor,
+    double strength, int64_t batch, const Shape& s
+) {
+  return {
+      data<float>(decay) + batch * s.T * s.decays(),
+      data<float>(beta) + batch * s.T * s.heads,
+      data<float>(rate),
+      data<float>(bias),
+      floor,
+      float(strength)
+  };
 }
 
-Tensor& gated_delta_rule_out(KernelRuntimeContext& context, const Tensor& mixed, const Tensor& decay, const Tensor& beta, const Tensor& rate,
-    const Tensor& bias, Tensor& state, const Tensor& count, int64_t key_heads, std::optional<double> floor, double strength, Tensor& out) {
+Tensor& gated_delta_rule_out(
+    KernelRuntimeContext& context, const Tensor& mixed, const Tensor& decay, const Tensor& beta, const Tensor& rate,
+    const Tensor& bias, Tensor& state, const Tensor& count, int64_t key_heads, std::optional<double> floor,
+    double strength, Tensor& out
+) {
   Sizes sizes;
   int64_t n;
   REQUIRE(sizes.agree(mixed, decay, beta, rate, bias, state, key_heads, out));
@@ -337,8 +362,11 @@ Tensor& gated_delta_rule_out(KernelRuntimeContext& context, const Tensor& mixed,
       read_tokens(tokens, rows, gates, s, head, first, std::min<int64_t>(MOST, n - first));
       relate(tokens), fade_from_start(tokens, s.K), fade_to_end(tokens, s.K);
       const float* value = rows + first * s.row() + 2 * key_heads * s.K + head * s.V;
-      columns_of<Form::EXTEND>(tokens.T, tokens, 0, s, {value, s.row(), answers + first * s.heads * s.V, s.heads * s.V,
-          tokens.error, s.V, data<float>(state) + (batch * s.heads + head) * s.head_size(), s.V, LANES});
+      columns_of<Form::EXTEND>(
+          tokens.T, tokens, 0, s,
+          {value, s.row(), answers + first * s.heads * s.V, s.heads * s.V, tokens.error, s.V,
+           data<float>(state) + (batch * s.heads + head) * s.head_size(), s.V, LANES}
+      );
     }
     for (int64_t t = n; t < s.T; ++t) std::fill_n(answers + t * s.heads * s.V, s.V, 0.0f);
   });
@@ -353,16 +381,20 @@ struct Staged {
     for (int64_t t = 0; t < tokens.T; ++t) {
       const int64_t at = t * s.heads + head, width = s.by_channel ? s.K : 1;
       if (head % (s.heads / s.key_heads) == 0)
-        std::memcpy(key + (t * s.key_heads + s.key_head(head)) * s.K, tokens.key + t * tokens.stride, s.K * sizeof(float));
+        std::memcpy(
+            key + (t * s.key_heads + s.key_head(head)) * s.K, tokens.key + t * tokens.stride, s.K * sizeof(float)
+        );
       std::memcpy(log_decay + at * width, tokens.log_decay + t * tokens.stride, width * sizeof(float));
       beta[at] = tokens.beta[t];
     }
   }
 };
 
-Tensor& gated_delta_rule_verify_out(KernelRuntimeContext& context, const Tensor& mixed, const Tensor& decay, const Tensor& beta, const Tensor& rate,
-    const Tensor& bias, const Tensor& state, Tensor& staged_key, Tensor& staged_error, Tensor& staged_log_decay, Tensor& staged_beta,
-    int64_t key_heads, std::optional<double> floor, double strength, Tensor& out) {
+Tensor& gated_delta_rule_verify_out(
+    KernelRuntimeContext& context, const Tensor& mixed, const Tensor& decay, const Tensor& beta, const Tensor& rate,
+    const Tensor& bias, const Tensor& state, Tensor& staged_key, Tensor& staged_error, Tensor& staged_log_decay,
+    Tensor& staged_beta, int64_t key_heads, std::optional<double> floor, double strength, Tensor& out
+) {
   Sizes sizes;
   Size S;
   REQUIRE(sizes.agree(mixed, decay, beta, rate, bias, state, key_heads, out));
@@ -370,19 +402,26 @@ Tensor& gated_delta_rule_verify_out(KernelRuntimeContext& context, const Tensor&
   REQUIRE(is<float>(staged_beta, sizes.B, S, s.heads) && s.T <= S);
   REQUIRE(is<float>(staged_key, sizes.B, S, key_heads, s.K));
   REQUIRE(is<float>(staged_error, sizes.B, S, s.heads, s.V));
-  REQUIRE(s.by_channel ? is<float>(staged_log_decay, sizes.B, S, s.heads, s.K) : is<float>(staged_log_decay, sizes.B, S, s.heads));
+  REQUIRE(
+      s.by_channel ? is<float>(staged_log_decay, sizes.B, S, s.heads, s.K)
+                   : is<float>(staged_log_decay, sizes.B, S, s.heads)
+  );
   const bool done = for_heads<Tokens>(context, sizes.B, s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
-    const Staged staged{data<float>(staged_key) + batch * S * key_heads * s.K, data<float>(staged_error) + batch * S * s.heads * s.V,
-        data<float>(staged_log_decay) + batch * S * s.decays(), data<float>(staged_beta) + batch * S * s.heads};
+    const Staged staged{
+        data<float>(staged_key) + batch * S * key_heads * s.K, data<float>(staged_error) + batch * S * s.heads * s.V,
+        data<float>(staged_log_decay) + batch * S * s.decays(), data<float>(staged_beta) + batch * S * s.heads
+    };
     read_tokens(tokens, rows, gates_of(decay, beta, rate, bias, floor, strength, batch, s), s, head, 0, s.T);
     staged.keep(tokens, s, head);
     relate(tokens), fade_from_start(tokens, s.K);
     float* read_only = const_cast<float*>(data<float>(state)) + (batch * s.heads + head) * s.head_size();
     for (int64_t first = 0; first < s.T; first += MOST)
-      columns_of<Form::VERIFY>(std::min<int64_t>(MOST, s.T - first), tokens, first, s, {rows + 2 * key_heads * s.K + head * s.V, s.row(),
-          data<float>(out) + (batch * s.T * s.heads + head) * s.V, s.heads * s.V, staged.error + head * s.V, s.heads * s.V,
-          read_only, s.V, LANES});
+      columns_of<Form::VERIFY>(
+          std::min<int64_t>(MOST, s.T - first), tokens, first, s,
+          {rows + 2 * key_heads * s.K + head * s.V, s.row(), data<float>(out) + (batch * s.T * s.heads + head) * s.V,
+           s.heads * s.V, staged.error + head * s.V, s.heads * s.V, read_only, s.V, LANES}
+      );
   });
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
@@ -394,7 +433,10 @@ void read_staged(Tokens& tokens, const Staged& from, const Shape& s, int64_t hea
   for (int64_t t = 0; t < T; ++t) {
     const int64_t at = (first + t) * s.heads + head;
     float* logs = tokens.log_decay + t * tokens.stride;
-    copy_row(tokens.key + t * tokens.stride, from.key + ((first + t) * s.key_heads + s.key_head(head)) * s.K, s.K, tokens.stride);
+    copy_row(
+        tokens.key + t * tokens.stride, from.key + ((first + t) * s.key_heads + s.key_head(head)) * s.K, s.K,
+        tokens.stride
+    );
     if (s.by_channel) {
       copy_row(logs, from.log_decay + at * s.K, s.K, tokens.stride);
     } else {
@@ -405,8 +447,10 @@ void read_staged(Tokens& tokens, const Staged& from, const Shape& s, int64_t hea
   read_decays(tokens, s.by_channel);
 }
 
-Tensor& gated_delta_rule_commit_out(KernelRuntimeContext& context, Tensor& state, const Tensor& key, const Tensor& error, const Tensor& log_decay,
-    const Tensor& beta, const Tensor& count, Tensor& out) {
+Tensor& gated_delta_rule_commit_out(
+    KernelRuntimeContext& context, Tensor& state, const Tensor& key, const Tensor& error, const Tensor& log_decay,
+    const Tensor& beta, const Tensor& count, Tensor& out
+) {
   Size B, S, key_heads, H, K, V;
   int64_t n;
   REQUIRE(is<float>(state, B, H, K, V));
@@ -419,16 +463,23 @@ Tensor& gated_delta_rule_commit_out(KernelRuntimeContext& context, Tensor& state
   const Shape s{n, key_heads, H, K, V, log_decay.dim() == 4};
   *data<int64_t>(out) = n;
   if (n == 0) return out;
-  const auto at = [](const Tensor& tensor, int64_t batch) { return const_cast<float*>(data<float>(tensor)) + batch * tensor.numel() / tensor.size(0); };
-  const bool done = for_heads<Tokens>(context, B, s, std::min<int64_t>(MOST, n), [&](int64_t batch, int64_t head, Tokens& tokens) {
-    const Staged staged{at(key, batch), at(error, batch), at(log_decay, batch), at(beta, batch)};
-    for (int64_t first = 0; first < n; first += MOST) {
-      read_staged(tokens, staged, s, head, first, std::min<int64_t>(MOST, n - first));
-      fade_to_end(tokens, s.K);
-      columns_of<Form::COMMIT>(tokens.T, tokens, 0, s, {nullptr, 0, nullptr, 0, staged.error + (first * s.heads + head) * s.V,
-          s.heads * s.V, data<float>(state) + (batch * s.heads + head) * s.K * s.V, s.V, LANES});
-    }
-  });
+  const auto at = [](const Tensor& tensor, int64_t batch) {
+    return const_cast<float*>(data<float>(tensor)) + batch * tensor.numel() / tensor.size(0);
+  };
+  const bool done = for_heads<Tokens>(
+      context, B, s, std::min<int64_t>(MOST, n), [&](int64_t batch, int64_t head, Tokens& tokens) {
+        const Staged staged{at(key, batch), at(error, batch), at(log_decay, batch), at(beta, batch)};
+        for (int64_t first = 0; first < n; first += MOST) {
+          read_staged(tokens, staged, s, head, first, std::min<int64_t>(MOST, n - first));
+          fade_to_end(tokens, s.K);
+          columns_of<Form::COMMIT>(
+              tokens.T, tokens, 0, s,
+              {nullptr, 0, nullptr, 0, staged.error + (first * s.heads + head) * s.V, s.heads * s.V,
+               data<float>(state) + (batch * s.heads + head) * s.K * s.V, s.V, LANES}
+          );
+        }
+      }
+  );
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
 }

@@ -1,7 +1,7 @@
 // The instruction set that a file is compiled for (dispatch/instruction_sets.txt), by its name there.
 //
-// The kernels are compiled once for each. What they share in headers is in a namespace of that name, because a linker keeps one
-// of several functions with the same name, and must not give one with AVX-512 to those without.
+// The kernels are compiled once for each. What they share in headers is in a namespace of that name, because a linker
+// keeps one of several functions with the same name, and must not give one with AVX-512 to those without.
 #pragma once
 
 #if defined(__AVX512VNNI__)

@@ -35,7 +35,10 @@ void parallel(int64_t count, int64_t each, const F& f) {
   const int64_t pieces = pieces_of(count, each);
   if (pieces == 1) return f(int64_t(0), count);
   const auto piece = [&](int64_t index) { f(index * count / pieces, (index + 1) * count / pieces); };
-  run_pieces(pieces, count * each, [](void* run, int64_t index) { (*static_cast<decltype(piece)*>(run))(index); }, (void*)&piece);
+  run_pieces(
+      pieces, count * each, [](void* run, int64_t index) { (*static_cast<decltype(piece)*>(run))(index); },
+      (void*)&piece
+  );
 }
 
 // Returns how many parts of parallel(count, each, …) run at the same time, at most.
@@ -51,10 +54,14 @@ T* scratch(KernelRuntimeContext& context, int64_t count) {
 }
 
 template <typename T>
-const T* data(const Tensor& tensor) { return tensor.const_data_ptr<T>(); }
+const T* data(const Tensor& tensor) {
+  return tensor.const_data_ptr<T>();
+}
 
 template <typename T>
-T* data(Tensor& tensor) { return tensor.mutable_data_ptr<T>(); }
+T* data(Tensor& tensor) {
+  return tensor.mutable_data_ptr<T>();
+}
 
 inline int64_t last(const Tensor& tensor) { return tensor.size(tensor.dim() - 1); }
 
@@ -62,10 +69,14 @@ inline int64_t last(const Tensor& tensor) { return tensor.size(tensor.dim() - 1)
 inline int64_t rows(const Tensor& tensor) { return last(tensor) == 0 ? 0 : tensor.numel() / last(tensor); }
 
 template <typename T>
-bool is_kind(const executorch::runtime::EValue& value, const T*) { return value.tryTo<T>().ok(); }
+bool is_kind(const executorch::runtime::EValue& value, const T*) {
+  return value.tryTo<T>().ok();
+}
 
 template <typename T>
-bool is_kind(const executorch::runtime::EValue& value, const std::optional<T>*) { return value.isNone() || value.tryTo<T>().ok(); }
+bool is_kind(const executorch::runtime::EValue& value, const std::optional<T>*) {
+  return value.isNone() || value.tryTo<T>().ok();
+}
 
 // Checks that a program calls a kernel with enough values (those that it returns may follow), and of the right kinds.
 template <typename R, typename... A>
@@ -74,11 +85,15 @@ bool takes(R (*)(KernelRuntimeContext&, A...), executorch::runtime::Span<executo
   return values.size() >= sizeof...(A) && (is_kind(*values[i++], static_cast<std::decay_t<A>*>(nullptr)) && ...);
 }
 
-// ExecuTorch's own wrapper would read behind the values of a call that has too few, and end the process at one of another kind.
+// ExecuTorch's own wrapper would read behind the values of a call that has too few, and end the process at one of
+// another kind.
 template <typename Kernel>
 void call(KernelRuntimeContext& context, executorch::runtime::Span<executorch::runtime::EValue*> values) {
   if (!takes(Kernel::func_ptr(), values)) {
-    ET_LOG(Error, "%s is called with %zu values, or with values of other kinds than its own", Kernel::func_name_, values.size());
+    ET_LOG(
+        Error, "%s is called with %zu values, or with values of other kinds than its own", Kernel::func_name_,
+        values.size()
+    );
     return context.fail(Error::InvalidArgument);
   }
   executorch::extension::WrapUnboxedIntoFunctor<Kernel>::call(context, values);
@@ -86,11 +101,12 @@ void call(KernelRuntimeContext& context, executorch::runtime::Span<executorch::r
 
 }  // namespace hybridge::inline INSTRUCTION_SET
 
-// The kernel of operator hybridge::NAME. Every set's files run this when the library is loaded, on any processor, so it only
-// passes addresses on.
-#define HYBRIDGE_KERNEL(NAME, FUNCTION)                                                            \
-  static constexpr char FUNCTION##_name[] = "hybridge::" NAME;                                     \
-  [[maybe_unused]] static const bool FUNCTION##_registered = ::hybridge::register_kernel(          \
-      INSTRUCTION_SET_NAME, FUNCTION##_name, &::hybridge::call<EXECUTORCH_FN_TYPE(FUNCTION, FUNCTION##_name)>)
+// The kernel of operator hybridge::NAME. Every set's files run this when the library is loaded, on any processor, so it
+// only passes addresses on.
+#define HYBRIDGE_KERNEL(NAME, FUNCTION)                                                                       \
+  static constexpr char FUNCTION##_name[] = "hybridge::" NAME;                                                \
+  [[maybe_unused]] static const bool FUNCTION##_registered = ::hybridge::register_kernel(                     \
+      INSTRUCTION_SET_NAME, FUNCTION##_name, &::hybridge::call<EXECUTORCH_FN_TYPE(FUNCTION, FUNCTION##_name)> \
+  )
 
 #endif

@@ -1,8 +1,8 @@
 // Vectors of sixteen lanes, on processors whose registers have fewer too.
 //
-// g++ keeps a vector in registers only where one register holds all of it. Wider ones lie in memory, which every operation
-// reads and writes, and it compares them number by number: attention with AVX2 took twelve times as long as with AVX-512. So a
-// vector is one register, or two halves, each of which is a vector.
+// g++ keeps a vector in registers only where one register holds all of it. Wider ones lie in memory, which every
+// operation reads and writes, and it compares them number by number: attention with AVX2 took twelve times as long as
+// with AVX-512. So a vector is one register, or two halves, each of which is a vector.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace hybridge::inline INSTRUCTION_SET {
 
-// A loop whose index has to be a constant: arrays stay in registers only where each element has a name, so to speak. For a
-// function's arguments and members to stay there the function has to be INLINE.
+// A loop whose index has to be a constant: arrays stay in registers only where each element has a name, so to speak.
+// For a function's arguments and members to stay there the function has to be INLINE.
 #define UNROLLED _Pragma("GCC unroll 16")
 #define INLINE [[gnu::always_inline]] inline
 
@@ -42,7 +42,8 @@ struct Halves {
   }
 };
 
-// `LANE` lanes of EACH numbers. Types are cut by lanes, not by bytes, so that the halves of all of them belong together.
+// `LANE` lanes of EACH numbers. Types are cut by lanes, not by bytes, so that the halves of all of them belong
+// together.
 template <typename T, int EACH, int LANE, bool IS_REGISTER = (LANE * sizeof(float) <= REGISTER)>
 struct Vector {
   using type = Halves<typename Vector<T, EACH, LANE / 2>::type>;
@@ -97,25 +98,25 @@ INLINE auto by_register(const F& f, V v, Others... others) {
   }
 }
 
-#define HYBRIDGE_OPERATOR(op)                                                                               \
-  template <typename A, typename B>                                                                         \
-  INLINE auto operator op(const Halves<A>& a, const Halves<B>& b) {                                         \
-    return Halves<decltype(a.low op b.low)>{a.low op b.low, a.high op b.high};                              \
-  }                                                                                                         \
-  template <typename A, typename S, typename = std::enable_if_t<std::is_arithmetic_v<S>>>                   \
-  INLINE auto operator op(const Halves<A>& a, S scalar) {                                                   \
-    const auto number = typename NumberOf<A>::type(scalar);                                                 \
-    return Halves<decltype(a.low op number)>{a.low op number, a.high op number};                            \
-  }                                                                                                         \
-  template <typename A, typename S, typename = std::enable_if_t<std::is_arithmetic_v<S>>>                   \
-  INLINE auto operator op(S scalar, const Halves<A>& a) {                                                   \
-    const auto number = typename NumberOf<A>::type(scalar);                                                 \
-    return Halves<decltype(number op a.low)>{number op a.low, number op a.high};                            \
+#define HYBRIDGE_OPERATOR(op)                                                             \
+  template <typename A, typename B>                                                       \
+  INLINE auto operator op(const Halves<A>& a, const Halves<B>& b) {                       \
+    return Halves<decltype(a.low op b.low)>{a.low op b.low, a.high op b.high};            \
+  }                                                                                       \
+  template <typename A, typename S, typename = std::enable_if_t<std::is_arithmetic_v<S>>> \
+  INLINE auto operator op(const Halves<A>& a, S scalar) {                                 \
+    const auto number = typename NumberOf<A>::type(scalar);                               \
+    return Halves<decltype(a.low op number)>{a.low op number, a.high op number};          \
+  }                                                                                       \
+  template <typename A, typename S, typename = std::enable_if_t<std::is_arithmetic_v<S>>> \
+  INLINE auto operator op(S scalar, const Halves<A>& a) {                                 \
+    const auto number = typename NumberOf<A>::type(scalar);                               \
+    return Halves<decltype(number op a.low)>{number op a.low, number op a.high};          \
   }
-#define HYBRIDGE_ASSIGNMENT(op)                                                                             \
-  template <typename A, typename B>                                                                         \
-  INLINE Halves<A>& operator op##=(Halves<A>& a, const B& b) {                                              \
-    return a = a op b;                                                                                      \
+#define HYBRIDGE_ASSIGNMENT(op)                                   \
+  template <typename A, typename B>                               \
+  INLINE Halves<A>& operator op## = (Halves<A> & a, const B& b) { \
+    return a = a op b;                                            \
   }
 HYBRIDGE_OPERATOR(+)
 HYBRIDGE_OPERATOR(-)

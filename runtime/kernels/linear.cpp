@@ -1,6 +1,8 @@
-// y = x W^T + b with W in float32, as it lies in the checkpoint: [N, K], nothing packed, so that an embedding can be the same tensor.
+// y = x W^T + b with W in float32, as it lies in the checkpoint: [N, K], nothing packed, so that an embedding can be
+// the same tensor.
 //
-// A tile is ROWS rows of W by TOKENS rows of x, summed along K in a register each; only the ends of the sums cross lanes.
+// A tile is ROWS rows of W by TOKENS rows of x, summed along K in a register each; only the ends of the sums cross
+// lanes.
 #include "checks.h"
 #include "kernel.h"
 #include "vector.h"
@@ -52,7 +54,9 @@ void rows_of(const Linear& l, int64_t n) {
   if (l.T - t == 1) tile<R, 1>(l, t, n);
 }
 
-Tensor& linear_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, Tensor& out) {
+Tensor& linear_out(
+    KernelRuntimeContext& context, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, Tensor& out
+) {
   Size T, N, K;
   REQUIRE(is_rows<float>(x, T, K));
   REQUIRE(is<float>(weight, N, K));

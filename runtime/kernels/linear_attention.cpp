@@ -73,7 +73,9 @@ void set_step(Tokens& tokens, int64_t t, float step, float rate) {
   tokens.decay[t] = of_one(exp, step * rate);
 }
 
-void read_tokens(Tokens& tokens, const float* mixed, const Gates& gates, const Shape& s, int64_t head, int64_t first, int64_t T) {
+void read_tokens(
+    Tokens& tokens, const float* mixed, const Gates& gates, const Shape& s, int64_t head, int64_t first, int64_t T
+) {
   tokens.T = T;
   for (int64_t t = 0; t < T; ++t) {
     const float* row = mixed + (first + t) * s.row();
@@ -95,10 +97,12 @@ void relate(Tokens& tokens) {
   for (int64_t t = 0; t < tokens.T; ++t) {
     const float* query = tokens.query + t * tokens.stride;
     since *= tokens.decay[t];
-    for (int64_t n = 0; n < tokens.stride; n += LANES) store(tokens.faded + t * tokens.stride + n, load<f32x16>(query + n) * since);
+    for (int64_t n = 0; n < tokens.stride; n += LANES)
+      store(tokens.faded + t * tokens.stride + n, load<f32x16>(query + n) * since);
     float between = 1.0f;
     for (int64_t s = t; s >= 0; --s) {
-      tokens.mixing[t * tokens.T + s] = tokens.step[s] * between * dot(tokens.key + s * tokens.stride, query, tokens.stride);
+      tokens.mixing[t * tokens.T + s] = tokens.step[s] * between *
+                                        dot(tokens.key + s * tokens.stride, query, tokens.stride);
       between *= tokens.decay[s];
     }
   }
@@ -117,7 +121,9 @@ enum class Form { EXTEND, VERIFY, COMMIT };
 
 // Rows of the state [P, N] for T tokens, `first` after others: their sums, and what they leave of the rows.
 template <Form F, int T>
-void state_rows(const Tokens& tokens, int64_t first, const Shape& s, const float* value, int64_t value_stride, float* state) {
+void state_rows(
+    const Tokens& tokens, int64_t first, const Shape& s, const float* value, int64_t value_stride, float* state
+) {
   const float *key = tokens.key + first * tokens.stride, *faded = tokens.faded + first * tokens.stride;
   for (int64_t p = 0; p < s.P; ++p, state += s.N) {
     f32xr acc[T] = {};
@@ -142,19 +148,26 @@ void state_rows(const Tokens& tokens, int64_t first, const Shape& s, const float
 }
 
 template <Form F, int T = MOST>
-void state_rows_of(int64_t count, const Tokens& tokens, int64_t first, const Shape& s, const float* value, int64_t value_stride, float* state) {
+void state_rows_of(
+    int64_t count, const Tokens& tokens, int64_t first, const Shape& s, const float* value, int64_t value_stride,
+    float* state
+) {
   if (count == T) return state_rows<F, T>(tokens, first, s, value, value_stride, state);
   if constexpr (T > 1) state_rows_of<F, T - 1>(count, tokens, first, s, value, value_stride, state);
 }
 
 // Outputs [T, P] from the sums, and from the values of the tokens themselves.
-void answer(const Tokens& tokens, const Shape& s, const float* value, int64_t value_stride, float skip, float* out, int64_t out_stride) {
+void answer(
+    const Tokens& tokens, const Shape& s, const float* value, int64_t value_stride, float skip, float* out,
+    int64_t out_stride
+) {
   for (int64_t t = 0; t < tokens.T; ++t)
     for (int64_t p = 0; p < s.P; p += LANES) {
       const int64_t count = std::min<int64_t>(LANES, s.P - p);
       const auto get = [&](const float* row) { return load_up_to(row + p, count); };
       f32x16 total = get(tokens.sums + t * s.P) + get(value + t * value_stride) * skip;
-      for (int64_t before = 0; before <= t; ++before) total += get(value + before * value_stride) * tokens.mixing[t * tokens.T + before];
+      for (int64_t before = 0; before <= t; ++before)
+        total += get(value + before * value_stride) * tokens.mixing[t * tokens.T + before];
       store_up_to(out + t * out_stride + p, total, count);
     }
 }
@@ -165,25 +178,41 @@ struct Sizes {
   Shape shape(int64_t tokens, int64_t groups, bool by_head) const { return {tokens, H, groups, P, N, by_head}; }
   bool agree(const Tensor& mixed, const Tensor& rate, const Tensor& state, int64_t groups, bool by_head) {
     Size row;
-    return is<float>(state, B, H, P, N) && is<float>(mixed, B, T, row) && holds<float>(rate, H) && groups > 0 && groups <= H &&
-        H % groups == 0 && row == shape(T, groups, by_head).row();
+    return is<float>(state, B, H, P, N) && is<float>(mixed, B, T, row) && holds<float>(rate, H) && groups > 0 &&
+           groups <= H && H % groups == 0 && row == shape(T, groups, by_head).row();
   }
   // Needed for outputs only: steps [B, T, X], read from `start` on, bias and skip [H], out [B, T, H P].
-  bool agree(const std::optional<Tensor>& steps, const std::optional<Tensor>& bias, const std::optional<Tensor>& skip, int64_t start, const Tensor& out) {
+  bool agree(
+      const std::optional<Tensor>& steps, const std::optional<Tensor>& bias, const std::optional<Tensor>& skip,
+      int64_t start, const Tensor& out
+  ) {
     Size X;
-    return is<float>(steps, B, T, X) && (!steps || fits(start, H, X)) && holds<float>(bias, H) && holds<float>(skip, H) &&
-        is<float>(out, B, T, H * P);
+    return is<float>(steps, B, T, X) && (!steps || fits(start, H, X)) && holds<float>(bias, H) &&
+           holds<float>(skip, H) && is<float>(out, B, T, H * P);
   }
 };
 
-Gates gates_of(const std::optional<Tensor>& steps, const std::optional<Tensor>& bias, const Tensor& rate, int64_t start, double low, std::optional<double> high, int64_t batch) {
+Gates gates_of(
+    const std::optional<Tensor>& steps, const std::optional<Tensor>& bias, const Tensor& rate, int64_t start,
+    double low, std::optional<double> high, int64_t batch
+) {
   const int64_t stride = steps ? last(*steps) : 0;
-  return {steps ? data<float>(*steps) + batch * steps->size(1) * stride + start : nullptr, bias ? data<float>(*bias) : nullptr, data<float>(rate), stride, float(low), high};
+  return {
+      steps ? data<float>(*steps) + batch * steps->size(1) * stride + start : nullptr,
+      bias ? data<float>(*bias) : nullptr,
+      data<float>(rate),
+      stride,
+      float(low),
+      high
+  };
 }
 
-Tensor& linear_attention_out(KernelRuntimeContext& context, const Tensor& mixed, const std::optional<Tensor>& steps, const std::optional<Tensor>& bias,
-    const Tensor& rate, const std::optional<Tensor>& skip, Tensor& state, const Tensor& count, int64_t start, double low, std::optional<double> high,
-    int64_t groups, bool by_head, Tensor& out) {
+Tensor& linear_attention_out(
+    KernelRuntimeContext& context, const Tensor& mixed, const std::optional<Tensor>& steps,
+    const std::optional<Tensor>& bias, const Tensor& rate, const std::optional<Tensor>& skip, Tensor& state,
+    const Tensor& count, int64_t start, double low, std::optional<double> high, int64_t groups, bool by_head,
+    Tensor& out
+) {
   Sizes sizes;
   int64_t n;
   REQUIRE(sizes.agree(mixed, rate, state, groups, by_head));
@@ -194,7 +223,8 @@ Tensor& linear_attention_out(KernelRuntimeContext& context, const Tensor& mixed,
   const bool done = for_heads<Tokens>(context, sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
     const Gates gates = gates_of(steps, bias, rate, start, low, high, batch);
-    float *answers = data<float>(out) + batch * s.T * width + head * s.P, *own = data<float>(state) + (batch * s.heads + head) * s.head_size();
+    float *answers = data<float>(out) + batch * s.T * width + head * s.P,
+          *own = data<float>(state) + (batch * s.heads + head) * s.head_size();
     for (int64_t first = 0; first < n; first += MOST) {
       const float* value = rows + first * s.row() + s.value(head);
       read_tokens(tokens, rows, gates, s, head, first, std::min<int64_t>(MOST, n - first));
@@ -208,9 +238,12 @@ Tensor& linear_attention_out(KernelRuntimeContext& context, const Tensor& mixed,
   return out;
 }
 
-Tensor& linear_attention_verify_out(KernelRuntimeContext& context, const Tensor& mixed, const std::optional<Tensor>& steps, const std::optional<Tensor>& bias,
-    const Tensor& rate, const std::optional<Tensor>& skip, const Tensor& state, Tensor& staged_mixed, Tensor& staged_steps, int64_t start, double low,
-    std::optional<double> high, int64_t groups, bool by_head, Tensor& out) {
+Tensor& linear_attention_verify_out(
+    KernelRuntimeContext& context, const Tensor& mixed, const std::optional<Tensor>& steps,
+    const std::optional<Tensor>& bias, const Tensor& rate, const std::optional<Tensor>& skip, const Tensor& state,
+    Tensor& staged_mixed, Tensor& staged_steps, int64_t start, double low, std::optional<double> high, int64_t groups,
+    bool by_head, Tensor& out
+) {
   Sizes sizes;
   Size S;
   REQUIRE(sizes.agree(mixed, rate, state, groups, by_head));
@@ -227,16 +260,24 @@ Tensor& linear_attention_verify_out(KernelRuntimeContext& context, const Tensor&
     float* read_only = const_cast<float*>(data<float>(state)) + (batch * s.heads + head) * s.head_size();
     for (int64_t first = 0; first < s.T; first += MOST)
       state_rows_of<Form::VERIFY>(std::min<int64_t>(MOST, s.T - first), tokens, first, s, value, s.row(), read_only);
-    answer(tokens, s, value, s.row(), skip ? data<float>(*skip)[head] : 0.0f, data<float>(out) + batch * s.T * width + head * s.P, width);
+    answer(
+        tokens, s, value, s.row(), skip ? data<float>(*skip)[head] : 0.0f,
+        data<float>(out) + batch * s.T * width + head * s.P, width
+    );
   });
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   for (int64_t batch = 0; batch < sizes.B; ++batch)
-    std::memmove(data<float>(staged_mixed) + batch * S * s.row(), data<float>(mixed) + batch * s.T * s.row(), s.T * s.row() * sizeof(float));
+    std::memmove(
+        data<float>(staged_mixed) + batch * S * s.row(), data<float>(mixed) + batch * s.T * s.row(),
+        s.T * s.row() * sizeof(float)
+    );
   return out;
 }
 
-Tensor& linear_attention_commit_out(KernelRuntimeContext& context, Tensor& state, const Tensor& mixed, const Tensor& steps, const Tensor& rate,
-    const Tensor& count, int64_t groups, bool by_head, Tensor& out) {
+Tensor& linear_attention_commit_out(
+    KernelRuntimeContext& context, Tensor& state, const Tensor& mixed, const Tensor& steps, const Tensor& rate,
+    const Tensor& count, int64_t groups, bool by_head, Tensor& out
+) {
   Sizes sizes;
   int64_t n;
   REQUIRE(sizes.agree(mixed, rate, state, groups, by_head));

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int UNROLL = 4;
 
-// The sum of f over D numbers, in UNROLL * LANES partial sums; f gets sixteen numbers, and zeros behind the end stay zeros.
+// The sum of f over D numbers, in UNROLL * LANES partial sums; f gets sixteen numbers, and zeros behind the end stay
+// zeros.
 template <typename F>
 inline float total(const float* x, int64_t D, const F& f) {
   f32x16 acc[UNROLL] = {};
@@ -42,7 +43,9 @@ float scale_of(const float* x, int64_t D, double eps) {
   return 1.0f / std::sqrt(squares / float(D) + float(eps));
 }
 
-Tensor& rms_norm_out(KernelRuntimeContext& context, const Tensor& x, const std::optional<Tensor>& weight, double eps, Tensor& out) {
+Tensor& rms_norm_out(
+    KernelRuntimeContext& context, const Tensor& x, const std::optional<Tensor>& weight, double eps, Tensor& out
+) {
   Size count, D, weights;
   REQUIRE(is_rows<float>(x, count, D));
   REQUIRE(is_rows<float>(out, count, D));
@@ -60,14 +63,17 @@ Tensor& rms_norm_out(KernelRuntimeContext& context, const Tensor& x, const std::
   return out;
 }
 
-Tensor& layer_norm_out(KernelRuntimeContext& context, const Tensor& x, const std::optional<Tensor>& weight,
-    const std::optional<Tensor>& bias, double eps, Tensor& out) {
+Tensor& layer_norm_out(
+    KernelRuntimeContext& context, const Tensor& x, const std::optional<Tensor>& weight,
+    const std::optional<Tensor>& bias, double eps, Tensor& out
+) {
   Size count, D;
   REQUIRE(is_rows<float>(x, count, D));
   REQUIRE(is_rows<float>(out, count, D));
   REQUIRE(holds<float>(weight, D));
   REQUIRE(holds<float>(bias, D));
-  const float *from = data<float>(x), *w = weight ? data<float>(*weight) : nullptr, *b = bias ? data<float>(*bias) : nullptr;
+  const float *from = data<float>(x), *w = weight ? data<float>(*weight) : nullptr,
+              *b = bias ? data<float>(*bias) : nullptr;
   float* to = data<float>(out);
   parallel(count, 6 * D, [=](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {

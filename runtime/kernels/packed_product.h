@@ -1,5 +1,5 @@
-// The product of tokens and one weight in panels (panels.h): y = x W^T + b, either over x rounded to 8 bits by group or over x as
-// it is.
+// The product of tokens and one weight in panels (panels.h): y = x W^T + b, either over x rounded to 8 bits by group or
+// over x as it is.
 #pragma once
 
 #include <bit>
@@ -18,17 +18,21 @@ struct Product {
   const float* bias;
   float* out;
   int64_t T;
-  // Panels of the weight to multiply with alone, each by its index, and the rows that they have; or null for all of them.
+  // Panels of the weight to multiply with alone, each by its index, and the rows that they have; or null for all of
+  // them.
   const int64_t* chosen = nullptr;
   int64_t chosen_rows = 0;
-  // x in 8 bits, and by group its scales, its sums, and what the bytes' offset makes of those; or null. A tile of t tokens has them
-  // side by side: quanta [K / group][group * t], see at(), steps, offsets and sums [K / group, t], the tiles behind each other.
+  // x in 8 bits, and by group its scales, its sums, and what the bytes' offset makes of those; or null. A tile of t
+  // tokens has them side by side: quanta [K / group][group * t], see at(), steps, offsets and sums [K / group, t], the
+  // tiles behind each other.
   int8_t* quanta = nullptr;
   float* steps = nullptr;
   int32_t* offsets = nullptr;
   float* sums = nullptr;  // for weights with minima
 
-  int64_t stored(int64_t place) const { return chosen ? chosen[place] : place; }  // the panel whose product is the place-th of out
+  int64_t stored(int64_t place) const {
+    return chosen ? chosen[place] : place;
+  }  // the panel whose product is the place-th of out
   int64_t width() const { return chosen ? chosen_rows : weight.N; }
 };
 
@@ -55,8 +59,8 @@ inline Tile tile_of(int64_t token, int64_t T) {
   return tile;
 }
 
-// Rounds one group of x: quanta = round(x / step), step = max |x| / 127, or NaN; they are those of token t in a tile of T, see at().
-// Returns the sum of the quanta.
+// Rounds one group of x: quanta = round(x / step), step = max |x| / 127, or NaN; they are those of token t in a tile of
+// T, see at(). Returns the sum of the quanta.
 INLINE int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t t, int64_t T, float* step) {
   const auto part = [&](int64_t k) { return load_up_to(x + k, count - k); };
   i32x16 tops = {};  // magnitudes' bits: NaN is above all numbers, and must not become one
@@ -108,7 +112,8 @@ void integer_tile(const Product& p, int64_t place, int64_t t0, float* out) {
     const int8_t* quanta = p.quanta + t0 * p.weight.K;
     const float *steps = p.steps + t0 * groups, *sums = p.sums + (p.sums ? t0 * groups : 0);
     const int32_t* offsets = p.offsets + t0 * groups;
-    for (int64_t g = 0; g < groups; ++g, w += group * LANES * bits_of(Code) / 8, quanta += group * T, steps += T, offsets += T) {
+    for (int64_t g = 0; g < groups;
+         ++g, w += group * LANES * bits_of(Code) / 8, quanta += group * T, steps += T, offsets += T) {
       tile.start(offsets);
       tile.add(w, quanta, group, weight.table);
       tile.finish([&](int lane) { return weight.scales.at(g, row + lane); }, steps);
@@ -144,7 +149,9 @@ INLINE void float_sums(f32x16 (&acc)[T], const uint8_t* w, const float* x, int64
 
 // The same of whole numbers; with minima, which are for scaled ones, `scale` is theirs.
 template <int Code, int T, typename F>
-INLINE void group_sums(f32x16 (&acc)[T], const uint8_t* w, const float* x, int64_t K, int64_t group, const Panels& weight, const F& scaled) {
+INLINE void group_sums(
+    f32x16 (&acc)[T], const uint8_t* w, const float* x, int64_t K, int64_t group, const Panels& weight, const F& scaled
+) {
   constexpr int unit = unit_of(Code);
   const uint8_t zero = weight.zero();
   for (int64_t k = 0; k < group; w += unit_bytes(Code)) {
@@ -227,9 +234,14 @@ void in_tiles_of(const Product& p, int64_t place, const F& f) {
 template <int Code>
 void panel_product_of(const Product& p, int64_t place) {
   if (Code < 16 && p.quanta) {
-    if constexpr (Code < 16) in_tiles_of<tile_size>(p, place, [&](auto T, int64_t t, float* out) { integer_tile<Code, T()>(p, place, t, out); });
+    if constexpr (Code < 16)
+      in_tiles_of<tile_size>(p, place, [&](auto T, int64_t t, float* out) {
+        integer_tile<Code, T()>(p, place, t, out);
+      });
   } else {
-    in_tiles_of<float_tile_size>(p, place, [&](auto T, int64_t t, float* out) { float_tile<Code, T()>(p, place, t, out); });
+    in_tiles_of<float_tile_size>(p, place, [&](auto T, int64_t t, float* out) {
+      float_tile<Code, T()>(p, place, t, out);
+    });
   }
 }
 

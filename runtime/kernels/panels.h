@@ -1,13 +1,15 @@
 // Layout of weights in memory: panels of 16 rows, one row a lane, so that a product needs no sum across lanes.
 //
-// 4 bits: uint8 [N / 16, K / 8, 64]; byte 4 lane + j of a block of 8 columns has column j in its low and 4 + j in its high half.
-// 5 and 6 bits: uint8 [N / 16, K / 32, 320] and [N / 16, K / 16, 192]. So many columns are a unit: the lower four bits of its
+// 4 bits: uint8 [N / 16, K / 8, 64]; byte 4 lane + j of a block of 8 columns has column j in its low and 4 + j in its
+// high half. 5 and 6 bits: uint8 [N / 16, K / 32, 320] and [N / 16, K / 16, 192]. So many columns are a unit: the lower
+// four bits of its
 //   numbers as above, and behind them 64 bytes, of which byte 4 lane + j has the upper bits of columns j, 4 + j, 8 + j and so on.
 // 8 bits: int8 [N / 16, K / 4, 64]; byte 4 lane + j of a block of 4 columns has column j, -127..127.
 // 16 and 32 bits: float16, bfloat16 or float32 [N / 16, K, 16].
 //
 // Numbers u of less than 8 bits are around their middle: a weight is (u - 2^(bits - 1)) * scale. With minima it is
-// u * scale + minimum, with a table, int8 [16], of 4 bits table[u] * scale. Scales and minima are [N / 16, K / group, 16], either
+// u * scale + minimum, with a table, int8 [16], of 4 bits table[u] * scale. Scales and minima are [N / 16, K / group,
+// 16], either
 //   float16,
 //   int8, times a float16 of superscales [N / 16, S, 16], which K / group / S groups share;
 //     with minima [N / 16, 2 S, 16], the factors of a superblock's minima behind those of its scales,
@@ -21,9 +23,9 @@
 
 namespace hybridge::inline INSTRUCTION_SET {
 
-// How many bytes ahead weights are fetched: processors fetch what follows by themselves, but not beyond a page, and not soon enough.
-// On an EPYC of family 25 products take 0.85 of the time with 4,096 that they take with 1,024; with 16,384 most of the gain is
-// gone. No phone has been measured.
+// How many bytes ahead weights are fetched: processors fetch what follows by themselves, but not beyond a page, and not
+// soon enough. On an EPYC of family 25 products take 0.85 of the time with 4,096 that they take with 1,024; with 16,384
+// most of the gain is gone. No phone has been measured.
 #if defined(__x86_64__)
 constexpr int64_t AHEAD = 4096;
 #else
@@ -47,7 +49,7 @@ struct Factors {
   int64_t groups = 0;
   int64_t superblocks = 1;
   int64_t inverse = 0;  // superblocks / groups in 2^-40, and a hair more: a quotient without a division
-  int64_t stride = 0;  // from a superscale to the next
+  int64_t stride = 0;   // from a superscale to the next
 
   Factors from(int64_t panel) const {
     Factors f = *this;
@@ -61,7 +63,8 @@ struct Factors {
     const uint8_t* bytes = numbers + group * LANES + lane;
     if (form == HALVES) return to_float(load<f16xr>(bytes + group * LANES + lane));
     const i32xr whole = widened(bytes);
-    if (form == BYTES) return to_float(whole) * to_float(load<f16xr>(superscales + (group * inverse >> 40) * stride + lane));
+    if (form == BYTES)
+      return to_float(whole) * to_float(load<f16xr>(superscales + (group * inverse >> 40) * stride + lane));
     const i32xr e = whole & 255;
     return (f32xr)select(e < 2, (e + 1) << 21, (e - 1) << 23);
   }
@@ -148,8 +151,9 @@ struct Stored {
 // The code of numbers [N, K]; 0 where they are of no kind, or of other sizes.
 inline int code_of(const Tensor& packed, int64_t count, int64_t K, bool has_table) {
   const auto fits = [&](int code) {
-    return K % unit_of(code) == 0 && packed.dim() == 3 && packed.size(0) == count && packed.size(1) == K / unit_of(code) &&
-        packed.size(2) == (code >= 16 ? LANES : unit_bytes(code)) && packed.numel() > 0 && is_dense(packed);
+    return K % unit_of(code) == 0 && packed.dim() == 3 && packed.size(0) == count &&
+           packed.size(1) == K / unit_of(code) && packed.size(2) == (code >= 16 ? LANES : unit_bytes(code)) &&
+           packed.numel() > 0 && is_dense(packed);
   };
   switch (packed.scalar_type()) {
     case ScalarType::Byte:
@@ -165,14 +169,25 @@ inline int code_of(const Tensor& packed, int64_t count, int64_t K, bool has_tabl
 }
 
 // Scales or minima; `part` says which of a superblock's factors are theirs. None where sizes or types are others.
-inline Factors factors(const Tensor& numbers, const std::optional<Tensor>& superscales, int64_t count, int parts, int part) {
+inline Factors factors(
+    const Tensor& numbers, const std::optional<Tensor>& superscales, int64_t count, int parts, int part
+) {
   const auto type = numbers.scalar_type();
   const bool bytes = type == ScalarType::Char, exponents = type == ScalarType::Byte && part == 0;
-  const bool sound = numbers.dim() == 3 && numbers.size(0) == count && numbers.size(1) > 0 && numbers.size(2) == LANES &&
-      is_dense(numbers) && (type == ScalarType::Half || bytes || exponents);
+  const bool sound = numbers.dim() == 3 && numbers.size(0) == count && numbers.size(1) > 0 &&
+                     numbers.size(2) == LANES && is_dense(numbers) && (type == ScalarType::Half || bytes || exponents);
   if (!sound || bytes != superscales.has_value()) return {};
-  Factors f{static_cast<const uint8_t*>(numbers.const_data_ptr()), nullptr,
-      bytes ? Factors::BYTES : exponents ? Factors::EXPONENTS : Factors::HALVES, numbers.size(1), 1, 0, parts * LANES};
+  Factors f{
+      static_cast<const uint8_t*>(numbers.const_data_ptr()),
+      nullptr,
+      bytes       ? Factors::BYTES
+      : exponents ? Factors::EXPONENTS
+                  : Factors::HALVES,
+      numbers.size(1),
+      1,
+      0,
+      parts * LANES
+  };
   if (!bytes) return f;
   Size supers;
   if (!is<half>(*superscales, count, supers, LANES) || supers % parts) return {};
@@ -197,9 +212,10 @@ inline Panels panels(const Stored& s, int64_t N, int64_t K) {
   if (s.minima) p.minima = factors(*s.minima, s.superscales, count, 2, 1);
   if (s.table) p.table = reinterpret_cast<const int8_t*>(s.table->const_data_ptr());
   const int64_t groups = p.scales.groups;
-  const bool sound = groups > 0 && K % groups == 0 && K / groups % std::max(8, unit_of(p.code)) == 0 && K / groups <= MOST_SUMMED &&
-      (!s.minima || (p.minima.groups == groups && (p.code == 4 || p.code == 5 || p.code == 6))) &&
-      (s.table.has_value() == (p.code == TABLE)) && is<int8_t>(s.table, int64_t(16));
+  const bool sound = groups > 0 && K % groups == 0 && K / groups % std::max(8, unit_of(p.code)) == 0 &&
+                     K / groups <= MOST_SUMMED &&
+                     (!s.minima || (p.minima.groups == groups && (p.code == 4 || p.code == 5 || p.code == 6))) &&
+                     (s.table.has_value() == (p.code == TABLE)) && is<int8_t>(s.table, int64_t(16));
   if (!sound) return p;
   p.K = K;
   p.group = K / groups;

@@ -46,7 +46,8 @@ void tiles(const T* x, T* y, const Axis& row, const Axis& column) {
   for (int64_t r0 = 0; r0 < row.size; r0 += TILE)
     for (int64_t c0 = 0; c0 < column.size; c0 += TILE)
       for (int64_t r = r0; r < std::min(r0 + TILE, row.size); ++r)
-        for (int64_t c = c0; c < std::min(c0 + TILE, column.size); ++c) y[r * row.to + c] = x[r * row.from + c * column.from];
+        for (int64_t c = c0; c < std::min(c0 + TILE, column.size); ++c)
+          y[r * row.to + c] = x[r * row.from + c * column.from];
 }
 
 // Copies everything below the outermost `level` axes.
@@ -92,7 +93,9 @@ bool is_order(const Tensor& x, const executorch::aten::ArrayRef<int64_t>& dims, 
   return true;
 }
 
-Tensor& permute_out(KernelRuntimeContext& context, const Tensor& x, executorch::aten::ArrayRef<int64_t> dims, Tensor& out) {
+Tensor& permute_out(
+    KernelRuntimeContext& context, const Tensor& x, executorch::aten::ArrayRef<int64_t> dims, Tensor& out
+) {
   REQUIRE(x.scalar_type() == out.scalar_type() && is_dense(x) && is_dense(out));
   REQUIRE(is_order(x, dims, out));
   if (x.numel() == 0) return out;

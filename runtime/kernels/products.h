@@ -1,4 +1,5 @@
-// Products of a panel's rows (panels.h) and some tokens in whole numbers, for each instruction set in a file of its own. It has
+// Products of a panel's rows (panels.h) and some tokens in whole numbers, for each instruction set in a file of its
+// own. It has
 //
 //   tile_size(left)     how many of `left` tokens go together
 //   together(T)         columns of a token that lie side by side in a tile of T tokens, see at()
@@ -12,7 +13,8 @@
 //     store(to)         the totals, float [T, 16]
 //   scale(lane) and minimum(lane) give those of a register of rows, counted from the tile's first.
 //
-// All compilers keep sums and totals in registers only where each has an index that is a constant: hence UNROLLED and INLINE.
+// All compilers keep sums and totals in registers only where each has an index that is a constant: hence UNROLLED and
+// INLINE.
 #pragma once
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)

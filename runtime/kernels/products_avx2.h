@@ -1,8 +1,8 @@
 // Products in 256 bits: with AVX-VNNI, or with AVX2 alone.
 //
-// AVX2 multiplies unsigned by signed bytes and adds two products to 16 bits, with saturation. A nibble times an activation is
-// at most 15 * 127, so eight such pairs, the 32 columns of a usual group, fit 16 bits and are widened once: of 5 bits four, of 6
-// two. Two products of whole bytes fit too, but no more.
+// AVX2 multiplies unsigned by signed bytes and adds two products to 16 bits, with saturation. A nibble times an
+// activation is at most 15 * 127, so eight such pairs, the 32 columns of a usual group, fit 16 bits and are widened
+// once: of 5 bits four, of 6 two. Two products of whole bytes fit too, but no more.
 #pragma once
 
 #include "panels.h"
@@ -14,7 +14,8 @@ namespace hybridge::inline INSTRUCTION_SET {
 constexpr int64_t tile_size(int64_t left) { return left < 4 ? left : 4; }
 constexpr int64_t together(int64_t) { return 4; }
 
-// Leaves v in a register here and now: else g++ puts off all additions, until the products that wait for them fill the stack.
+// Leaves v in a register here and now: else g++ puts off all additions, until the products that wait for them fill the
+// stack.
 INLINE __m256i keep(__m256i v) {
   asm volatile("" : "+x"(v));
   return v;
@@ -24,7 +25,9 @@ INLINE __m256i four(const int8_t* x) { return _mm256_set1_epi32(load<int32_t>(x)
 
 // Four columns of eight rows.
 template <int Code>
-INLINE __m256i eight_rows(const uint8_t* unit, __m256i beside, int q) { return (__m256i)quad<Code>(unit, (u8xr)beside, q); }
+INLINE __m256i eight_rows(const uint8_t* unit, __m256i beside, int q) {
+  return (__m256i)quad<Code>(unit, (u8xr)beside, q);
+}
 
 #if defined(__AVXVNNI__)
 
@@ -53,7 +56,8 @@ struct Sums {
         }
         UNROLLED for (int t = 0; t < T; ++t) {
           const __m256i token = four(x + 4 * t);
-          UNROLLED for (int part = 0; part < PARTS; ++part) sum[t][part] = keep(_mm256_dpbusd_avx_epi32(sum[t][part], rows[part], token));
+          UNROLLED for (int part = 0; part < PARTS; ++part)
+              sum[t][part] = keep(_mm256_dpbusd_avx_epi32(sum[t][part], rows[part], token));
         }
       }
     }
@@ -123,7 +127,7 @@ struct Sums {
     UNROLLED for (int t = 0; t < T; ++t) {
       const __m256i token = four(x + 4 * t), size = _mm256_abs_epi8(token);
       UNROLLED for (int part = 0; part < PARTS; ++part)
-        widen(_mm256_maddubs_epi16(size, _mm256_sign_epi8(rows[part], token)), t, part);
+          widen(_mm256_maddubs_epi16(size, _mm256_sign_epi8(rows[part], token)), t, part);
     }
   }
 };
@@ -136,8 +140,8 @@ struct IntegerTile : Sums<Code, T> {
   __m256 total[T][PARTS] = {};
 
   INLINE void start(const int32_t* offsets) {
-    UNROLLED for (int t = 0; t < T; ++t)
-      UNROLLED for (int part = 0; part < PARTS; ++part) sum[t][part] = _mm256_set1_epi32(offsets[t]);
+    UNROLLED for (int t = 0; t < T; ++t) UNROLLED for (int part = 0; part < PARTS; ++part)
+        sum[t][part] = _mm256_set1_epi32(offsets[t]);
   }
 
   INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns, const int8_t* table) {
@@ -152,8 +156,9 @@ struct IntegerTile : Sums<Code, T> {
   INLINE void finish(const F& scale, const float* steps) {
     UNROLLED for (int part = 0; part < PARTS; ++part) {
       const __m256 each = (__m256)scale(8 * part);
-      UNROLLED for (int t = 0; t < T; ++t)
-        total[t][part] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t][part]), each * _mm256_set1_ps(steps[t]), total[t][part]);
+      UNROLLED for (int t = 0; t < T; ++t) total[t][part] = _mm256_fmadd_ps(
+          _mm256_cvtepi32_ps(sum[t][part]), each * _mm256_set1_ps(steps[t]), total[t][part]
+      );
     }
   }
 
@@ -161,13 +166,14 @@ struct IntegerTile : Sums<Code, T> {
   INLINE void raise(const F& minimum, const float* sums) {
     UNROLLED for (int part = 0; part < PARTS; ++part) {
       const __m256 each = (__m256)minimum(8 * part);
-      UNROLLED for (int t = 0; t < T; ++t) total[t][part] = _mm256_fmadd_ps(each, _mm256_set1_ps(sums[t]), total[t][part]);
+      UNROLLED for (int t = 0; t < T; ++t)
+          total[t][part] = _mm256_fmadd_ps(each, _mm256_set1_ps(sums[t]), total[t][part]);
     }
   }
 
   INLINE void store(float* to) const {
-    UNROLLED for (int t = 0; t < T; ++t)
-      UNROLLED for (int part = 0; part < PARTS; ++part) hybridge::store(to + t * LANES + 8 * part, total[t][part]);
+    UNROLLED for (int t = 0; t < T; ++t) UNROLLED for (int part = 0; part < PARTS; ++part)
+        hybridge::store(to + t * LANES + 8 * part, total[t][part]);
   }
 };
 

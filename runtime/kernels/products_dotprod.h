@@ -1,5 +1,5 @@
-// Products by ARM's sdot: of four columns of four rows with four columns of a token, which it takes from any quarter of a register.
-// So 16 columns of a token, loaded once, serve 16 columns of all rows.
+// Products by ARM's sdot: of four columns of four rows with four columns of a token, which it takes from any quarter of
+// a register. So 16 columns of a token, loaded once, serve 16 columns of all rows.
 #pragma once
 
 #include "panels.h"
@@ -15,7 +15,9 @@ constexpr int SIGNED = 0;
 
 // Four columns of four rows.
 template <int Code>
-INLINE int8x16_t four_rows(const uint8_t* unit, u8xr beside, int q) { return (int8x16_t)quad<Code>(unit, beside, q); }
+INLINE int8x16_t four_rows(const uint8_t* unit, u8xr beside, int q) {
+  return (int8x16_t)quad<Code>(unit, beside, q);
+}
 
 template <int Code, int T>
 struct DotprodTile {
@@ -24,8 +26,8 @@ struct DotprodTile {
   int32x4_t sum[T][PARTS];
 
   INLINE void start(const int32_t* offsets) {
-    UNROLLED for (int t = 0; t < T; ++t)
-      UNROLLED for (int part = 0; part < PARTS; ++part) sum[t][part] = vdupq_n_s32(offsets[t]);
+    UNROLLED for (int t = 0; t < T; ++t) UNROLLED for (int part = 0; part < PARTS; ++part)
+        sum[t][part] = vdupq_n_s32(offsets[t]);
   }
 
   template <int Quad>
@@ -63,7 +65,8 @@ struct DotprodTile {
     };
     if constexpr (!IS_HIGH) prepare();
     if constexpr (T == 1 && !IS_HIGH)  // where a loop's own instructions count
-      for (; columns >= 32; columns -= 32, w += 2 * bytes, x += 32) add_sixteen<0>(w, x, more), add_sixteen<0>(w + bytes, x + 16, more);
+      for (; columns >= 32; columns -= 32, w += 2 * bytes, x += 32)
+        add_sixteen<0>(w, x, more), add_sixteen<0>(w + bytes, x + 16, more);
     for (; columns >= unit; columns -= unit, w += bytes, x += unit * T) {
       if constexpr (IS_HIGH) prepare();
       add_sixteen<0>(w, x, more);
@@ -82,7 +85,7 @@ struct DotprodTile {
     UNROLLED for (int part = 0; part < PARTS; ++part) {
       const float32x4_t each = (float32x4_t)scale(4 * part);
       UNROLLED for (int t = 0; t < T; ++t)
-        total[t][part] = vfmaq_f32(total[t][part], vcvtq_f32_s32(sum[t][part]), vmulq_n_f32(each, steps[t]));
+          total[t][part] = vfmaq_f32(total[t][part], vcvtq_f32_s32(sum[t][part]), vmulq_n_f32(each, steps[t]));
     }
   }
 
@@ -95,8 +98,8 @@ struct DotprodTile {
   }
 
   INLINE void store(float* to) const {
-    UNROLLED for (int t = 0; t < T; ++t)
-      UNROLLED for (int part = 0; part < PARTS; ++part) vst1q_f32(to + t * LANES + 4 * part, total[t][part]);
+    UNROLLED for (int t = 0; t < T; ++t) UNROLLED for (int part = 0; part < PARTS; ++part)
+        vst1q_f32(to + t * LANES + 4 * part, total[t][part]);
   }
 };
 

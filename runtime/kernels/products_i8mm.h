@@ -1,5 +1,5 @@
-// Products by ARM's smmla: of eight columns of two rows with eight columns of two tokens, four sums at a time. One token is left
-// to sdot.
+// Products by ARM's smmla: of eight columns of two rows with eight columns of two tokens, four sums at a time. One
+// token is left to sdot.
 #pragma once
 
 #include <type_traits>
@@ -22,8 +22,8 @@ struct PairTile {
   int32x4_t sum[PAIRS][TOKENS];
 
   INLINE void start(const int32_t* offsets) {
-    UNROLLED for (int t = 0; t < TOKENS; ++t)
-      UNROLLED for (int pair = 0; pair < PAIRS; ++pair) sum[pair][t] = by_token(offsets + 2 * t);
+    UNROLLED for (int t = 0; t < TOKENS; ++t) UNROLLED for (int pair = 0; pair < PAIRS; ++pair)
+        sum[pair][t] = by_token(offsets + 2 * t);
   }
 
   INLINE void multiply(int32x4_t rows, const int8x16_t (&x)[TOKENS], int pair) {
@@ -35,7 +35,9 @@ struct PairTile {
     int8x16_t tokens[TOKENS];
     UNROLLED for (int t = 0; t < TOKENS; ++t) tokens[t] = vld1q_s8(x + 16 * t);
     UNROLLED for (int pair = 0; pair < PAIRS; pair += 2) {  // four rows
-      const auto columns = [&](int q) { return vreinterpretq_s32_s8(four_rows<Code>(unit + 8 * pair, more[pair / 2], q)); };
+      const auto columns = [&](int q) {
+        return vreinterpretq_s32_s8(four_rows<Code>(unit + 8 * pair, more[pair / 2], q));
+      };
       const int32x4_t left = columns(first), right = columns(first + 1);  // columns 0..3 and 4..7 of each
       multiply(vzip1q_s32(left, right), tokens, pair);
       multiply(vzip2q_s32(left, right), tokens, pair + 1);
@@ -62,8 +64,9 @@ struct PairTile {
   }
 
   INLINE void finish_pair(float32x4_t scale, const float* steps, int pair) {
-    UNROLLED for (int t = 0; t < TOKENS; ++t)
-      total[pair][t] = vfmaq_f32(total[pair][t], vcvtq_f32_s32(sum[pair][t]), vmulq_f32(scale, by_token(steps + 2 * t)));
+    UNROLLED for (int t = 0; t < TOKENS; ++t) total[pair][t] = vfmaq_f32(
+        total[pair][t], vcvtq_f32_s32(sum[pair][t]), vmulq_f32(scale, by_token(steps + 2 * t))
+    );
   }
 
   template <typename F>
@@ -78,11 +81,10 @@ struct PairTile {
   }
 
   INLINE void store(float* to) const {
-    UNROLLED for (int t = 0; t < TOKENS; ++t)
-      UNROLLED for (int pair = 0; pair < PAIRS; pair += 2) {
-        vst1q_f32(to + 2 * t * LANES + 2 * pair, vuzp1q_f32(total[pair][t], total[pair + 1][t]));
-        vst1q_f32(to + (2 * t + 1) * LANES + 2 * pair, vuzp2q_f32(total[pair][t], total[pair + 1][t]));
-      }
+    UNROLLED for (int t = 0; t < TOKENS; ++t) UNROLLED for (int pair = 0; pair < PAIRS; pair += 2) {
+      vst1q_f32(to + 2 * t * LANES + 2 * pair, vuzp1q_f32(total[pair][t], total[pair + 1][t]));
+      vst1q_f32(to + (2 * t + 1) * LANES + 2 * pair, vuzp2q_f32(total[pair][t], total[pair + 1][t]));
+    }
   }
 };
 

@@ -22,9 +22,7 @@ struct IntegerTile {
   f32xr total[T] = {};
   i32xr sum[T];
 
-  INLINE void start(const int32_t* offsets) {
-    UNROLLED for (int t = 0; t < T; ++t) sum[t] = i32xr{} + offsets[t];
-  }
+  INLINE void start(const int32_t* offsets) { UNROLLED for (int t = 0; t < T; ++t) sum[t] = i32xr{} + offsets[t]; }
 
   INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns, const int8_t* table) {
     constexpr int unit = unit_of(Code);
@@ -36,7 +34,8 @@ struct IntegerTile {
         const u8xr numbers = quad<Code>(w, more, q);
         UNROLLED for (int t = 0; t < T; ++t) {
           const int8_t* token = x + 4 * (q * T + t);
-          sum[t] = Code == 8 || (Code == TABLE && !SIGNED_OFFSET) ? dot4_signed(sum[t], numbers, token) : dot4(sum[t], numbers, token);
+          sum[t] = Code == 8 || (Code == TABLE && !SIGNED_OFFSET) ? dot4_signed(sum[t], numbers, token)
+                                                                  : dot4(sum[t], numbers, token);
         }
       }
     }
@@ -54,9 +53,7 @@ struct IntegerTile {
     UNROLLED for (int t = 0; t < T; ++t) total[t] += each * sums[t];
   }
 
-  INLINE void store(float* to) const {
-    UNROLLED for (int t = 0; t < T; ++t) hybridge::store(to + t * LANES, total[t]);
-  }
+  INLINE void store(float* to) const { UNROLLED for (int t = 0; t < T; ++t) hybridge::store(to + t * LANES, total[t]); }
 };
 
 }  // namespace hybridge::inline INSTRUCTION_SET

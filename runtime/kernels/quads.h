@@ -16,13 +16,15 @@ INLINE void fetch_lines(const uint8_t* w) {
 template <int Lines>
 INLINE void fetch_ahead(const uint8_t* w) {
   w += AHEAD;
-#if defined(__aarch64__)  // clang would compute the addresses of now from these, one by one, if it saw how they hang together
+#if defined(__aarch64__)  // clang would compute the addresses of now from these, one by one, if it saw how they hang
+                          // together
   asm("" : "+r"(w));
 #endif
   fetch_lines<Lines>(w);
 }
 
-// Bytes with their bits moved up, or down where `up` is negative; what comes in from a neighbour is for a mask to take out.
+// Bytes with their bits moved up, or down where `up` is negative; what comes in from a neighbour is for a mask to take
+// out.
 template <typename V>
 INLINE V moved(V v, int up) {
   return by_register([up](u8xr part) { return (u8xr)(up > 0 ? (u32xr)part << up : (u32xr)part >> -up); }, v);
@@ -41,19 +43,22 @@ INLINE V upper_half(V v) {
 // Looks up the table at each number of 0..15.
 template <typename V>
 INLINE V look_up(V table, V numbers) {
-  return by_register([](u8xr from, u8xr at) {
+  return by_register(
+      [](u8xr from, u8xr at) {
 #if defined(__AVX512BW__)
-    return (u8xr)_mm512_shuffle_epi8((__m512i)from, (__m512i)at);
+        return (u8xr)_mm512_shuffle_epi8((__m512i)from, (__m512i)at);
 #elif defined(__AVX2__)
-    return (u8xr)_mm256_shuffle_epi8((__m256i)from, (__m256i)at);
+        return (u8xr)_mm256_shuffle_epi8((__m256i)from, (__m256i)at);
 #elif defined(__aarch64__)
-    return (u8xr)vqtbl1q_u8((uint8x16_t)from, (uint8x16_t)at);
+        return (u8xr)vqtbl1q_u8((uint8x16_t)from, (uint8x16_t)at);
 #else
-    u8xr found;
-    for (int i = 0; i < REGISTER; ++i) found[i] = from[at[i]];
-    return found;
+        u8xr found;
+        for (int i = 0; i < REGISTER; ++i) found[i] = from[at[i]];
+        return found;
 #endif
-  }, table, numbers);
+      },
+      table, numbers
+  );
 }
 
 // The upper bits of a unit's numbers, or the table, in every 16 bytes.

@@ -1,8 +1,8 @@
 // Attention over int8 rows (attention.h, quantized_rows.h), in whole numbers.
 //
-// Queries and weights are rounded to 15 bits and written as two digits of 8, high * 128 + low, so that both products are those of
-// bytes; what this rounding adds is a hundredth of what that of the rows costs. Rows of a block that no token sees are multiplied
-// all the same, because bytes are always numbers, and weigh nothing.
+// Queries and weights are rounded to 15 bits and written as two digits of 8, high * 128 + low, so that both products
+// are those of bytes; what this rounding adds is a hundredth of what that of the rows costs. Rows of a block that no
+// token sees are multiplied all the same, because bytes are always numbers, and weigh nothing.
 #include "attention.h"
 #include "checks.h"
 #include "quantized_rows.h"
@@ -16,8 +16,10 @@ constexpr float LARGEST = 127 * 128;  // with two digits
 
 // A unit's own memory.
 struct Memory {
-  int32_t *query, *weights;  // quads of digits: [K / 4] or [16] of them for each tile of queries, high and low of each query
-  float *scores, *steps;  // [QUERIES, ROWS], which begin as whole numbers; [QUERIES], what a query's last digit is worth
+  int32_t *query,
+      *weights;  // quads of digits: [K / 4] or [16] of them for each tile of queries, high and low of each query
+  float *scores,
+      *steps;        // [QUERIES, ROWS], which begin as whole numbers; [QUERIES], what a query's last digit is worth
   int32_t* offsets;  // [QUERIES], see SIGNED_OFFSET
 
   Memory(void* own, int64_t K) {
@@ -31,11 +33,12 @@ struct Memory {
   static int64_t bytes(int64_t K) { return QUERIES * (K / 2 + ROWS / 2 + ROWS + 2) * sizeof(float); }
 };
 
-// Sixteen numbers up to LARGEST as digits, 0 for NaN, four to a quad: quad i of them to quads[i * stride] and behind it. Returns
-// them rounded.
+// Sixteen numbers up to LARGEST as digits, 0 for NaN, four to a quad: quad i of them to quads[i * stride] and behind
+// it. Returns them rounded.
 INLINE i32x16 put_digits(f32x16 numbers, int32_t* quads, int64_t stride, int64_t count = 4) {
   const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
-  const i32x16 whole = (i32x16)(convertible(numbers) + magic) - (i32x16)magic, high = (whole + 64) >> 7, low = whole - (high << 7);
+  const i32x16 whole = (i32x16)(convertible(numbers) + magic) - (i32x16)magic, high = (whole + 64) >> 7,
+               low = whole - (high << 7);
   int8_t bytes[2][LANES];
   store_bytes(bytes[0], high);
   store_bytes(bytes[1], low);
@@ -70,10 +73,12 @@ inline const int8_t* bytes_of(const int32_t* quad) { return reinterpret_cast<con
 
 // The same for a register's share of the lanes.
 template <int Q, int N>
-INLINE void register_products(const int8_t* panels, const int8_t* next, int64_t apart, const int32_t* quads, int64_t K, int32_t (&out)[N][Q][LANES], int lane) {
+INLINE void register_products(
+    const int8_t* panels, const int8_t* next, int64_t apart, const int32_t* quads, int64_t K,
+    int32_t (&out)[N][Q][LANES], int lane
+) {
   i32xr high[N][Q] = {}, low[N][Q] = {};
-  for (int64_t k = 0; k < K; ++k, panels += 64, quads += 2 * Q)
-    UNROLLED for (int n = 0; n < N; ++n) {
+  for (int64_t k = 0; k < K; ++k, panels += 64, quads += 2 * Q) UNROLLED for (int n = 0; n < N; ++n) {
       const u8xr bytes = load<u8xr>(panels + n * apart);
       if (next) __builtin_prefetch(next + k * 64 + n * apart);
       UNROLLED for (int i = 0; i < Q; ++i) {
@@ -86,16 +91,22 @@ INLINE void register_products(const int8_t* panels, const int8_t* next, int64_t 
     for (int i = 0; i < Q; ++i) store(out[n][i] + lane, (u32xr)(high[n][i] << 7) + (u32xr)low[n][i]);
 }
 
-// out[panel][query] of N panels of vectors, `apart` bytes from each other, and Q queries: the sums of K quads of products.
+// out[panel][query] of N panels of vectors, `apart` bytes from each other, and Q queries: the sums of K quads of
+// products.
 template <int Q, int N>
-void products(const int8_t* panels, const int8_t* next, int64_t apart, const int32_t* quads, int64_t K, int32_t (&out)[N][Q][LANES]) {
+void products(
+    const int8_t* panels, const int8_t* next, int64_t apart, const int32_t* quads, int64_t K,
+    int32_t (&out)[N][Q][LANES]
+) {
   for (int lane = 0; lane < LANES; lane += REGISTER_LANES)
     register_products<Q, N>(panels + 4 * lane, lane ? nullptr : next, apart, quads, K, out, lane);
 }
 
 // As many panels at once as make enough independent sums, and as registers hold.
 template <int Q>
-constexpr int AT_ONCE = Q == 1 ? (REGISTERS > 16 ? 4 : 2) : Q == 4 && REGISTERS == 16 ? 1 : 2;
+constexpr int AT_ONCE = Q == 1                      ? (REGISTERS > 16 ? 4 : 2)
+                        : Q == 4 && REGISTERS == 16 ? 1
+                                                    : 2;
 
 // Whole scores of a tile of Q queries for the ROWS rows from a panel on.
 template <int Q>
@@ -111,7 +122,10 @@ void dot_rows(const int8_t* keys, const int8_t* next, const int32_t* query, int6
 
 // Adds the block's weighted values to the sums of a tile of Q queries.
 template <int Q, int N>
-void weigh_tiles(const int8_t* values, const int8_t* next, const int32_t* weights, const float* steps, const int32_t* offsets, float* sums, int64_t width) {
+void weigh_tiles(
+    const int8_t* values, const int8_t* next, const int32_t* weights, const float* steps, const int32_t* offsets,
+    float* sums, int64_t width
+) {
   int32_t out[N][Q][LANES];
   products<Q, N>(values, next, ROWS * LANES, weights, ROWS / 4, out);
   for (int n = 0; n < N; ++n)
@@ -122,11 +136,15 @@ void weigh_tiles(const int8_t* values, const int8_t* next, const int32_t* weight
 }
 
 template <int Q>
-void weigh_rows(const int8_t* values, const int8_t* next, int64_t C, const int32_t* weights, const float* steps, const int32_t* offsets, float* sums, int64_t width) {
+void weigh_rows(
+    const int8_t* values, const int8_t* next, int64_t C, const int32_t* weights, const float* steps,
+    const int32_t* offsets, float* sums, int64_t width
+) {
   constexpr int N = AT_ONCE<Q>;
   const auto after = [&](int64_t c) { return next ? next + c * ROWS : next; };
   int64_t c = 0;
-  for (; c + N * LANES <= C; c += N * LANES) weigh_tiles<Q, N>(values + c * ROWS, after(c), weights, steps, offsets, sums + c, width);
+  for (; c + N * LANES <= C; c += N * LANES)
+    weigh_tiles<Q, N>(values + c * ROWS, after(c), weights, steps, offsets, sums + c, width);
   for (; c < C; c += LANES) weigh_tiles<Q, 1>(values + c * ROWS, after(c), weights, steps, offsets, sums + c, width);
 }
 
@@ -137,14 +155,18 @@ struct Worth {
 };
 
 // Whole scores of query i to the digits of its weights, times the scales of the values.
-Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64_t i, int64_t begin, const Memory& m, int32_t* quads, int64_t stride) {
+Worth soften(
+    const Attention& a, const QuantizedRows& rows, const Unit& u, int64_t i, int64_t begin, const Memory& m,
+    int32_t* quads, int64_t stride
+) {
   Running running(a, u, i);
   float* scores = m.scores + i * ROWS;
   const int64_t block = rows.block(u.head + i / u.count, begin);
   const int64_t seen = std::min(u.end, a.start + u.token(a, i) + 1) - begin;
   f32x16 tops = splat(running.top);
   for (int64_t r = 0; r < ROWS; r += LANES) {
-    f32x16 score = to_float(less(load<i32x16>(scores + r), m.offsets[i])) * (load<f32x16>(rows.key_scales + block + r) * m.steps[i]);
+    f32x16 score = to_float(less(load<i32x16>(scores + r), m.offsets[i])) *
+                   (load<f32x16>(rows.key_scales + block + r) * m.steps[i]);
     if (a.softcap > 0.0f) score = capped(score, a.softcap);
     score = select(lane() < int32_t(seen - r), score, splat(NEVER));
     tops = larger(tops, score);
@@ -154,7 +176,8 @@ Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64
   f32x16 weights{};
   tops = f32x16{};
   for (int64_t r = 0; r < ROWS; r += LANES) {
-    const f32x16 score = load<f32x16>(scores + r), one = select(score == splat(NEVER), splat(0.0f), exp(score - running.top));
+    const f32x16 score = load<f32x16>(scores + r),
+                 one = select(score == splat(NEVER), splat(0.0f), exp(score - running.top));
     const f32x16 scaled = select(score == splat(NEVER), splat(0.0f), one * load<f32x16>(rows.value_scales + block + r));
     weights += one + scaled * 0.0f;  // NaN for a row of NaN, which no digit says
     tops = larger(tops, scaled);
@@ -163,23 +186,30 @@ Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64
   running.weight += sum(weights);
   const float top = largest(tops), inverse = top > 0.0f ? LARGEST / top : 0.0f;
   i32x16 whole{};
-  for (int64_t r = 0; r < ROWS; r += LANES) whole += put_digits(load<f32x16>(scores + r) * inverse, quads + r / 4 * stride, stride);
+  for (int64_t r = 0; r < ROWS; r += LANES)
+    whole += put_digits(load<f32x16>(scores + r) * inverse, quads + r / 4 * stride, stride);
   return {top / LARGEST, SIGNED_OFFSET * sum(whole)};
 }
 
 // Returns the start of the next block that a unit reads.
 int64_t next_block(const QuantizedRows& rows, const Unit& u, int64_t head, int64_t begin) {
-  return head + 1 < u.head + u.heads ? rows.block(head + 1, begin) : rows.block(u.head, begin + ROWS < u.end ? begin + ROWS : begin);
+  return head + 1 < u.head + u.heads ? rows.block(head + 1, begin)
+                                     : rows.block(u.head, begin + ROWS < u.end ? begin + ROWS : begin);
 }
 
 // A block of rows for a tile of Q queries from query i on.
 template <int Q>
-void take_block(const Attention& a, const QuantizedRows& rows, const Unit& u, int64_t i, int64_t begin, const Memory& m) {
+void take_block(
+    const Attention& a, const QuantizedRows& rows, const Unit& u, int64_t i, int64_t begin, const Memory& m
+) {
   const int64_t head = u.head + i / u.count, block = rows.block(head, begin), width = a.columns() + 2;
   int32_t* weights = m.weights + i * ROWS / 2;
   const bool first = i % u.count == 0 && rows.K == rows.C;
   const int8_t* next = first ? rows.keys + next_block(rows, u, head, begin) * rows.K : nullptr;
-  dot_rows<Q>(rows.keys + block * rows.K, first ? rows.values + block * rows.C : nullptr, m.query + i * rows.K / 2, rows.K, m.scores + i * ROWS);
+  dot_rows<Q>(
+      rows.keys + block * rows.K, first ? rows.values + block * rows.C : nullptr, m.query + i * rows.K / 2, rows.K,
+      m.scores + i * ROWS
+  );
   float steps[Q];
   int32_t offsets[Q];
   for (int j = 0; j < Q; ++j) {
@@ -205,8 +235,11 @@ void run(const Attention& a, const QuantizedRows& rows, const Unit& u, Memory m)
     in_tiles_of_heads(u, [&](int64_t i, auto q) { take_block<q()>(a, rows, u, i, begin, m); });
 }
 
-Tensor& quantized_attention_out(KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& key_scales,
-    const Tensor& values, const Tensor& value_scales, const Tensor& start, const std::optional<Tensor>& sinks, int64_t V, double scale, double softcap, Tensor& out) {
+Tensor& quantized_attention_out(
+    KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& key_scales,
+    const Tensor& values, const Tensor& value_scales, const Tensor& start, const std::optional<Tensor>& sinks,
+    int64_t V, double scale, double softcap, Tensor& out
+) {
   Size T, H, D;
   int64_t first;
   REQUIRE(is<float>(query, 1, T, H, D) && D <= 1024);
@@ -215,8 +248,20 @@ Tensor& quantized_attention_out(KernelRuntimeContext& context, const Tensor& que
   const QuantizedRows rows = quantized_rows(keys, key_scales, values, value_scales);
   REQUIRE(rows.hold(D, V) && H % rows.G == 0);
   REQUIRE(reads(start, first) && fits(first, T, rows.R));
-  const Attention a{data<float>(query), sinks ? data<float>(*sinks) : nullptr, data<float>(out), T, H, D, rows.R, rows.G, V, first,
-      float(scale), float(softcap)};
+  const Attention a{
+      data<float>(query),
+      sinks ? data<float>(*sinks) : nullptr,
+      data<float>(out),
+      T,
+      H,
+      D,
+      rows.R,
+      rows.G,
+      V,
+      first,
+      float(scale),
+      float(softcap)
+  };
   const bool done = attend(context, a, Memory::bytes(rows.K), (a.D + a.V) / 4, [&](const Unit& unit, void* own) {
     run(a, rows, unit, Memory(own, rows.K));
   });

@@ -12,7 +12,10 @@ struct Rotary {
 };
 
 // Halves: number i and number i + R / 2 are a pair.
-inline void turn_halves(const float* __restrict x, const float* __restrict cos, const float* __restrict sin, int64_t half, float* __restrict out) {
+inline void turn_halves(
+    const float* __restrict x, const float* __restrict cos, const float* __restrict sin, int64_t half,
+    float* __restrict out
+) {
   for (int64_t i = 0; i < half; ++i) {
     out[i] = x[i] * cos[i] - x[half + i] * sin[i];
     out[half + i] = x[half + i] * cos[half + i] + x[i] * sin[half + i];
@@ -20,7 +23,10 @@ inline void turn_halves(const float* __restrict x, const float* __restrict cos, 
 }
 
 // Interleaved: numbers 2 i and 2 i + 1 are a pair.
-inline void turn_neighbours(const float* __restrict x, const float* __restrict cos, const float* __restrict sin, int64_t half, float* __restrict out) {
+inline void turn_neighbours(
+    const float* __restrict x, const float* __restrict cos, const float* __restrict sin, int64_t half,
+    float* __restrict out
+) {
   for (int64_t i = 0; i < 2 * half; i += 2) {
     out[i] = x[i] * cos[i] - x[i + 1] * sin[i];
     out[i + 1] = x[i + 1] * cos[i + 1] + x[i] * sin[i + 1];
@@ -37,7 +43,9 @@ void turn(const Rotary& r, bool interleaved, int64_t position) {
   }
 }
 
-Tensor& rotary_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& cos, const Tensor& sin, bool interleaved, Tensor& out) {
+Tensor& rotary_out(
+    KernelRuntimeContext& context, const Tensor& x, const Tensor& cos, const Tensor& sin, bool interleaved, Tensor& out
+) {
   Size B, T, H, D, R, angles;
   REQUIRE(is<float>(x, B, T, H, D));
   REQUIRE(is<float>(out, B, T, H, D));

@@ -2,8 +2,8 @@
 //
 //   h <- exp(step rate) h + (step x) key,   out = h . query + skip x
 //
-// Channels are independent: each runs through all tokens with sixteen elements of its state in a register, so that memory sees
-// the state once.
+// Channels are independent: each runs through all tokens with sixteen elements of its state in a register, so that
+// memory sees the state once.
 #include "activation.h"
 #include "checks.h"
 #include "kernel.h"
@@ -22,7 +22,10 @@ struct Scan {
 };
 
 // Channel c through n tokens, `count` elements of its state from `at` on; adds their share of the outputs.
-void scan(const Scan& s, int64_t n, int64_t c, int64_t at, int64_t count, const float* steps, int64_t stride, const float* before, float* after, float* out) {
+void scan(
+    const Scan& s, int64_t n, int64_t c, int64_t at, int64_t count, const float* steps, int64_t stride,
+    const float* before, float* after, float* out
+) {
   const auto get = [count](const float* from) { return load_up_to(from, count); };
   const int64_t head = c / (s.C / s.H);
   const f32x16 rate = get(s.rate + c * s.N + at);
@@ -36,7 +39,10 @@ void scan(const Scan& s, int64_t n, int64_t c, int64_t at, int64_t count, const 
   if (after) store_up_to(after + c * s.N + at, h, count);
 }
 
-void scan_channels(const Scan& s, int64_t n, int64_t begin, int64_t end, const float* steps, int64_t stride, const float* before, float* after, float* out) {
+void scan_channels(
+    const Scan& s, int64_t n, int64_t begin, int64_t end, const float* steps, int64_t stride, const float* before,
+    float* after, float* out
+) {
   for (int64_t c = begin; c < end; ++c) {
     if (s.query)
       for (int64_t t = 0; t < n; ++t) out[t * s.C + c] = s.skip[c] * s.x[t * s.C + c];
@@ -46,7 +52,9 @@ void scan_channels(const Scan& s, int64_t n, int64_t begin, int64_t end, const f
 }
 
 // sizes [n, stride] = softplus(raw + bias) of some channels.
-void read_steps(float* sizes, int64_t stride, const float* raw, const float* bias, int64_t C, int64_t n, int64_t begin, int64_t end) {
+void read_steps(
+    float* sizes, int64_t stride, const float* raw, const float* bias, int64_t C, int64_t n, int64_t begin, int64_t end
+) {
   for (int64_t t = 0; t < n; ++t)
     for (int64_t c = begin; c < end; c += LANES) {
       const int64_t count = std::min<int64_t>(LANES, end - c);
@@ -62,22 +70,34 @@ template <typename F>
 void for_channels(int64_t batch, int64_t C, int64_t each, const F& f) {
   const int64_t blocks = blocks_of(C);
   parallel(batch * blocks, BLOCK * each, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) f(item / blocks, item % blocks * BLOCK, std::min((item % blocks + 1) * BLOCK, C));
+    for (int64_t item = begin; item < end; ++item)
+      f(item / blocks, item % blocks * BLOCK, std::min((item % blocks + 1) * BLOCK, C));
   });
 }
 
-Scan scan_of(const Tensor& x, const Tensor& key, const Tensor* query, const Tensor& rate, const Tensor* skip, int64_t batch) {
+Scan scan_of(
+    const Tensor& x, const Tensor& key, const Tensor* query, const Tensor& rate, const Tensor* skip, int64_t batch
+) {
   const int64_t T = x.size(1), C = last(x), H = key.size(2), N = last(key);
   const auto at = [batch, rows = T * H * N](const Tensor& tensor) { return data<float>(tensor) + batch * rows; };
-  return {data<float>(x) + batch * T * C, at(key), query ? at(*query) : nullptr, data<float>(rate), skip ? data<float>(*skip) : nullptr, C, H, N};
+  return {
+      data<float>(x) + batch * T * C,
+      at(key),
+      query ? at(*query) : nullptr,
+      data<float>(rate),
+      skip ? data<float>(*skip) : nullptr,
+      C,
+      H,
+      N
+  };
 }
 
 // x and steps [B, T, C], key [B, T, H, N], rate [C, N], state with B C N numbers.
 struct Sizes {
   Size B, T, C, H, N;
   bool agree(const Tensor& x, const Tensor& steps, const Tensor& key, const Tensor& rate, const Tensor& state) {
-    return is<float>(x, B, T, C) && is<float>(steps, B, T, C) && is<float>(key, B, T, H, N) && C % H == 0 && is<float>(rate, C, N) &&
-        holds<float>(state, product(B, C, N));
+    return is<float>(x, B, T, C) && is<float>(steps, B, T, C) && is<float>(key, B, T, H, N) && C % H == 0 &&
+           is<float>(rate, C, N) && holds<float>(state, product(B, C, N));
   }
   // Needed for outputs only: bias and skip [C], query [B, T, H, N], out [B, T, C].
   bool agree(const std::optional<Tensor>& bias, const Tensor& query, const Tensor& skip, const Tensor& out) {
@@ -85,8 +105,11 @@ struct Sizes {
   }
 };
 
-Tensor& selective_scan_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& steps, const std::optional<Tensor>& bias, const Tensor& key,
-    const Tensor& query, const Tensor& rate, const Tensor& skip, Tensor& state, const Tensor& count, Tensor& out) {
+Tensor& selective_scan_out(
+    KernelRuntimeContext& context, const Tensor& x, const Tensor& steps, const std::optional<Tensor>& bias,
+    const Tensor& key, const Tensor& query, const Tensor& rate, const Tensor& skip, Tensor& state, const Tensor& count,
+    Tensor& out
+) {
   Sizes s;
   int64_t n;
   REQUIRE(s.agree(x, steps, key, rate, state));
@@ -98,15 +121,20 @@ Tensor& selective_scan_out(KernelRuntimeContext& context, const Tensor& x, const
   for_channels(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     const auto sizes = workspaces.take();
     float *own = data<float>(state) + batch * C * N, *answers = data<float>(out) + batch * T * C;
-    read_steps(sizes.memory(), BLOCK, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, n, begin, end);
+    read_steps(
+        sizes.memory(), BLOCK, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, n, begin, end
+    );
     scan_channels(scan_of(x, key, &query, rate, &skip, batch), n, begin, end, sizes.memory(), BLOCK, own, own, answers);
     for (int64_t t = n; t < T; ++t) std::fill(answers + t * C + begin, answers + t * C + end, 0.0f);
   });
   return out;
 }
 
-Tensor& selective_scan_verify_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& steps, const std::optional<Tensor>& bias, const Tensor& key,
-    const Tensor& query, const Tensor& rate, const Tensor& skip, Tensor& staged_x, Tensor& staged_steps, Tensor& staged_key, const Tensor& state, Tensor& out) {
+Tensor& selective_scan_verify_out(
+    KernelRuntimeContext& context, const Tensor& x, const Tensor& steps, const std::optional<Tensor>& bias,
+    const Tensor& key, const Tensor& query, const Tensor& rate, const Tensor& skip, Tensor& staged_x,
+    Tensor& staged_steps, Tensor& staged_key, const Tensor& state, Tensor& out
+) {
   Sizes s;
   Size S;
   REQUIRE(s.agree(x, steps, key, rate, state));
@@ -117,18 +145,25 @@ Tensor& selective_scan_verify_out(KernelRuntimeContext& context, const Tensor& x
   const int64_t T = s.T, C = s.C, H = s.H, N = s.N;
   for (int64_t batch = 0; batch < s.B; ++batch) {
     std::memmove(data<float>(staged_x) + batch * S * C, data<float>(x) + batch * T * C, T * C * sizeof(float));
-    std::memmove(data<float>(staged_key) + batch * S * H * N, data<float>(key) + batch * T * H * N, T * H * N * sizeof(float));
+    std::memmove(
+        data<float>(staged_key) + batch * S * H * N, data<float>(key) + batch * T * H * N, T * H * N * sizeof(float)
+    );
   }
   for_channels(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     float* sizes = data<float>(staged_steps) + batch * S * C + begin;
     read_steps(sizes, C, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, T, begin, end);
-    scan_channels(scan_of(x, key, &query, rate, &skip, batch), T, begin, end, sizes, C, data<float>(state) + batch * C * N, nullptr, data<float>(out) + batch * T * C);
+    scan_channels(
+        scan_of(x, key, &query, rate, &skip, batch), T, begin, end, sizes, C, data<float>(state) + batch * C * N,
+        nullptr, data<float>(out) + batch * T * C
+    );
   });
   return out;
 }
 
-Tensor& selective_scan_commit_out(KernelRuntimeContext& context, Tensor& state, const Tensor& x, const Tensor& steps, const Tensor& key, const Tensor& rate,
-    const Tensor& count, Tensor& out) {
+Tensor& selective_scan_commit_out(
+    KernelRuntimeContext& context, Tensor& state, const Tensor& x, const Tensor& steps, const Tensor& key,
+    const Tensor& rate, const Tensor& count, Tensor& out
+) {
   Sizes s;
   int64_t n;
   REQUIRE(s.agree(x, steps, key, rate, state));
@@ -139,7 +174,10 @@ Tensor& selective_scan_commit_out(KernelRuntimeContext& context, Tensor& state, 
   if (n == 0) return out;
   for_channels(s.B, C, n * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     float* own = data<float>(state) + batch * C * N;
-    scan_channels(scan_of(x, key, nullptr, rate, nullptr, batch), n, begin, end, data<float>(steps) + batch * S * C + begin, C, own, own, nullptr);
+    scan_channels(
+        scan_of(x, key, nullptr, rate, nullptr, batch), n, begin, end, data<float>(steps) + batch * S * C + begin, C,
+        own, own, nullptr
+    );
   });
   return out;
 }

@@ -1,4 +1,5 @@
-// A short causal convolution, one tap for each channel and distance, with its window [W, C] of inputs before the block in place.
+// A short causal convolution, one tap for each channel and distance, with its window [W, C] of inputs before the block
+// in place.
 //
 // Tokens are rows, so sixteen channels lie side by side in inputs, taps [W + 1, C], window and outputs alike.
 #include "activation.h"
@@ -53,26 +54,41 @@ template <typename F>
 void for_channels(int64_t batch, int64_t C, int64_t each, const F& f) {
   const int64_t blocks = (C + BLOCK - 1) / BLOCK;
   parallel(batch * blocks, BLOCK * each, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) f(item / blocks, item % blocks * BLOCK, std::min((item % blocks + 1) * BLOCK, C));
+    for (int64_t item = begin; item < end; ++item)
+      f(item / blocks, item % blocks * BLOCK, std::min((item % blocks + 1) * BLOCK, C));
   });
 }
 
 Conv conv_of(const Tensor& x, const Tensor& taps, const std::optional<Tensor>& bias, int64_t start, int64_t batch) {
   const int64_t T = x.size(1), stride = last(x);
-  return {data<float>(x) + batch * T * stride + start, data<float>(taps), bias ? data<float>(*bias) : nullptr, stride, T, last(taps), taps.size(0) - 1};
+  return {
+      data<float>(x) + batch * T * stride + start,
+      data<float>(taps),
+      bias ? data<float>(*bias) : nullptr,
+      stride,
+      T,
+      last(taps),
+      taps.size(0) - 1
+  };
 }
 
-// x [B, T, X], of which C channels are read from `start` on; taps [W + 1, C], bias [C], window [B, W, C], out [B, T, C].
+// x [B, T, X], of which C channels are read from `start` on; taps [W + 1, C], bias [C], window [B, W, C], out [B, T,
+// C].
 struct Sizes {
   Size B, T, X, W, C;
-  bool agree(const Tensor& x, const Tensor& taps, const std::optional<Tensor>& bias, const Tensor& window, int64_t start, const Tensor& out) {
+  bool agree(
+      const Tensor& x, const Tensor& taps, const std::optional<Tensor>& bias, const Tensor& window, int64_t start,
+      const Tensor& out
+  ) {
     return is<float>(x, B, T, X) && is<float>(window, B, W, C) && is<float>(taps, W + 1, C) && is<float>(bias, C) &&
-        is<float>(out, B, T, C) && fits(start, C, X);
+           is<float>(out, B, T, C) && fits(start, C, X);
   }
 };
 
-Tensor& short_conv_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& taps, const std::optional<Tensor>& bias, Tensor& window,
-    const Tensor& count, int64_t start, std::string_view activation, Tensor& out) {
+Tensor& short_conv_out(
+    KernelRuntimeContext& context, const Tensor& x, const Tensor& taps, const std::optional<Tensor>& bias,
+    Tensor& window, const Tensor& count, int64_t start, std::string_view activation, Tensor& out
+) {
   Sizes sizes;
   int64_t n;
   REQUIRE(sizes.agree(x, taps, bias, window, start, out));
@@ -87,12 +103,16 @@ Tensor& short_conv_out(KernelRuntimeContext& context, const Tensor& x, const Ten
       shift(conv, before, n, begin, end);
     });
   });
-  ET_KERNEL_CHECK_MSG(context, known, InvalidArgument, out, "there is no activation %.*s", int(activation.size()), activation.data());
+  ET_KERNEL_CHECK_MSG(
+      context, known, InvalidArgument, out, "there is no activation %.*s", int(activation.size()), activation.data()
+  );
   return out;
 }
 
-Tensor& short_conv_verify_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& taps, const std::optional<Tensor>& bias, const Tensor& window,
-    Tensor& staged, int64_t start, std::string_view activation, Tensor& out) {
+Tensor& short_conv_verify_out(
+    KernelRuntimeContext& context, const Tensor& x, const Tensor& taps, const std::optional<Tensor>& bias,
+    const Tensor& window, Tensor& staged, int64_t start, std::string_view activation, Tensor& out
+) {
   Sizes sizes;
   Size S;
   REQUIRE(sizes.agree(x, taps, bias, window, start, out));
@@ -103,16 +123,23 @@ Tensor& short_conv_verify_out(KernelRuntimeContext& context, const Tensor& x, co
       const Conv conv = conv_of(x, taps, bias, start, batch);
       const float* before = data<float>(window) + batch * W * C;
       for (int64_t t = 0; t < T; ++t) {
-        std::memmove(data<float>(staged) + (batch * S + t) * C + begin, conv.x + t * conv.stride + begin, (end - begin) * sizeof(float));
+        std::memmove(
+            data<float>(staged) + (batch * S + t) * C + begin, conv.x + t * conv.stride + begin,
+            (end - begin) * sizeof(float)
+        );
         outputs<decltype(activate)>(conv, before, data<float>(out) + (batch * T + t) * C, t, begin, end);
       }
     });
   });
-  ET_KERNEL_CHECK_MSG(context, known, InvalidArgument, out, "there is no activation %.*s", int(activation.size()), activation.data());
+  ET_KERNEL_CHECK_MSG(
+      context, known, InvalidArgument, out, "there is no activation %.*s", int(activation.size()), activation.data()
+  );
   return out;
 }
 
-Tensor& shift_window_out(KernelRuntimeContext& context, Tensor& window, const Tensor& x, const Tensor& count, Tensor& out) {
+Tensor& shift_window_out(
+    KernelRuntimeContext& context, Tensor& window, const Tensor& x, const Tensor& count, Tensor& out
+) {
   Size B, T, W, C;
   int64_t n;
   REQUIRE(is<float>(x, B, T, C));

@@ -9,15 +9,16 @@ namespace {
 
 // Slots [1, N, ...] of any dtype, each as large as the state.
 bool fit(const Tensor& slots, const Tensor& state) {
-  return slots.dim() > 1 && slots.scalar_type() == state.scalar_type() && is_dense(slots) && is_dense(state) && state.numel() > 0 &&
-      slots.numel() == product(slots.size(1), state.numel());
+  return slots.dim() > 1 && slots.scalar_type() == state.scalar_type() && is_dense(slots) && is_dense(state) &&
+         state.numel() > 0 && slots.numel() == product(slots.size(1), state.numel());
 }
 
 // The memory of slot `index`; null where there is no such slot.
 uint8_t* slot_of(const Tensor& slots, const Tensor& state, const Tensor& slot) {
   int64_t index;
   const bool there = reads(slot, index, 0, slots.size(1) - 1);
-  return there ? static_cast<uint8_t*>(const_cast<void*>(slots.const_data_ptr())) + index * int64_t(state.nbytes()) : nullptr;
+  return there ? static_cast<uint8_t*>(const_cast<void*>(slots.const_data_ptr())) + index * int64_t(state.nbytes())
+               : nullptr;
 }
 
 void copy(void* to, const void* from, int64_t bytes) {
@@ -26,7 +27,10 @@ void copy(void* to, const void* from, int64_t bytes) {
   });
 }
 
-Tensor& keep_state_out(KernelRuntimeContext& context, const Tensor& state, Tensor& slots, const Tensor& slot, const Tensor& when, Tensor& out) {
+Tensor& keep_state_out(
+    KernelRuntimeContext& context, const Tensor& state, Tensor& slots, const Tensor& slot, const Tensor& when,
+    Tensor& out
+) {
   bool wanted;
   REQUIRE(fit(slots, state));
   REQUIRE(reads(when, wanted));
@@ -36,7 +40,10 @@ Tensor& keep_state_out(KernelRuntimeContext& context, const Tensor& state, Tenso
   return out;
 }
 
-Tensor& bring_back_out(KernelRuntimeContext& context, const Tensor& slots, Tensor& state, const Tensor& slot, const Tensor& when, Tensor& out) {
+Tensor& bring_back_out(
+    KernelRuntimeContext& context, const Tensor& slots, Tensor& state, const Tensor& slot, const Tensor& when,
+    Tensor& out
+) {
   bool wanted;
   REQUIRE(fit(slots, state));
   REQUIRE(reads(when, wanted));

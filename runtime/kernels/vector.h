@@ -69,23 +69,29 @@ INLINE auto sum(V v) {
 
 INLINE f32x16 magnitude(f32x16 v) { return (f32x16)((i32x16)v & 0x7fffffff); }
 
-// v, with 0 for NaN and for what is too large: no processor agrees with another, or C++ with any, on the whole number of those.
+// v, with 0 for NaN and for what is too large: no processor agrees with another, or C++ with any, on the whole number
+// of those.
 INLINE f32x16 convertible(f32x16 v) { return select(magnitude(v) < 4194304.0f, v, f32x16{}); }
 
 // To the nearest whole number, to the even one of two; see convertible().
 INLINE i32x16 rounded(f32x16 v) {
-  return by_register([](f32xr part) {
+  return by_register(
+      [](f32xr part) {
 #if defined(__AVX512F__)
-    return (i32xr)_mm512_cvtps_epi32((__m512)part);
+        return (i32xr)_mm512_cvtps_epi32((__m512)part);
 #elif defined(__AVX2__)
-    return (i32xr)_mm256_cvtps_epi32((__m256)part);
+        return (i32xr)_mm256_cvtps_epi32((__m256)part);
 #elif defined(__aarch64__)
-    return (i32xr)vcvtnq_s32_f32((float32x4_t)part);
+        return (i32xr)vcvtnq_s32_f32((float32x4_t)part);
 #else
-    const f32xr magic = splat<f32xr>(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
-    return (i32xr)(part + magic) - (i32xr)magic;
+        const f32xr magic = splat<f32xr>(
+            12582912.0f
+        );  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
+        return (i32xr)(part + magic) - (i32xr)magic;
 #endif
-  }, convertible(v));
+      },
+      convertible(v)
+  );
 }
 
 // Writes numbers of -128..127 as sixteen bytes.
@@ -93,14 +99,18 @@ INLINE void store_bytes(int8_t* to, i32x16 v) {
 #if defined(__AVX512F__)
   _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)v));
 #elif defined(__AVX2__)
-  const __m256i pairs = _mm256_packs_epi32((__m256i)v.low, (__m256i)v.high);  // of lanes 0..3 and 8..11, then 4..7 and 12..15
+  const __m256i pairs = _mm256_packs_epi32(
+      (__m256i)v.low, (__m256i)v.high
+  );  // of lanes 0..3 and 8..11, then 4..7 and 12..15
   const __m256i words = _mm256_permute4x64_epi64(pairs, 0xd8);
   _mm_storeu_si128((__m128i*)to, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 #elif defined(__x86_64__)
   const __m128i low = _mm_packs_epi32((__m128i)v.low.low, (__m128i)v.low.high);
   _mm_storeu_si128((__m128i*)to, _mm_packs_epi16(low, _mm_packs_epi32((__m128i)v.high.low, (__m128i)v.high.high)));
 #elif defined(__aarch64__)
-  const auto words = [](auto half) { return vcombine_s16(vmovn_s32((int32x4_t)half.low), vmovn_s32((int32x4_t)half.high)); };
+  const auto words = [](auto half) {
+    return vcombine_s16(vmovn_s32((int32x4_t)half.low), vmovn_s32((int32x4_t)half.high));
+  };
   vst1q_s8(to, vcombine_s8(vmovn_s16(words(v.low)), vmovn_s16(words(v.high))));
 #else
   int32_t numbers[LANES];
@@ -112,18 +122,21 @@ INLINE void store_bytes(int8_t* to, i32x16 v) {
 // Converts integers or float16 to float32.
 template <typename V>
 INLINE auto to_float(V v) {
-  return by_register([](auto part) {
-    if constexpr (std::is_same_v<typename NumberOf<V>::type, half>) {
+  return by_register(
+      [](auto part) {
+        if constexpr (std::is_same_v<typename NumberOf<V>::type, half>) {
 #if defined(__AVX512F__)
-      return (f32xr)_mm512_cvtph_ps((__m256i)part);
+          return (f32xr)_mm512_cvtph_ps((__m256i)part);
 #elif defined(__F16C__)
-      return (f32xr)_mm256_cvtph_ps((__m128i)part);
+          return (f32xr)_mm256_cvtph_ps((__m128i)part);
 #elif defined(__aarch64__)
-      return (f32xr)vcvt_f32_f16((float16x4_t)part);
+          return (f32xr)vcvt_f32_f16((float16x4_t)part);
 #endif
-    }
-    return __builtin_convertvector(part, f32xr);
-  }, v);
+        }
+        return __builtin_convertvector(part, f32xr);
+      },
+      v
+  );
 }
 
 // A register of signed bytes as whole numbers.
@@ -141,17 +154,20 @@ INLINE i32xr widened(const uint8_t* from) {
 
 // To the nearest, to the even one of two; infinite where it is too large.
 INLINE f16x16 to_half(f32x16 v) {
-  return by_register([](f32xr part) {
+  return by_register(
+      [](f32xr part) {
 #if defined(__AVX512F__)
-    return (f16xr)_mm512_cvtps_ph((__m512)part, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        return (f16xr)_mm512_cvtps_ph((__m512)part, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #elif defined(__F16C__)
-    return (f16xr)_mm256_cvtps_ph((__m256)part, _MM_FROUND_TO_NEAREST_INT);
+        return (f16xr)_mm256_cvtps_ph((__m256)part, _MM_FROUND_TO_NEAREST_INT);
 #elif defined(__aarch64__)
-    return (f16xr)vcvt_f16_f32((float32x4_t)part);
+        return (f16xr)vcvt_f16_f32((float32x4_t)part);
 #else
-    return __builtin_convertvector(part, f16xr);
+        return __builtin_convertvector(part, f16xr);
 #endif
-  }, v);
+      },
+      v
+  );
 }
 
 #if !defined(__AVX2__) && !defined(__ARM_FEATURE_DOTPROD)
@@ -159,8 +175,11 @@ INLINE f16x16 to_half(f32x16 v) {
 INLINE i32xr dot4_in_words(i32xr acc, u8xr bytes, const int8_t* quad) {
 #if defined(__x86_64__)
   const auto words = [](__m128i doubled) { return _mm_srai_epi16(doubled, 8); };
-  const __m128i all = (__m128i)bytes, four = _mm_set1_epi32(load<int32_t>(quad)), q = words(_mm_unpacklo_epi8(four, four));
-  const __m128 low = (__m128)_mm_madd_epi16(words(_mm_unpacklo_epi8(all, all)), q);  // of each lane the sums of two and two
+  const __m128i all = (__m128i)bytes, four = _mm_set1_epi32(load<int32_t>(quad)),
+                q = words(_mm_unpacklo_epi8(four, four));
+  const __m128 low = (__m128)_mm_madd_epi16(
+      words(_mm_unpacklo_epi8(all, all)), q
+  );  // of each lane the sums of two and two
   const __m128 high = (__m128)_mm_madd_epi16(words(_mm_unpackhi_epi8(all, all)), q);
   return acc + (i32xr)_mm_shuffle_ps(low, high, 0x88) + (i32xr)_mm_shuffle_ps(low, high, 0xdd);
 #elif defined(__aarch64__)
@@ -176,11 +195,12 @@ INLINE i32xr dot4_in_words(i32xr acc, u8xr bytes, const int8_t* quad) {
 }
 #endif
 
-// acc[lane] += the four products of the lane's unsigned bytes (0..127) with the four signed bytes at `quad` (-127..127).
+// acc[lane] += the four products of the lane's unsigned bytes (0..127) with the four signed bytes at `quad`
+// (-127..127).
 INLINE i32xr dot4(i32xr acc, u8xr bytes, const int8_t* quad) {
 #if defined(__AVX512VNNI__)
   // The compiler would load the quad by an instruction of its own; half of them would then be loads.
-  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(bytes), "m"(*reinterpret_cast<const int8_t(*)[4]>(quad)));
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(bytes), "m"(*reinterpret_cast<const int8_t (*)[4]>(quad)));
   return acc;
 #elif defined(__AVXVNNI__)
   return (i32xr)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)bytes, _mm256_set1_epi32(load<int32_t>(quad)));

@@ -36,7 +36,8 @@ INLINE f32x16 log1p_of_fraction(f32x16 y) {
   return z * 2.0f + z * 2.0f * zz * p;
 }
 
-// tanh x to 2 units in the last place. Source: the Cephes library's tanhf: a polynomial near 0, 1 - 2 / (e^2x + 1) elsewhere.
+// tanh x to 2 units in the last place. Source: the Cephes library's tanhf: a polynomial near 0, 1 - 2 / (e^2x + 1)
+// elsewhere.
 INLINE f32x16 tanh(f32x16 x) {
   const f32x16 zz = x * x;
   f32x16 p = zz * -5.70498872745e-3f + 2.06390887954e-2f;

@@ -1,4 +1,5 @@
-// y = x where the condition holds, else other, all three broadcast: rows of one choice are copied, others go number by number.
+// y = x where the condition holds, else other, all three broadcast: rows of one choice are copied, others go number by
+// number.
 #include <array>
 
 #include "checks.h"
@@ -48,7 +49,8 @@ void choose(const Choice& c, const Tensor& condition, const Tensor& x, const Ten
   const auto* holds = static_cast<const uint8_t*>(condition.const_data_ptr());  // a bool, whose byte may be any
   const auto *a = static_cast<const T*>(x.const_data_ptr()), *b = static_cast<const T*>(other.const_data_ptr());
   auto* to = static_cast<T*>(out.mutable_data_ptr());
-  const int64_t d = out.dim() - 1, cs = d < 0 ? 0 : c.condition[d], as = d < 0 ? 0 : c.x[d], bs = d < 0 ? 0 : c.other[d];
+  const int64_t d = out.dim() - 1, cs = d < 0 ? 0 : c.condition[d], as = d < 0 ? 0 : c.x[d],
+                bs = d < 0 ? 0 : c.other[d];
   parallel(c.rows, c.last * int64_t(sizeof(T)), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const uint8_t* when = holds + offset(out, c.condition, row);
@@ -63,7 +65,9 @@ void choose(const Choice& c, const Tensor& condition, const Tensor& x, const Ten
   });
 }
 
-Tensor& where_out(KernelRuntimeContext& context, const Tensor& condition, const Tensor& x, const Tensor& other, Tensor& out) {
+Tensor& where_out(
+    KernelRuntimeContext& context, const Tensor& condition, const Tensor& x, const Tensor& other, Tensor& out
+) {
   Choice c{};
   REQUIRE(out.dim() <= MOST_DIMS && is_dense(out));
   REQUIRE(is_dense_of<bool>(condition) && strides_of(condition, out, c.condition));

@@ -1,5 +1,5 @@
-// Scratch memory of the threads that work on one call. All of it is taken before the first of them begins, so that a call for which
-// there is too little fails before it has written anything.
+// Scratch memory of the threads that work on one call. All of it is taken before the first of them begins, so that a
+// call for which there is too little fails before it has written anything.
 #pragma once
 
 #include <atomic>
@@ -51,8 +51,8 @@ class Workspaces {
   T* memory_;
 };
 
-// f(batch, head, tokens) for each head of a recurrence, in threads, each of which has Tokens(memory, most, shape) of its
-// own; false where there is no memory for them, and f was not called.
+// f(batch, head, tokens) for each head of a recurrence, in threads, each of which has Tokens(memory, most, shape) of
+// its own; false where there is no memory for them, and f was not called.
 template <typename Tokens, typename Shape, typename F>
 bool for_heads(KernelRuntimeContext& context, int64_t batch, const Shape& shape, int64_t most, const F& f) {
   const int64_t count = batch * shape.heads, each = shape.head_size() * 2 * sizeof(float);

@@ -20,7 +20,9 @@ bool fit(const Tensor& rows, const Tensor& buffer) {
 }
 
 // They have one dtype, any.
-bool agree(const Tensor& rows, const Tensor& buffer) { return rows.scalar_type() == buffer.scalar_type() && fit(rows, buffer); }
+bool agree(const Tensor& rows, const Tensor& buffer) {
+  return rows.scalar_type() == buffer.scalar_type() && fit(rows, buffer);
+}
 
 void round_to(half* to, const float* from, int64_t count) {
   int64_t i = 0;
@@ -29,7 +31,9 @@ void round_to(half* to, const float* from, int64_t count) {
 }
 
 // buffer[start + t] = rows[t], which a float16 buffer rounds.
-Tensor& write_rows_out(KernelRuntimeContext& context, const Tensor& rows, Tensor& buffer, const Tensor& start, Tensor& out) {
+Tensor& write_rows_out(
+    KernelRuntimeContext& context, const Tensor& rows, Tensor& buffer, const Tensor& start, Tensor& out
+) {
   int64_t first;
   const bool rounds = is_dense_of<float>(rows) && is_dense_of<half>(buffer);
   REQUIRE(rounds ? fit(rows, buffer) : agree(rows, buffer));
@@ -39,13 +43,18 @@ Tensor& write_rows_out(KernelRuntimeContext& context, const Tensor& rows, Tensor
     round_to(data<half>(buffer) + first * width, data<float>(rows), rows.numel());
   } else {
     const int64_t bytes = rows.nbytes() / rows.size(1);
-    std::memmove(static_cast<uint8_t*>(buffer.mutable_data_ptr()) + first * bytes, rows.const_data_ptr(), rows.nbytes());
+    std::memmove(
+        static_cast<uint8_t*>(buffer.mutable_data_ptr()) + first * bytes, rows.const_data_ptr(), rows.nbytes()
+    );
   }
   return out;
 }
 
 // ring[(start + t) % R] = rows[t] for the newest of the first `count` rows.
-Tensor& write_window_out(KernelRuntimeContext& context, const Tensor& rows, Tensor& ring, const Tensor& start, const Tensor& count, Tensor& out) {
+Tensor& write_window_out(
+    KernelRuntimeContext& context, const Tensor& rows, Tensor& ring, const Tensor& start, const Tensor& count,
+    Tensor& out
+) {
   int64_t first, real;
   REQUIRE(agree(rows, ring));
   REQUIRE(reads(count, real, 0, rows.size(1)));
@@ -53,18 +62,21 @@ Tensor& write_window_out(KernelRuntimeContext& context, const Tensor& rows, Tens
   const int64_t width = rows.nbytes() / rows.size(1), R = ring.size(1);
   const auto* from = static_cast<const uint8_t*>(rows.const_data_ptr());
   auto* to = static_cast<uint8_t*>(ring.mutable_data_ptr());
-  for (int64_t t = std::max<int64_t>(0, real - R); t < real; ++t) std::memmove(to + (first + t) % R * width, from + t * width, width);
+  for (int64_t t = std::max<int64_t>(0, real - R); t < real; ++t)
+    std::memmove(to + (first + t) % R * width, from + t * width, width);
   return out;
 }
 
-// The nearest whole number; 0 beyond a byte, where the rows are in memory that their own buffer is in, too, and change meanwhile.
+// The nearest whole number; 0 beyond a byte, where the rows are in memory that their own buffer is in, too, and change
+// meanwhile.
 int8_t rounded(float x) {
   const float nearest = std::nearbyint(x);
   return std::fabs(nearest) <= 127.0f ? int8_t(nearest) : int8_t(0);
 }
 
-// put(d, q) for each number of x, rounded to 8 bits with the scale that is returned: max |x| / 127. A row with a number that is
-// not finite is all 0 with a scale of NaN; one whose numbers are too small for the inverse of their scale is all 0.
+// put(d, q) for each number of x, rounded to 8 bits with the scale that is returned: max |x| / 127. A row with a number
+// that is not finite is all 0 with a scale of NaN; one whose numbers are too small for the inverse of their scale is
+// all 0.
 template <typename F>
 float round_row(const float* x, int64_t count, const F& put) {
   int32_t bits = 0;  // of the largest; NaN and infinity have larger ones than any number
@@ -76,8 +88,10 @@ float round_row(const float* x, int64_t count, const F& put) {
 }
 
 // Key [1, T, G, D] and value [1, T, G, V] in 8 bits from row `start` on, each head of a row with its own scale.
-Tensor& write_quantized_rows_out(KernelRuntimeContext& context, const Tensor& key, const Tensor& value, Tensor& keys, Tensor& key_scales,
-    Tensor& values, Tensor& value_scales, const Tensor& start, Tensor& out) {
+Tensor& write_quantized_rows_out(
+    KernelRuntimeContext& context, const Tensor& key, const Tensor& value, Tensor& keys, Tensor& key_scales,
+    Tensor& values, Tensor& value_scales, const Tensor& start, Tensor& out
+) {
   Size T, G, D, V;
   int64_t first;
   REQUIRE(is<float>(key, 1, T, G, D));
@@ -90,10 +104,12 @@ Tensor& write_quantized_rows_out(KernelRuntimeContext& context, const Tensor& ke
     for (int64_t head = begin; head < end; ++head)
       for (int64_t t = 0; t < T; ++t) {
         const int64_t row = first + t, from = t * rows.G + head, scale = rows.scale_at(head, row);
-        data<float>(key_scales)[scale] =
-            round_row(data<float>(key) + from * D, D, [&](int64_t d, int8_t q) { k[rows.key_at(head, row, d)] = q; });
-        data<float>(value_scales)[scale] =
-            round_row(data<float>(value) + from * V, V, [&](int64_t d, int8_t q) { v[rows.value_at(head, row, d)] = q; });
+        data<float>(key_scales)[scale] = round_row(data<float>(key) + from * D, D, [&](int64_t d, int8_t q) {
+          k[rows.key_at(head, row, d)] = q;
+        });
+        data<float>(value_scales)[scale] = round_row(data<float>(value) + from * V, V, [&](int64_t d, int8_t q) {
+          v[rows.value_at(head, row, d)] = q;
+        });
       }
   });
   return out;

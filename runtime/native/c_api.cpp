@@ -30,14 +30,17 @@ const char* hybridge_version(void) { return HYBRIDGE_VERSION; }
 const char* hybridge_status_text(hybridge_status status) {
   switch (status) {
     case HYBRIDGE_OK: return "no error";
-    case HYBRIDGE_INVALID_ARGUMENT: return "a pointer is null that must not be, or a number or an option is out of range";
+    case HYBRIDGE_INVALID_ARGUMENT:
+      return "a pointer is null that must not be, or a number or an option is out of range";
     case HYBRIDGE_INVALID_HANDLE: return "this handle is closed or was never given out";
     case HYBRIDGE_BUSY: return "the session is in another call; use it from one thread at a time";
-    case HYBRIDGE_NO_ROOM: return "the tokens do not fit into the context; reset the session, or restore a shorter state";
+    case HYBRIDGE_NO_ROOM:
+      return "the tokens do not fit into the context; reset the session, or restore a shorter state";
     case HYBRIDGE_INVALID_STATE: return "there is nothing to go on from, or what would change is in use";
     case HYBRIDGE_INVALID_ARTIFACT: return "a file of the artifact is damaged, of another format, or was changed";
     case HYBRIDGE_UNREADABLE_FILE: return "the file does not exist, cannot be read, or is no regular file";
-    case HYBRIDGE_MISSING_OPERATOR: return "the app links no kernels for an operator of the program; see its manifest.json";
+    case HYBRIDGE_MISSING_OPERATOR:
+      return "the app links no kernels for an operator of the program; see its manifest.json";
     case HYBRIDGE_OUT_OF_MEMORY: return "there is not enough memory";
     case HYBRIDGE_INTERNAL: return "an exception was thrown in a callback, or by a defect of this library";
     case HYBRIDGE_CANCELLED: return "the generation was cancelled before its first token";
@@ -45,7 +48,8 @@ const char* hybridge_status_text(hybridge_status status) {
     case HYBRIDGE_BROKEN_STATE:
       return "a call failed in the middle and left a state that is neither the old nor the new one; reset the session, or restore, "
              "resume or load a state";
-    case HYBRIDGE_PROGRAM_FAILED: return "a method of the program failed, refused what fits, or answered in another form";
+    case HYBRIDGE_PROGRAM_FAILED:
+      return "a method of the program failed, refused what fits, or answered in another form";
     case HYBRIDGE_INVALID_TOKEN: return "a token is outside the vocabulary, or there are none or too many";
     case HYBRIDGE_INVALID_COMMIT: return "there is no verified block, or it has fewer tokens";
     case HYBRIDGE_INVALID_SLOT: return "the slot does not exist, was never filled, or was overwritten since";
@@ -116,8 +120,8 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     const hybridge::Facts& facts = opened->model->facts();
-    *info = {facts.max_seq_len, facts.vocab_size, facts.prefill_chunk, facts.verify_len(), facts.snapshot_slots,
-             facts.has_drafter() ? facts.draft_blocks.back() - 1 : 0};
+    *info = {facts.max_seq_len,  facts.vocab_size,     facts.prefill_chunk,
+             facts.verify_len(), facts.snapshot_slots, facts.has_drafter() ? facts.draft_blocks.back() - 1 : 0};
     return HYBRIDGE_OK;
   });
 }
@@ -169,7 +173,9 @@ hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_
   return with_session(session, [&](OpenSession& it) { return answer(it.session->tokens(), tokens, capacity, count); });
 }
 
-hybridge_status hybridge_slot_tokens(hybridge_session session, int64_t slot, int64_t* tokens, size_t capacity, size_t* count) {
+hybridge_status hybridge_slot_tokens(
+    hybridge_session session, int64_t slot, int64_t* tokens, size_t capacity, size_t* count
+) {
   if (!has_room(tokens, capacity, count)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session(session, [&](OpenSession& it) {
     if (slot < 0 || slot >= it.session->facts().snapshot_slots) return refused(HYBRIDGE_INVALID_SLOT);
@@ -268,8 +274,10 @@ hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted) {
 
 hybridge_status hybridge_draft(
     hybridge_session session, const float* hidden, size_t rows, size_t width, const int64_t* following, size_t limit,
-    const float* noise, double temperature, hybridge_drafted* drafted) {
-  if (hidden == nullptr || following == nullptr || drafted == nullptr || rows == 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
+    const float* noise, double temperature, hybridge_drafted* drafted
+) {
+  if (hidden == nullptr || following == nullptr || drafted == nullptr || rows == 0)
+    return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session_in_turn(session, [&](OpenSession& it) {
     std::optional<hybridge::Draws> draws;
     if (noise != nullptr) draws = hybridge::Draws{{noise, noise + limit}, temperature};
@@ -279,7 +287,15 @@ hybridge_status hybridge_draft(
     const auto& all = it.drafted;
     const size_t count = all.tokens.size(), scored = count > 0 ? all.scores.size() / count : 0;
     const auto data = [](const auto& values) { return values.empty() ? nullptr : values.data(); };
-    *drafted = {count, scored, data(all.tokens), data(all.confidences), data(all.scores), data(all.candidates), all.candidates.size() == scored};
+    *drafted = {
+        count,
+        scored,
+        data(all.tokens),
+        data(all.confidences),
+        data(all.scores),
+        data(all.candidates),
+        all.candidates.size() == scored
+    };
     return HYBRIDGE_OK;
   });
 }
@@ -315,7 +331,9 @@ hybridge_status hybridge_resume(hybridge_session session, hybridge_checkpoint ch
   });
 }
 
-hybridge_status hybridge_checkpoint_parts(hybridge_checkpoint checkpoint, uint64_t* ids, size_t capacity, size_t* count) {
+hybridge_status hybridge_checkpoint_parts(
+    hybridge_checkpoint checkpoint, uint64_t* ids, size_t capacity, size_t* count
+) {
   if (count == nullptr || (ids == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
     std::vector<uint64_t> all;
@@ -327,7 +345,9 @@ hybridge_status hybridge_checkpoint_parts(hybridge_checkpoint checkpoint, uint64
   });
 }
 
-hybridge_status hybridge_checkpoint_part(hybridge_checkpoint checkpoint, size_t part, uint8_t* bytes, size_t capacity, size_t* size) {
+hybridge_status hybridge_checkpoint_part(
+    hybridge_checkpoint checkpoint, size_t part, uint8_t* bytes, size_t capacity, size_t* size
+) {
   if (size == nullptr || (bytes == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
     const auto segments = hybridge::chain(it.kept->segment);
@@ -341,13 +361,15 @@ hybridge_status hybridge_checkpoint_part(hybridge_checkpoint checkpoint, size_t 
 
 hybridge_status hybridge_checkpoint_read(
     hybridge_session session, hybridge_checkpoint like, size_t shared, const hybridge_part* parts, size_t count,
-    hybridge_checkpoint* checkpoint) {
+    hybridge_checkpoint* checkpoint
+) {
   if (parts == nullptr || count == 0 || checkpoint == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session_in_turn(session, [&](OpenSession& it) {
     const auto other = handles<OpenCheckpoint>().find(like);
     if (shared > 0 && other == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     std::vector<hybridge::Part> given;
-    for (const hybridge_part& each : std::span(parts, count)) given.emplace_back(each.bytes, each.bytes == nullptr ? 0 : each.size);
+    for (const hybridge_part& each : std::span(parts, count))
+      given.emplace_back(each.bytes, each.bytes == nullptr ? 0 : each.size);
     auto made = it.session->read_checkpoint(shared > 0 ? other->kept.get() : nullptr, shared, given);
     if (!made.ok()) return answer(made.status());
     *checkpoint = handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(it.of, std::move(*made)));
@@ -360,7 +382,9 @@ hybridge_status hybridge_cache_open(hybridge_model model, size_t bytes, hybridge
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-    *cache = handles<OpenCache>().add(std::make_shared<OpenCache>(opened, std::make_shared<hybridge::PrefixCache>(bytes)));
+    *cache = handles<OpenCache>().add(
+        std::make_shared<OpenCache>(opened, std::make_shared<hybridge::PrefixCache>(bytes))
+    );
     return HYBRIDGE_OK;
   });
 }
@@ -389,11 +413,15 @@ hybridge_status hybridge_cache_add(hybridge_cache cache, hybridge_checkpoint che
   });
 }
 
-hybridge_status hybridge_cache_find(hybridge_cache cache, const int64_t* tokens, size_t count, hybridge_checkpoint* checkpoint) {
+hybridge_status hybridge_cache_find(
+    hybridge_cache cache, const int64_t* tokens, size_t count, hybridge_checkpoint* checkpoint
+) {
   if (checkpoint == nullptr || (tokens == nullptr && count > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return in_turn<OpenCache>(cache, [&](OpenCache& it) {
     auto found = it.kept->find(span(tokens, count));
-    *checkpoint = found == nullptr ? 0 : handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(it.of, std::move(found)));
+    *checkpoint = found == nullptr
+                      ? 0
+                      : handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(it.of, std::move(found)));
     return HYBRIDGE_OK;
   });
 }
@@ -414,12 +442,14 @@ hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cache
 }
 
 hybridge_status hybridge_bring_to(
-    hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* cached_tokens) {
+    hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* cached_tokens
+) {
   if (tokens == nullptr || count == 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return change_session(session, [&](OpenSession& it) {
     const auto found = handles<OpenCache>().find(cache);
     if (cache != 0 && found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-    if (found != nullptr && found->of->model->fingerprint() != it.of->model->fingerprint()) return refused(HYBRIDGE_INVALID_ARGUMENT);
+    if (found != nullptr && found->of->model->fingerprint() != it.of->model->fingerprint())
+      return refused(HYBRIDGE_INVALID_ARGUMENT);
     hybridge::PrefixCache none(0);
     hybridge::PrefixCache& kept = found != nullptr ? *found->kept : none;
     const bool reads = it.session->facts().has_drafter() && !it.session->hidden().is_kept() && own_drafter(it).ok();
@@ -433,7 +463,8 @@ hybridge_status hybridge_bring_to(
 
 hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
-    hybridge_on_token on_token, void* user, hybridge_generated* generated) {
+    hybridge_on_token on_token, void* user, hybridge_generated* generated
+) {
   const hybridge_generation chosen = chosen_or_usual(options);
   return begin_generation(session, chosen, user, [&](OpenSession& it, std::unique_ptr<Generator> generator) {
     const auto wanted = [&](int64_t token) { return on_token == nullptr || on_token(token, user) != 0; };
@@ -446,7 +477,8 @@ hybridge_status hybridge_generate(
 
 hybridge_status hybridge_begin(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options, void* user,
-    int64_t* tokens, size_t capacity, size_t* given) {
+    int64_t* tokens, size_t capacity, size_t* given
+) {
   if (!has_room(tokens, capacity, given) || capacity == 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
   const hybridge_generation chosen = chosen_or_usual(options);
   return begin_generation(session, chosen, user, [&](OpenSession& it, std::unique_ptr<Generator> generator) {
@@ -489,7 +521,9 @@ hybridge_status hybridge_progress(hybridge_session session, hybridge_generated* 
   });
 }
 
-hybridge_status hybridge_proposed(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count, int* forced) {
+hybridge_status hybridge_proposed(
+    hybridge_session session, int64_t* tokens, size_t capacity, size_t* count, int* forced
+) {
   if (!has_room(tokens, capacity, count)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_generation(session, [&](const OpenSession&, const Generator& generator) {
     if (forced != nullptr) *forced = generator.was_forced();

@@ -11,7 +11,7 @@ void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 #ifdef _LIBCPP_VERSION
 namespace std::inline _LIBCPP_ABI_NAMESPACE {
 void __libcpp_verbose_abort(const char*, ...) noexcept { std::abort(); }
-}
+}  // namespace std::inline _LIBCPP_ABI_NAMESPACE
 #endif
 
 namespace hybridge {

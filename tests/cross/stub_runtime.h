@@ -1,7 +1,8 @@
-// Stands for kernel.h, so that the kernels run without ExecuTorch: under an emulator of another processor, for instance.
+// Stands for kernel.h, so that the kernels run without ExecuTorch: under an emulator of another processor, for
+// instance.
 //
-// A program made of this header and the kernels reads one call from stdin and writes every tensor of it, as it is afterwards,
-// to stdout. A call is the operator's name, then its arguments in order, each a letter and its value:
+// A program made of this header and the kernels reads one call from stdin and writes every tensor of it, as it is
+// afterwards, to stdout. A call is the operator's name, then its arguments in order, each a letter and its value:
 //   t  dtype (int32), dimensions (int32), sizes (int64 each), order of the dimensions in memory (uint8 each), data
 //   a  which tensor before it shares its memory with (int32), then a tensor without data; both end with the call
 //   n  none      i  int64      d  double      s  length (int32), characters      l  length (int32), int64 each
@@ -31,7 +32,17 @@ using ArrayRef = std::vector<T>;
 
 namespace hybridge {
 
-enum class ScalarType : int32_t { Byte = 0, Char = 1, Int = 3, Long = 4, Half = 5, Float = 6, Double = 7, Bool = 11, BFloat16 = 15 };
+enum class ScalarType : int32_t {
+  Byte = 0,
+  Char = 1,
+  Int = 3,
+  Long = 4,
+  Half = 5,
+  Float = 6,
+  Double = 7,
+  Bool = 11,
+  BFloat16 = 15
+};
 
 inline int64_t width_of(ScalarType type) {
   switch (type) {
@@ -49,7 +60,8 @@ struct Tensor {
   ScalarType type = ScalarType::Float;
   std::vector<int64_t> shape;
   std::vector<uint8_t> order;
-  std::vector<uint8_t>* bytes = nullptr;  // exactly as many as the tensor has: a sanitizer sees what is behind them; seen() has it
+  std::vector<uint8_t>*
+      bytes = nullptr;  // exactly as many as the tensor has: a sanitizer sees what is behind them; seen() has it
 
   ScalarType scalar_type() const { return type; }
   int64_t dim() const { return shape.size(); }
@@ -64,8 +76,14 @@ struct Tensor {
   int64_t element_size() const { return width_of(type); }
   const void* const_data_ptr() const { return bytes->data(); }
   void* mutable_data_ptr() const { return bytes->data(); }
-  template <typename T> const T* const_data_ptr() const { return reinterpret_cast<const T*>(bytes->data()); }
-  template <typename T> T* mutable_data_ptr() const { return reinterpret_cast<T*>(bytes->data()); }
+  template <typename T>
+  const T* const_data_ptr() const {
+    return reinterpret_cast<const T*>(bytes->data());
+  }
+  template <typename T>
+  T* mutable_data_ptr() const {
+    return reinterpret_cast<T*>(bytes->data());
+  }
 };
 
 constexpr size_t MOST_SCRATCH = size_t(1) << 30;  // a call that asks for more is told that there is none
@@ -99,8 +117,14 @@ T* scratch(KernelRuntimeContext& context, int64_t count) {
   return reinterpret_cast<T*>(context.memory.back().get());
 }
 
-template <typename T> const T* data(const Tensor& tensor) { return tensor.const_data_ptr<T>(); }
-template <typename T> T* data(Tensor& tensor) { return tensor.mutable_data_ptr<T>(); }
+template <typename T>
+const T* data(const Tensor& tensor) {
+  return tensor.const_data_ptr<T>();
+}
+template <typename T>
+T* data(Tensor& tensor) {
+  return tensor.mutable_data_ptr<T>();
+}
 inline int64_t last(const Tensor& tensor) { return tensor.size(tensor.dim() - 1); }
 inline int64_t rows(const Tensor& tensor) { return last(tensor) == 0 ? 0 : tensor.numel() / last(tensor); }
 inline bool is_float(const Tensor& tensor) { return tensor.scalar_type() == ScalarType::Float; }
@@ -115,7 +139,8 @@ inline void get(void* to, size_t size) {
   if (size && std::fread(to, size, 1, source()) != 1) std::exit(2);
 }
 
-template <typename T> T get() {
+template <typename T>
+T get() {
   T value;
   get(&value, sizeof value);
   return value;
@@ -156,7 +181,8 @@ inline Tensor get_tensor(char kind) {
   return tensor;
 }
 
-template <typename T> T get_many() {  // a string or a list
+template <typename T>
+T get_many() {  // a string or a list
   T many(get<int32_t>(), {});
   get(many.data(), many.size() * sizeof many[0]);
   return many;
@@ -166,7 +192,8 @@ template <typename T> T get_many() {  // a string or a list
 template <typename T>
 using Kept = std::conditional_t<std::is_same_v<std::decay_t<T>, std::string_view>, std::string, std::decay_t<T>>;
 
-template <typename T> Kept<T> argument() {
+template <typename T>
+Kept<T> argument() {
   using Value = Kept<T>;
   const char kind = get<char>();
   if constexpr (std::is_same_v<Value, std::optional<Tensor>>) {
@@ -184,8 +211,8 @@ template <typename T> Kept<T> argument() {
   }
 }
 
-// In the program's own file, which is compiled for any processor: keeps what the chosen instruction set offers. A call reads its
-// arguments and runs; it returns the check that refused it, or null.
+// In the program's own file, which is compiled for any processor: keeps what the chosen instruction set offers. A call
+// reads its arguments and runs; it returns the check that refused it, or null.
 bool add_kernel(const char* instruction_set, const char* name, const char* (*call)());
 
 template <typename R, typename... A>
@@ -206,6 +233,7 @@ const char* call_with_arguments(R (*kernel)(KernelRuntimeContext&, A...)) {
     }                                                      \
   } while (false)
 #define ET_KERNEL_CHECK_MSG(context, condition, error, result, ...) ET_KERNEL_CHECK(context, condition, error, result)
-#define HYBRIDGE_KERNEL(NAME, FUNCTION)                                \
-  [[maybe_unused]] static const bool FUNCTION##_added = ::hybridge::add_kernel( \
-      INSTRUCTION_SET_NAME, NAME, +[] { return call_with_arguments(&FUNCTION); })
+#define HYBRIDGE_KERNEL(NAME, FUNCTION)                                          \
+  [[maybe_unused]] static const bool FUNCTION##_added = ::hybridge::add_kernel(  \
+      INSTRUCTION_SET_NAME, NAME, +[] { return call_with_arguments(&FUNCTION); } \
+  )

@@ -1,7 +1,8 @@
-// Preloaded into a process with the native core: fails the n-th kernel of the runtime's methods, or the n-th request for memory in them.
+// Preloaded into a process with the native core: fails the n-th kernel of the runtime's methods, or the n-th request
+// for memory in them.
 //
-// wrap_kernels() comes once, after all kernels are registered and before the methods to be tested are loaded. fail_at(what, n) arms;
-// steps() then says how many kernels or requests there were.
+// wrap_kernels() comes once, after all kernels are registered and before the methods to be tested are loaded.
+// fail_at(what, n) arms; steps() then says how many kernels or requests there were.
 #include <dlfcn.h>
 #include <executorch/runtime/kernel/kernel_runtime_context.h>
 #include <executorch/runtime/kernel/operator_registry.h>
@@ -30,7 +31,9 @@ std::array<executorch::runtime::OpFunction, MOST_KERNELS> originals;
 bool fails(What what) { return is_inside && armed == what && ++count == wanted; }
 
 template <size_t I>
-void call(executorch::runtime::KernelRuntimeContext& context, executorch::runtime::Span<executorch::runtime::EValue*> values) {
+void call(
+    executorch::runtime::KernelRuntimeContext& context, executorch::runtime::Span<executorch::runtime::EValue*> values
+) {
   if (fails(KERNEL)) return context.fail(executorch::runtime::Error::Internal);
   originals[I](context, values);
 }
@@ -45,7 +48,9 @@ Function* in_runtime(const char* name) {
 template <size_t... I>
 void wrap(std::index_sequence<I...>) {
   static constexpr executorch::runtime::OpFunction calls[] = {call<I>...};
-  const auto get = in_runtime<executorch::runtime::Span<const Kernel>()>("_ZN10executorch7runtime22get_registered_kernelsEv");
+  const auto get = in_runtime<executorch::runtime::Span<const Kernel>()>(
+      "_ZN10executorch7runtime22get_registered_kernelsEv"
+  );
   const auto kernels = get();
   for (size_t i = 0; i < kernels.size() && i < MOST_KERNELS; ++i) {
     auto& function = const_cast<Kernel&>(kernels[i]).op_;

@@ -1,4 +1,5 @@
-// Reads logits, float32, from a file; prints the likeliest token, whether all are finite, and what the next token is drawn from:
+// Reads logits, float32, from a file; prints the likeliest token, whether all are finite, and what the next token is
+// drawn from:
 //
 //   FILE TEMPERATURE TOP_K TOP_P MIN_P PENALTY TEXT...
 #include <hybridge/sampling.h>
@@ -15,11 +16,13 @@ int main(int count, char** arguments) {
   std::memcpy(logits.data(), bytes.data(), bytes.size());
   std::vector<int64_t> text;
   for (int i = 7; i < count; ++i) text.push_back(std::strtoll(arguments[i], nullptr, 10));
-  hybridge::Sampler sampler({.temperature = std::strtod(arguments[2], nullptr),
-      .top_p = std::strtod(arguments[4], nullptr),
-      .min_p = std::strtod(arguments[5], nullptr),
-      .repetition_penalty = std::strtod(arguments[6], nullptr),
-      .top_k = std::strtoull(arguments[3], nullptr, 10)});
+  hybridge::Sampler sampler(
+      {.temperature = std::strtod(arguments[2], nullptr),
+       .top_p = std::strtod(arguments[4], nullptr),
+       .min_p = std::strtod(arguments[5], nullptr),
+       .repetition_penalty = std::strtod(arguments[6], nullptr),
+       .top_k = std::strtoull(arguments[3], nullptr, 10)}
+  );
   const bool are_finite = hybridge::are_finite(logits);
   std::printf("%lld %d\n", static_cast<long long>(hybridge::best(logits)), are_finite);
   if (!are_finite) return 0;

@@ -47,7 +47,9 @@ class Player {
     if (name == "plan") {
       const auto room = next<size_t>(in);
       const auto confidence = rest<double>(in);
-      say(controller_.plan(*costs_, room, confidence.empty() ? std::nullopt : std::optional(confidence.front())).length);
+      say(
+          controller_.plan(*costs_, room, confidence.empty() ? std::nullopt : std::optional(confidence.front())).length
+      );
     }
     if (name == "worth") {
       const auto spent = next<double>(in);

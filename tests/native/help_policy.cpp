@@ -1,4 +1,5 @@
-// dispatch/help.h over jobs whose times are made up: prints what they took, of what they take where the faster way is known.
+// dispatch/help.h over jobs whose times are made up: prints what they took, of what they take where the faster way is
+// known.
 #include <cmath>
 #include <cstdio>
 #include <random>
@@ -34,6 +35,8 @@ int main() {
     }
     return taken / least;
   };
-  std::printf("%.3f %.3f %.3f %.3f %.3f\n", share({{0.8, 0.7}}, 100000), share({{1.9, 1.8}}, 100000), share({{3.8, 3.5}}, 100000),
-              share({{1.5, 0.6}}, 100000), share({{0.8, 0.7}, {1.9, 1.8}}, 200000));
+  std::printf(
+      "%.3f %.3f %.3f %.3f %.3f\n", share({{0.8, 0.7}}, 100000), share({{1.9, 1.8}}, 100000),
+      share({{3.8, 3.5}}, 100000), share({{1.5, 0.6}}, 100000), share({{0.8, 0.7}, {1.9, 1.8}}, 200000)
+  );
 }

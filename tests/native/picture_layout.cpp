@@ -1,6 +1,6 @@
-// Prepares pictures: reads from its input the size of a description and the description, then width, height and pixels of each
-// picture; writes rows, columns and the number of parts, and width, height and pixels of each; or 0, and the size of a refusal and
-// the refusal. Numbers are uint64.
+// Prepares pictures: reads from its input the size of a description and the description, then width, height and pixels
+// of each picture; writes rows, columns and the number of parts, and width, height and pixels of each; or 0, and the
+// size of a refusal and the refusal. Numbers are uint64.
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -11,7 +11,9 @@
 
 static bool read(void* to, size_t size) { return std::fread(to, 1, size, stdin) == size; }
 
-static void write(std::initializer_list<uint64_t> numbers) { std::fwrite(numbers.begin(), sizeof(uint64_t), numbers.size(), stdout); }
+static void write(std::initializer_list<uint64_t> numbers) {
+  std::fwrite(numbers.begin(), sizeof(uint64_t), numbers.size(), stdout);
+}
 
 int main() {
   uint64_t size = 0, sides[2];

@@ -1,4 +1,5 @@
-// runtime/kernels/dispatch/pool.h under load: from several threads, of changing size, from within itself and in a child.
+// runtime/kernels/dispatch/pool.h under load: from several threads, of changing size, from within itself and in a
+// child.
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>

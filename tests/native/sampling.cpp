@@ -1,4 +1,5 @@
-// Draws from logits of which none, the first, a later one or all are VALUE: nan, inf or -inf. A line for each way to draw:
+// Draws from logits of which none, the first, a later one or all are VALUE: nan, inf or -inf. A line for each way to
+// draw:
 //
 //   TEMPERATURE PENALTY MASKED TOKEN TOKEN TOKEN TOKEN
 #include <hybridge/sampling.h>
@@ -8,7 +9,9 @@
 
 int main(int, char** arguments) {
   const float value = std::strtof(arguments[1], nullptr);
-  const std::vector<std::vector<float>> rows = {{1, 2, 3, 0}, {value, 2, 3, 0}, {1, 2, value, 0}, std::vector(4, value)};
+  const std::vector<std::vector<float>> rows = {
+      {1, 2, 3, 0}, {value, 2, 3, 0}, {1, 2, value, 0}, std::vector(4, value)
+  };
   const std::vector<int64_t> text = {2, 0};
   const hybridge::Mask nothing = [](std::span<const int64_t>, std::span<float>) {};
   for (const double temperature : {0.0, 0.8}) {

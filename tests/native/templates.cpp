@@ -1,6 +1,7 @@
-// Renders chat templates: reads requests, a line of JSON each with a template, its variables as a text of JSON, and the time; writes
-// the text and the places of its parts from people, or an error. Each is rendered in a thread with the least stack that is promised, and
-// a template that comes again is not read again. With "interrupt", that question whether to interrupt has the answer yes.
+// Renders chat templates: reads requests, a line of JSON each with a template, its variables as a text of JSON, and the
+// time; writes the text and the places of its parts from people, or an error. Each is rendered in a thread with the
+// least stack that is promised, and a template that comes again is not read again. With "interrupt", that question
+// whether to interrupt has the answer yes.
 #include <pthread.h>
 
 #include <chrono>

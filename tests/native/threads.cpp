@@ -145,7 +145,8 @@ struct Program {
         else check(got, HYBRIDGE_NO_ROOM, "hybridge_decode", __LINE__);
       }
     });
-    if (tokens(shared).size() != size_t(committed)) check(HYBRIDGE_INTERNAL, HYBRIDGE_OK, "the shared session's length", __LINE__);
+    if (tokens(shared).size() != size_t(committed))
+      check(HYBRIDGE_INTERNAL, HYBRIDGE_OK, "the shared session's length", __LINE__);
     OK(hybridge_session_close(shared));
     OK(hybridge_model_close(model));
     return busy;
@@ -162,11 +163,14 @@ struct Program {
       std::thread other([&] {
         while (!is_done) OK(hybridge_cancel(own));
       });
-      const hybridge_status got = hybridge_generate(own, prompt.data(), prompt.size(), nullptr, nullptr, nullptr, nullptr);
+      const hybridge_status got = hybridge_generate(
+          own, prompt.data(), prompt.size(), nullptr, nullptr, nullptr, nullptr
+      );
       is_done = true;
       other.join();
       if (got != HYBRIDGE_OK) check(got, HYBRIDGE_CANCELLED, "hybridge_generate", __LINE__);
-      if (got == HYBRIDGE_CANCELLED && !tokens(own).empty()) check(got, HYBRIDGE_OK, "a cancelled prompt stays", __LINE__);
+      if (got == HYBRIDGE_CANCELLED && !tokens(own).empty())
+        check(got, HYBRIDGE_OK, "a cancelled prompt stays", __LINE__);
     }
     OK(hybridge_session_close(own));
     OK(hybridge_model_close(model));
@@ -232,12 +236,14 @@ struct Program {
           case 4:
             expect(
                 hybridge_chat_send(any(chats), "a", 1, &few, nullptr, 0, nullptr, nullptr, nullptr), generated,
-                "hybridge_chat_send");
+                "hybridge_chat_send"
+            );
             break;
           case 5:
             expect(
-                hybridge_generate(any(sessions), prompt.data(), prompt.size(), &few, nullptr, nullptr, nullptr), generated,
-                "hybridge_generate");
+                hybridge_generate(any(sessions), prompt.data(), prompt.size(), &few, nullptr, nullptr, nullptr),
+                generated, "hybridge_generate"
+            );
             break;
           case 6:
             expect(hybridge_chat_cancel(any(chats)), closed, "hybridge_chat_cancel");

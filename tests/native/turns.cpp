@@ -84,7 +84,8 @@ struct Listener {
 
 hybridge_status generate(
     hybridge_session session, const Text& prompt, Listener& listener, hybridge_drafter drafter = HYBRIDGE_NO_DRAFTER,
-    hybridge_model draft = 0, size_t most = 12) {
+    hybridge_model draft = 0, size_t most = 12
+) {
   hybridge_generation options{};
   options.max_new_tokens = most;
   options.drafter = drafter;
@@ -158,9 +159,15 @@ void getters_and_closes_wait_for_nobody(const Models& models) {
 void generations_take_turns(const Models& models) {
   running = "generations take turns";
   constexpr size_t MOST = 80;
-  const struct { hybridge_drafter drafter; hybridge_model draft; } ways[] = {
-      {HYBRIDGE_NO_DRAFTER, 0}, {HYBRIDGE_DRAFT_MODEL, models.draft}, {HYBRIDGE_OWN_DRAFTER, 0},
-      {HYBRIDGE_AUTO_DRAFTER, models.draft}};
+  const struct {
+    hybridge_drafter drafter;
+    hybridge_model draft;
+  } ways[] = {
+      {HYBRIDGE_NO_DRAFTER, 0},
+      {HYBRIDGE_DRAFT_MODEL, models.draft},
+      {HYBRIDGE_OWN_DRAFTER, 0},
+      {HYBRIDGE_AUTO_DRAFTER, models.draft}
+  };
   const hybridge_session sessions[] = {models.session(models.target), models.session(models.target)};
   Text prompts[] = {models.prompt, models.prompt}, alone[2];
   prompts[1].push_back(models.prompt.front());
@@ -212,7 +219,8 @@ void no_cancel_is_lost(const Models& models) {
         {session, [&] { return hybridge_generate(session, prompt, length, options, nullptr, nullptr, nullptr); }},
         {session, [&] { return hybridge_begin(session, prompt, length, options, nullptr, given, 512, &count); }},
         {under, [&] { return hybridge_chat_send(chat, "b", 1, options, nullptr, 0, nullptr, nullptr, nullptr); }},
-        {under, [&] { return hybridge_chat_retry(chat, options, nullptr, 0, nullptr, nullptr, nullptr); }}};
+        {under, [&] { return hybridge_chat_retry(chat, options, nullptr, 0, nullptr, nullptr, nullptr); }}
+    };
     for (const hybridge_model of : {models.target, models.draft}) {
       if (options == &plain && of == models.draft) continue;
       for (const auto& each : calls) {
@@ -285,7 +293,8 @@ void callbacks_close(const Models& models) {
       [&](int64_t) {
         CHECK(hybridge_session_close(session), HYBRIDGE_BUSY);
         return true;
-      }};
+      }
+  };
   OK(generate(session, models.prompt, closing));
 
   const hybridge_chat chat = models.chat();

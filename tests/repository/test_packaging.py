@@ -83,7 +83,8 @@ def checkout_files() -> set[str]:
     """All that belongs to the package, as it is named once installed."""
     files = [path for package in PACKAGES for path in (CHECKOUT / package).rglob("*") if path.is_file()]
     names = {f"hybridge/{path.relative_to(CHECKOUT)}" for path in files if "__pycache__" not in path.parts}
-    return names | {"hybridge/__init__.py", "hybridge/__main__.py", "hybridge/py.typed", REGISTRATION}
+    shared = {f"hybridge/{path.name}" for path in (CHECKOUT / "src" / "hybridge").glob("*.py") if path.is_file()}
+    return names | shared | {"hybridge/py.typed", REGISTRATION}
 
 
 def test_the_wheel_holds_the_package_compiled_libraries_and_nothing_else(wheel: Path) -> None:

@@ -1,8 +1,8 @@
 // Decides whether other threads help with a kernel's job, by what such jobs took with and without them.
 //
-// Two processors of a machine may be two threads of one core, or wait for the same memory: what they share is then slower with
-// both than with one. That differs between kernels and sizes and changes with the machine's other work, so each kind of job is
-// measured both ways at first, and again every few thousand jobs.
+// Two processors of a machine may be two threads of one core, or wait for the same memory: what they share is then
+// slower with both than with one. That differs between kernels and sizes and changes with the machine's other work, so
+// each kind of job is measured both ways at first, and again every few thousand jobs.
 #pragma once
 
 #include <algorithm>
@@ -52,13 +52,15 @@ class HelpPolicy {
   }
 
  private:
-  static constexpr uint32_t ENOUGH = 5;  // jobs each way before a kind's choice is made; the first each way is not counted
+  static constexpr uint32_t
+      ENOUGH = 5;  // jobs each way before a kind's choice is made; the first each way is not counted
   static constexpr int64_t TRIAL = 64, BETWEEN = 16 * TRIAL;  // jobs of a trial, and at least as many between two
   static constexpr float LOSS = 0.01f;                        // of all time at most, for trials that turn out slower
 
   void learn(Kind& kind, bool helped, float pace) {
     float& known = kind.pace[helped];
-    // The first job fetches its weights or wakes a thread. Later ones are cut: another process may have had the processor.
+    // The first job fetches its weights or wakes a thread. Later ones are cut: another process may have had the
+    // processor.
     if (kind.measured[helped]++ < 2) known = pace;
     else known += (std::min(pace, 2 * known) - known) / 8;
   }

@@ -29,8 +29,9 @@ bool has_avx2() {
 bool has_avxvnni() { return has_avx2() && __builtin_cpu_supports("avxvnni"); }
 
 bool has_avx512vnni() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
 }
 
 #elif defined(__aarch64__)
@@ -48,7 +49,8 @@ bool has_i8mm() { return has_dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
 
 #elif defined(__linux__)
 
-// From Linux's asm/hwcap.h, of which old versions lack the last. ARMv8.2 has atomics and rounding doubling products as well.
+// From Linux's asm/hwcap.h, of which old versions lack the last. ARMv8.2 has atomics and rounding doubling products as
+// well.
 constexpr unsigned long ATOMICS = 1 << 8, RDM = 1 << 12, DOTPROD = 1 << 20, I8MM = 1 << 13;
 
 bool has_dotprod() {
@@ -100,8 +102,12 @@ const char* choose() {
   for (const InstructionSet& set : SETS)
     if (is_wanted(set.name) && can_run(set)) best = set.name;
   if (!best && given && *given)
-    std::fprintf(stderr, "hybridge: HYBRIDGE_ISA is %s, but this processor has %s; no kernels.\n", given, hybridge_instruction_sets());
-  if (!best && !(given && *given)) std::fprintf(stderr, "hybridge: the kernels are for other processors than this; no kernels.\n");
+    std::fprintf(
+        stderr, "hybridge: HYBRIDGE_ISA is %s, but this processor has %s; no kernels.\n", given,
+        hybridge_instruction_sets()
+    );
+  if (!best && !(given && *given))
+    std::fprintf(stderr, "hybridge: the kernels are for other processors than this; no kernels.\n");
   return best;
 }
 

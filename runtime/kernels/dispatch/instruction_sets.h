@@ -1,9 +1,11 @@
-// Which instruction set of those that the kernels are compiled for runs: the best that the processor has, or $HYBRIDGE_ISA.
+// Which instruction set of those that the kernels are compiled for runs: the best that the processor has, or
+// $HYBRIDGE_ISA.
 #pragma once
 
 namespace hybridge {
 
-// Returns whether it is the set of this name. If $HYBRIDGE_ISA is none of this processor's it is no set, and stderr says so once.
+// Returns whether it is the set of this name. If $HYBRIDGE_ISA is none of this processor's it is no set, and stderr
+// says so once.
 bool is_chosen(const char* instruction_set);
 
 }  // namespace hybridge

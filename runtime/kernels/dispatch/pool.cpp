@@ -1,7 +1,7 @@
-// ExecuTorch's pool answers when each of its threads has been woken, has worked and has said so. A decode asks it a hundred times,
-// and waking a thread takes as long as a piece of work: on virtual machines 50 microseconds. Here nobody waits for a thread that
-// has not begun: it finds the work done, and sleeps on. And a thread that has just worked looks out for more before it sleeps.
-// If other threads do not help (help.h), none is asked.
+// ExecuTorch's pool answers when each of its threads has been woken, has worked and has said so. A decode asks it a
+// hundred times, and waking a thread takes as long as a piece of work: on virtual machines 50 microseconds. Here nobody
+// waits for a thread that has not begun: it finds the work done, and sleeps on. And a thread that has just worked looks
+// out for more before it sleeps. If other threads do not help (help.h), none is asked.
 #include "pool.h"
 
 #include <executorch/runtime/kernel/thread_parallel_interface.h>

@@ -19,9 +19,9 @@ constexpr int64_t piece_count(int64_t count, int64_t least, int64_t threads) {
   return std::max<int64_t>(1, pieces < threads ? pieces : pieces - pieces % threads);
 }
 
-// Runs piece(context, 0) … piece(context, count - 1), each once, on this thread and on those of the pool that are free, if they
-// help (help.h). There are as many as ExecuTorch's pool has. Returns when all pieces are done. cost: of all pieces, in bytes read
-// or operations.
+// Runs piece(context, 0) … piece(context, count - 1), each once, on this thread and on those of the pool that are free,
+// if they help (help.h). There are as many as ExecuTorch's pool has. Returns when all pieces are done. cost: of all
+// pieces, in bytes read or operations.
 void run_pieces(int64_t count, int64_t cost, void (*piece)(void* context, int64_t index), void* context);
 
 }  // namespace hybridge

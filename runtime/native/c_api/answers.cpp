@@ -52,10 +52,10 @@ std::string member(const char* name, const std::string& json) { return to_json(n
 std::string described(const AnswerForm& form) {
   static constexpr const char* SYNTAXES[] = {"json", "named", "tags", "pairs", "python", "gemma"};
   const CallForm& calls = form.calls;
-  return "{" + member("name", to_json(form.name)) + member("content_lead", to_json(form.content_lead)) + member("reasoning_open", list(form.reasoning_open)) +
-         member("reasoning_close", list(form.reasoning_close)) + member("syntax", to_json(SYNTAXES[static_cast<int>(calls.syntax)])) +
-         member("call_open", list(calls.open)) + member("item_open", to_json(calls.item_open)) +
-         member("has_channels", form.has_channels ? "true" : "false") +
+  return "{" + member("name", to_json(form.name)) + member("content_lead", to_json(form.content_lead)) +
+         member("reasoning_open", list(form.reasoning_open)) + member("reasoning_close", list(form.reasoning_close)) +
+         member("syntax", to_json(SYNTAXES[static_cast<int>(calls.syntax)])) + member("call_open", list(calls.open)) +
+         member("item_open", to_json(calls.item_open)) + member("has_channels", form.has_channels ? "true" : "false") +
          to_json("looked_for") + ": " + to_json(looked_for(form)) + "}";
 }
 
@@ -84,7 +84,9 @@ hybridge_status add_events(hybridge_answer_parser answer, const char** events, s
 
 extern "C" {
 
-hybridge_status hybridge_answer_form_find(hybridge_tokenizer tokenizer, hybridge_template chat_template, hybridge_answer_form* form) {
+hybridge_status hybridge_answer_form_find(
+    hybridge_tokenizer tokenizer, hybridge_template chat_template, hybridge_answer_form* form
+) {
   if (form == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto open = handles<const Tokenizer>().find(tokenizer);
@@ -99,7 +101,8 @@ hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybrid
   return guarded([&] {
     const std::string_view wanted(name, size);
     const AnswerForm* found = answer_form(wanted);
-    if (found == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT, "there is no form of answers called " + std::string(wanted));
+    if (found == nullptr)
+      return refused(HYBRIDGE_INVALID_ARGUMENT, "there is no form of answers called " + std::string(wanted));
     return add(*found, form);
   });
 }
@@ -114,27 +117,35 @@ hybridge_status hybridge_answer_form_close(hybridge_answer_form form) {
 }
 
 hybridge_status hybridge_answer_open(
-    hybridge_answer_form form, const char* prompt, size_t size, const char* tools, size_t tools_size, hybridge_answer_parser* answer
+    hybridge_answer_form form, const char* prompt, size_t size, const char* tools, size_t tools_size,
+    hybridge_answer_parser* answer
 ) {
   const bool has_all = (prompt != nullptr || size == 0) && (tools != nullptr || tools_size == 0) && answer != nullptr;
   if (!has_all || size > LONGEST_TEXT || tools_size > LONGEST_TEXT) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const AnswerForm>(form, [&](const auto& of) {
-    const auto offered = tools_size == 0 ? nullptr : std::make_shared<const ToolSchemas>(std::string_view(tools, tools_size));
+    const auto offered = tools_size == 0 ? nullptr
+                                         : std::make_shared<const ToolSchemas>(std::string_view(tools, tools_size));
     *answer = handles<OpenAnswer>().add(std::make_shared<OpenAnswer>(of, std::string_view(prompt, size), offered));
     return HYBRIDGE_OK;
   });
 }
 
-hybridge_status hybridge_answer_reasoning_end(hybridge_answer_parser answer, char* text, size_t capacity, size_t* size) {
+hybridge_status hybridge_answer_reasoning_end(
+    hybridge_answer_parser answer, char* text, size_t capacity, size_t* size
+) {
   if ((text == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_open<OpenAnswer>(answer, [&](const auto& open) { return copy(open->reasoning_end, text, capacity, size); });
+  return with_open<OpenAnswer>(answer, [&](const auto& open) {
+    return copy(open->reasoning_end, text, capacity, size);
+  });
 }
 
 hybridge_status hybridge_answer_push(
     hybridge_answer_parser answer, const char* piece, size_t size, const char** events, size_t* events_size
 ) {
   if ((piece == nullptr && size > 0) || size > LONGEST_TEXT) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return add_events(answer, events, events_size, [&](AnswerParser& parser) { return parser.push(valid_utf8({piece, size})); });
+  return add_events(answer, events, events_size, [&](AnswerParser& parser) {
+    return parser.push(valid_utf8({piece, size}));
+  });
 }
 
 hybridge_status hybridge_answer_finish(hybridge_answer_parser answer, const char** events, size_t* events_size) {

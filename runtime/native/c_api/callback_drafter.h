@@ -27,7 +27,9 @@ class CallbackDrafter final : public Drafter {
     const HiddenStates& states = session_.hidden();
     const bool reads = chosen_.reads_hidden != 0 && states.count() > 0;
     const hybridge_context context{
-        text.data(), text.size(), reads ? states.unread().data() : nullptr, reads ? states.count() : 0, reads ? states.width() : 0};
+        text.data(), text.size(), reads ? states.unread().data() : nullptr, reads ? states.count() : 0,
+        reads ? states.width() : 0
+    };
     std::vector<int64_t> tokens(limit);
     std::vector<double> confidences(limit);
     hybridge_proposal written{tokens.data(), confidences.data(), 0, nullptr};

@@ -1,4 +1,5 @@
-// Calls of the C functions: one call of a session at a time, a model's programs in turn, and errors as numbers and words.
+// Calls of the C functions: one call of a session at a time, a model's programs in turn, and errors as numbers and
+// words.
 #ifndef HYBRIDGE_NATIVE_C_API_CALLS_H
 #define HYBRIDGE_NATIVE_C_API_CALLS_H
 
@@ -53,7 +54,13 @@ hybridge_status change_session(hybridge_session handle, Call&& call) {
 template <typename Call>
 hybridge_status with_generation(hybridge_session handle, Call&& call) {
   return with_session(handle, [&](OpenSession& it) {
-    if (it.running == nullptr) return refused(HYBRIDGE_INVALID_STATE, "no generation was begun, or it has ended; begin another");
+    if (it.running == nullptr) {
+      return refused(
+          HYBRIDGE_INVALID_STATE,
+          "no generation runs: none was begun, it has ended, or the session's text was changed while it waited; "
+          "begin another"
+      );
+    }
     return call(it, *it.running);
   });
 }
@@ -104,7 +111,8 @@ inline hybridge_status answer(const Result<Logits>& logits, float* out) {
 inline hybridge_status answer(const Result<Tokens>& round, int64_t* out, size_t capacity, size_t* count) {
   if (!round.ok()) return answer(round.status());
   *count = round->size();
-  if (round->size() > capacity) return refused(HYBRIDGE_INVALID_ARGUMENT, "a round has up to verify_len tokens: give room for as many");
+  if (round->size() > capacity)
+    return refused(HYBRIDGE_INVALID_ARGUMENT, "a round has up to verify_len tokens: give room for as many");
   std::ranges::copy(*round, out);
   return HYBRIDGE_OK;
 }

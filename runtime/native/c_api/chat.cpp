@@ -75,26 +75,30 @@ struct OpenChat {
   }
 };
 
-std::string_view view(const char* text, size_t size) { return text == nullptr ? std::string_view() : std::string_view(text, size); }
+std::string_view view(const char* text, size_t size) {
+  return text == nullptr ? std::string_view() : std::string_view(text, size);
+}
 
 std::vector<hybridge_call> viewed(std::span<const ToolCall> calls) {
   std::vector<hybridge_call> views;
   for (const ToolCall& each : calls) {
-    views.push_back({each.id.c_str(), each.name.data(), each.name.size(), each.arguments.data(), each.arguments.size()});
+    views.push_back(
+        {each.id.c_str(), each.name.data(), each.name.size(), each.arguments.data(), each.arguments.size()}
+    );
   }
   return views;
 }
 
 hybridge_message viewed(const Message& each, std::span<const hybridge_call> calls) {
-  return {
-      each.role.c_str(), each.content.data(), each.content.size(), each.reasoning.data(), each.reasoning.size(), each.pictures,
-      calls.data(), calls.size()};
+  return {each.role.c_str(),     each.content.data(), each.content.size(), each.reasoning.data(),
+          each.reasoning.size(), each.pictures,       calls.data(),        calls.size()};
 }
 
 // Returns how pictures are prepared, as JSON; empty for a model without. Throws TextError.
 std::string pictures_of(const std::string& folder) {
   const auto manifest = hybridge::OpenFile::content((folder + "/manifest.json").c_str(), LARGEST_MANIFEST);
-  if (!manifest.ok()) throw TextError(folder + "/manifest.json is missing or cannot be read: copy the artifact's whole folder");
+  if (!manifest.ok())
+    throw TextError(folder + "/manifest.json is missing or cannot be read: copy the artifact's whole folder");
   const hybridge::text::JsonDocument document(*manifest);
   const auto root = document.root("manifest.json");
   return root["pictures"] ? root["pictures"].written() : "";
@@ -103,7 +107,7 @@ std::string pictures_of(const std::string& folder) {
 // Opens a tokenizer, if there is one.
 hybridge_status open_tokenizer(const std::string& folder, OpenArtifact& artifact) {
   const std::string path = folder + "/tokenizer.json";
-  struct stat status {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) != 0) return HYBRIDGE_OK;
   const hybridge_status opened = hybridge_tokenizer_open(path.c_str(), &artifact.tokenizer);
   if (opened == HYBRIDGE_OK) artifact.read = handles<const Tokenizer>().find(artifact.tokenizer);
@@ -141,10 +145,14 @@ bool are_texts(const char* const* texts, size_t count) {
 // Lets a generation follow the grammar of the calls that it may or must have.
 hybridge_status choose_tools(OpenChat& chat, const std::string& choice, hybridge_generation& chosen) {
   const bool has_tools = chat.how->has_tools(), is_optional = choice == "auto";
-  const bool has_own = chosen.grammar != 0 || chosen.mask != nullptr || chosen.forced != nullptr || chosen.fitting != nullptr;
+  const bool has_own = chosen.grammar != 0 || chosen.mask != nullptr || chosen.forced != nullptr ||
+                       chosen.fitting != nullptr;
   if (choice == "none" || (is_optional && (has_own || !has_tools))) return HYBRIDGE_OK;
   if (!has_tools) return refused(HYBRIDGE_INVALID_ARGUMENT, "the chat has no tools that could be chosen");
-  if (has_own) return refused(HYBRIDGE_INVALID_ARGUMENT, "an answer that must call tools follows their schemas, and can have no other grammar");
+  if (has_own)
+    return refused(
+        HYBRIDGE_INVALID_ARGUMENT, "an answer that must call tools follows their schemas, and can have no other grammar"
+    );
   const std::lock_guard lock(chat.reading);
   auto found = chat.grammars.find(choice);
   if (found == chat.grammars.end()) {
@@ -152,7 +160,9 @@ hybridge_status choose_tools(OpenChat& chat, const std::string& choice, hybridge
       (void)chat.tokenizer->token_bytes();
     } catch (const TextError& error) {
       if (is_optional) return HYBRIDGE_OK;
-      return refused(HYBRIDGE_INVALID_ARGUMENT, std::string("calls cannot be required with this tokenizer: ") + error.what());
+      return refused(
+          HYBRIDGE_INVALID_ARGUMENT, std::string("calls cannot be required with this tokenizer: ") + error.what()
+      );
     }
     try {
       auto grammar = chat.how->call_grammar(hybridge::text::ToolChoice::of(choice), chat.tokenizer);
@@ -168,15 +178,17 @@ hybridge_status choose_tools(OpenChat& chat, const std::string& choice, hybridge
 // Answers by `ask`, which is called with a conversation, a generator, on_piece and stop strings.
 template <typename Ask>
 hybridge_status answer_by(
-    hybridge_chat handle, const hybridge_generation* options, const char* const* stops, size_t stop_count, hybridge_on_piece on_piece,
-    void* user, hybridge_answer* answer, Ask&& ask
+    hybridge_chat handle, const hybridge_generation* options, const char* const* stops, size_t stop_count,
+    hybridge_on_piece on_piece, void* user, hybridge_answer* answer, Ask&& ask
 ) {
   if (!are_texts(stops, stop_count)) return refused(HYBRIDGE_INVALID_ARGUMENT, "a stop string is empty; leave it out");
   hybridge_generation chosen = chosen_or_usual(options);
   if (options == nullptr) chosen.max_new_tokens = USUAL_TOKENS;
   const std::string choice = chosen.tool_choice == nullptr ? "auto" : chosen.tool_choice;
   chosen.tool_choice = nullptr;
-  const hybridge_status ready = with<OpenChat>(handle, [&](OpenChat& chat) { return choose_tools(chat, choice, chosen); });
+  const hybridge_status ready = with<OpenChat>(handle, [&](OpenChat& chat) {
+    return choose_tools(chat, choice, chosen);
+  });
   if (ready != HYBRIDGE_OK) return ready;
   const auto begin = [&](hybridge_session session, auto&& then) {
     return begin_generation(session, chosen, user, then);
@@ -185,15 +197,17 @@ hybridge_status answer_by(
     open.how->allow_calls(choice != "none");
     const auto show = [&](const hybridge::text::Parts& parts) {
       const auto calls = viewed(parts.calls);
-      const hybridge_piece piece{
-          parts.content.data(), parts.content.size(), parts.reasoning.data(), parts.reasoning.size(), calls.data(), calls.size()};
+      const hybridge_piece piece{parts.content.data(),   parts.content.size(), parts.reasoning.data(),
+                                 parts.reasoning.size(), calls.data(),         calls.size()};
       return on_piece == nullptr || on_piece(&piece, user) != 0;
     };
     const auto done = ask(*open.conversation, *generator, show, std::vector<std::string>(stops, stops + stop_count));
     it.session->keep_hidden(false);
     if (!done.ok()) return hybridge::c::answer(done.status());
     if (answer != nullptr) {
-      *answer = {static_cast<hybridge_ending>(done->end), done->prompt_tokens, done->cached_tokens, counted(done->generated)};
+      *answer = {
+          static_cast<hybridge_ending>(done->end), done->prompt_tokens, done->cached_tokens, counted(done->generated)
+      };
     }
     return HYBRIDGE_OK;
   });
@@ -208,20 +222,23 @@ std::optional<Thinking> thinking_of(hybridge_thinking chosen) {
   return std::nullopt;
 }
 
-// Returns the checkpoints of a chat: those of the caller's cache, if there is one, which is to be of the session's model.
+// Returns the checkpoints of a chat: those of the caller's cache, if there is one, which is to be of the session's
+// model.
 std::shared_ptr<hybridge::PrefixCache> checkpoints_of(const hybridge_chat_options& chosen, const OpenSession& it) {
   if (chosen.cache != 0) {
     const auto cache = handles<OpenCache>().find(chosen.cache);
     const bool fits = cache != nullptr && cache->of->model->fingerprint() == it.of->model->fingerprint();
     return fits ? cache->kept : nullptr;
   }
-  return std::make_shared<hybridge::PrefixCache>(chosen.checkpoint_bytes != 0 ? chosen.checkpoint_bytes : Conversation::USUAL_CHECKPOINT_BYTES);
+  return std::make_shared<hybridge::PrefixCache>(
+      chosen.checkpoint_bytes != 0 ? chosen.checkpoint_bytes : Conversation::USUAL_CHECKPOINT_BYTES
+  );
 }
 
 // Begins a chat that has its session and tokenizer, by the model's chat templates.
 hybridge_status begin(
-    std::shared_ptr<OpenChat> opened, std::shared_ptr<const ChatTemplates> templates, const hybridge_chat_options* options,
-    hybridge_chat* chat
+    std::shared_ptr<OpenChat> opened, std::shared_ptr<const ChatTemplates> templates,
+    const hybridge_chat_options* options, hybridge_chat* chat
 ) {
   const hybridge_chat_options chosen = options != nullptr ? *options : hybridge_chat_options{};
   const auto thinking = thinking_of(chosen.thinking);
@@ -237,7 +254,9 @@ hybridge_status begin(
     const auto now = chosen.now == nullptr ? std::optional<std::tm>() : time_of(chosen.now);
     const std::string_view variables = chosen.variables == nullptr ? "" : chosen.variables;
     const std::string_view tools = chosen.tools == nullptr ? "" : chosen.tools;
-    opened->how = std::make_unique<ModelTemplate>(std::move(templates), *opened->tokenizer, *thinking, variables, tools, now);
+    opened->how = std::make_unique<ModelTemplate>(
+        std::move(templates), *opened->tokenizer, *thinking, variables, tools, now
+    );
   } catch (const TextError& error) {
     return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
   }
@@ -250,15 +269,18 @@ hybridge_status begin(
   }
   const hybridge_status made = with_session(opened->session, [&](OpenSession& it) {
     auto checkpoints = checkpoints_of(chosen, it);
-    if (checkpoints == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT, "the cache is of another model, or was closed");
+    if (checkpoints == nullptr)
+      return refused(HYBRIDGE_INVALID_ARGUMENT, "the cache is of another model, or was closed");
     opened->of = it.of;
     const auto reopen = [of = it.of](std::string_view saved) {
       const auto processor = of->pictures();
-      if (processor == nullptr) throw TextError("the conversation has pictures, and the model was not told how they are prepared");
+      if (processor == nullptr)
+        throw TextError("the conversation has pictures, and the model was not told how they are prepared");
       return hybridge::of_message(processor->reopen(saved));
     };
     opened->conversation = std::make_unique<Conversation>(
-        *it.session, *opened->tokenizer, *opened->how, std::move(opening), std::move(checkpoints), reopen);
+        *it.session, *opened->tokenizer, *opened->how, std::move(opening), std::move(checkpoints), reopen
+    );
     return HYBRIDGE_OK;
   });
   if (made == HYBRIDGE_OK) *chat = handles<OpenChat>().add(std::move(opened));
@@ -287,11 +309,15 @@ hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* ar
       return refused(HYBRIDGE_INVALID_ARTIFACT, error.what());
     }
     if (const hybridge_status read = open_tokenizer(folder, *opened); read != HYBRIDGE_OK) return read;
-    if (const hybridge_status read = hybridge_template_read(folder, &opened->chat_template); read != HYBRIDGE_OK) return read;
+    if (const hybridge_status read = hybridge_template_read(folder, &opened->chat_template); read != HYBRIDGE_OK)
+      return read;
     const std::string program = std::string(folder) + "/model.pte";
-    if (const hybridge_status loaded = hybridge_model_open(program.c_str(), &opened->model); loaded != HYBRIDGE_OK) return loaded;
+    if (const hybridge_status loaded = hybridge_model_open(program.c_str(), &opened->model); loaded != HYBRIDGE_OK)
+      return loaded;
     if (!pictures.empty()) {
-      const hybridge_status told = hybridge_model_pictures(opened->model, opened->tokenizer, pictures.data(), pictures.size());
+      const hybridge_status told = hybridge_model_pictures(
+          opened->model, opened->tokenizer, pictures.data(), pictures.size()
+      );
       if (told != HYBRIDGE_OK && opened->tokenizer != 0) return refused(HYBRIDGE_INVALID_ARTIFACT, last_ending().words);
     }
     *artifact = handles<OpenArtifact>().add(std::move(opened));
@@ -324,16 +350,22 @@ hybridge_status hybridge_artifact_tokenizer(hybridge_artifact artifact, hybridge
   });
 }
 
-hybridge_status hybridge_chat_open(hybridge_artifact artifact, const hybridge_chat_options* options, hybridge_chat* chat) {
+hybridge_status hybridge_chat_open(
+    hybridge_artifact artifact, const hybridge_chat_options* options, hybridge_chat* chat
+) {
   if (chat == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto of = handles<OpenArtifact>().find(artifact);
     if (of == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-    if (of->read == nullptr) return refused(HYBRIDGE_INVALID_ARTIFACT, "the artifact has no tokenizer.json, so words cannot be made tokens of");
+    if (of->read == nullptr)
+      return refused(
+          HYBRIDGE_INVALID_ARTIFACT, "the artifact has no tokenizer.json, so words cannot be made tokens of"
+      );
     const auto written = handles<OpenTemplate>().find(of->chat_template);
     auto opened = std::make_shared<OpenChat>();
     opened->tokenizer = of->read;
-    if (const hybridge_status made = hybridge_session_open(of->model, &opened->session); made != HYBRIDGE_OK) return made;
+    if (const hybridge_status made = hybridge_session_open(of->model, &opened->session); made != HYBRIDGE_OK)
+      return made;
     opened->owns_session = true;
     const hybridge_session session = opened->session;
     const hybridge_status begun = begin(std::move(opened), written->read, options, chat);
@@ -343,8 +375,8 @@ hybridge_status hybridge_chat_open(hybridge_artifact artifact, const hybridge_ch
 }
 
 hybridge_status hybridge_chat_over(
-    hybridge_session session, hybridge_tokenizer tokenizer, hybridge_template chat_template, const hybridge_chat_options* options,
-    hybridge_chat* chat
+    hybridge_session session, hybridge_tokenizer tokenizer, hybridge_template chat_template,
+    const hybridge_chat_options* options, hybridge_chat* chat
 ) {
   if (chat == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
@@ -389,13 +421,15 @@ hybridge_status hybridge_chat_retry(
     hybridge_chat chat, const hybridge_generation* options, const char* const* stops, size_t stop_count,
     hybridge_on_piece on_piece, void* user, hybridge_answer* answer
 ) {
-  const auto ask = [](Conversation& it, auto& generator, const auto& show, auto given) { return it.retry(generator, show, std::move(given)); };
+  const auto ask = [](Conversation& it, auto& generator, const auto& show, auto given) {
+    return it.retry(generator, show, std::move(given));
+  };
   return guarded([&] { return answer_by(chat, options, stops, stop_count, on_piece, user, answer, ask); });
 }
 
 hybridge_status hybridge_chat_give_results(
-    hybridge_chat chat, const hybridge_result* results, size_t count, const hybridge_generation* options, const char* const* stops,
-    size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
+    hybridge_chat chat, const hybridge_result* results, size_t count, const hybridge_generation* options,
+    const char* const* stops, size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
 ) {
   if (results == nullptr && count > 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
@@ -424,15 +458,11 @@ hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* p
 }
 
 hybridge_status hybridge_chat_undo(hybridge_chat chat) {
-  return change_chat(chat, [](OpenChat& open, OpenSession&) {
-    return answer(open.conversation->undo());
-  });
+  return change_chat(chat, [](OpenChat& open, OpenSession&) { return answer(open.conversation->undo()); });
 }
 
 hybridge_status hybridge_chat_reset(hybridge_chat chat) {
-  return change_chat(chat, [](OpenChat& open, OpenSession&) {
-    return answer(open.conversation->reset());
-  });
+  return change_chat(chat, [](OpenChat& open, OpenSession&) { return answer(open.conversation->reset()); });
 }
 
 hybridge_status hybridge_chat_cancel(hybridge_chat chat) {
@@ -441,16 +471,12 @@ hybridge_status hybridge_chat_cancel(hybridge_chat chat) {
 
 hybridge_status hybridge_chat_save(hybridge_chat chat, const char* path) {
   if (path == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return change_chat(chat, [&](OpenChat& open, OpenSession&) {
-    return answer(open.conversation->save(path));
-  });
+  return change_chat(chat, [&](OpenChat& open, OpenSession&) { return answer(open.conversation->save(path)); });
 }
 
 hybridge_status hybridge_chat_load(hybridge_chat chat, const char* path) {
   if (path == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return change_chat(chat, [&](OpenChat& open, OpenSession&) {
-    return answer(open.conversation->load(path));
-  });
+  return change_chat(chat, [&](OpenChat& open, OpenSession&) { return answer(open.conversation->load(path)); });
 }
 
 hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capacity, size_t* size) {
@@ -463,7 +489,9 @@ hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capaci
   });
 }
 
-hybridge_status hybridge_chat_messages(hybridge_chat chat, hybridge_message* messages, size_t capacity, size_t* count, int64_t* room) {
+hybridge_status hybridge_chat_messages(
+    hybridge_chat chat, hybridge_message* messages, size_t capacity, size_t* count, int64_t* room
+) {
   if (count == nullptr || (messages == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_chat(chat, [&](OpenChat& open, OpenSession& it) {
     const auto& all = open.conversation->messages();

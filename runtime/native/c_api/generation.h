@@ -37,8 +37,13 @@ inline Mask mask(hybridge_mask given, void* user) {
 
 inline Generation wishes(const hybridge_generation& chosen, OpenSession& it, void* user) {
   Generation asked{
-      .max_new_tokens = chosen.max_new_tokens, .block_length = chosen.block_length, .cancelled = &it.cancelled,
-      .sampling = sampling(chosen.sampling), .mask = mask(chosen.mask, user), .turns = &it.turn};
+      .max_new_tokens = chosen.max_new_tokens,
+      .block_length = chosen.block_length,
+      .cancelled = &it.cancelled,
+      .sampling = sampling(chosen.sampling),
+      .mask = mask(chosen.mask, user),
+      .turns = &it.turn
+  };
   OnRead on_read;
   if (chosen.on_read != nullptr) on_read = [on_read = chosen.on_read, user](size_t count) { on_read(count, user); };
   asked.on_read = let_others_run(it, std::move(on_read));
@@ -75,7 +80,8 @@ inline hybridge_generation chosen_or_usual(const hybridge_generation* options) {
 // Finds the draft model and the grammar that are asked for, and whose turns the generation waits for.
 inline hybridge_status find_parts(OpenSession& it, const hybridge_generation& chosen) {
   it.turns = {it.of->turn};
-  if (chosen.grammar != 0 && handles<OpenGrammar>().find(chosen.grammar) == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+  if (chosen.grammar != 0 && handles<OpenGrammar>().find(chosen.grammar) == nullptr)
+    return refused(HYBRIDGE_INVALID_HANDLE);
   const bool is_beside = chosen.drafter == HYBRIDGE_AUTO_DRAFTER && chosen.draft != 0;
   if (chosen.drafter != HYBRIDGE_DRAFT_MODEL && !is_beside) return HYBRIDGE_OK;
   const auto small = handles<OpenModel>().find(chosen.draft);
@@ -90,14 +96,17 @@ inline hybridge_status find_parts(OpenSession& it, const hybridge_generation& ch
 
 inline Result<Drafter*> own_drafter(OpenSession& it) {
   if (!it.session->facts().has_drafter()) {
-    return Status(HYBRIDGE_INVALID_DRAFTER, "this artifact has no drafter of its own; export it again with --drafter or --mtp");
+    return Status(
+        HYBRIDGE_INVALID_DRAFTER, "this artifact has no drafter of its own; export it again with --drafter or --mtp"
+    );
   }
   if (!it.own) it.own.emplace(*it.session);
   return static_cast<Drafter*>(&*it.own);
 }
 
 inline Result<Drafter*> draft_model(OpenSession& it) {
-  if (it.small == nullptr) return Status(HYBRIDGE_INVALID_DRAFTER, "there is no draft model: open one and give it as `draft`");
+  if (it.small == nullptr)
+    return Status(HYBRIDGE_INVALID_DRAFTER, "there is no draft model: open one and give it as `draft`");
   if (!it.by_small) {
     auto made = DraftModel::create(it.small->model, it.session->facts());
     if (!made.ok()) return made.status();
@@ -107,7 +116,8 @@ inline Result<Drafter*> draft_model(OpenSession& it) {
 }
 
 inline Result<Drafter*> callback_drafter(const hybridge_generation& chosen, OpenSession& it, void* user) {
-  if (chosen.propose == nullptr) return Status(HYBRIDGE_INVALID_DRAFTER, "a drafter of the caller's has no function: give `propose`");
+  if (chosen.propose == nullptr)
+    return Status(HYBRIDGE_INVALID_DRAFTER, "a drafter of the caller's has no function: give `propose`");
   constexpr size_t MOST = 16;  // a caller that makes a drafter for each text is not remembered
   if (it.outside.size() >= MOST && !it.outside.contains(chosen.drafter_id)) it.outside.clear();
   auto& drafter = it.outside[chosen.drafter_id];
@@ -127,7 +137,8 @@ inline Result<std::vector<Drafter*>> drafters_of(const hybridge_generation& chos
     case HYBRIDGE_CALLBACK_DRAFTER: return std::vector<Drafter*>{HYBRIDGE_TRY(callback_drafter(chosen, it, user))};
     case HYBRIDGE_AUTO_DRAFTER: break;
   }
-  if (chosen.drafter != HYBRIDGE_AUTO_DRAFTER) return Status(HYBRIDGE_INVALID_ARGUMENT, "there is no drafter of this number");
+  if (chosen.drafter != HYBRIDGE_AUTO_DRAFTER)
+    return Status(HYBRIDGE_INVALID_ARGUMENT, "there is no drafter of this number");
   found.push_back(&it.lookup);
   // Hidden states are read once: by the caller's drafter where it wants them.
   if (it.session->facts().has_drafter() && chosen.reads_hidden == 0) found.push_back(HYBRIDGE_TRY(own_drafter(it)));
@@ -136,7 +147,8 @@ inline Result<std::vector<Drafter*>> drafters_of(const hybridge_generation& chos
   return found;
 }
 
-// A generation that is ready to begin. Hidden states are kept no longer than it lasts: those that nobody reads would pile up.
+// A generation that is ready to begin. Hidden states are kept no longer than it lasts: those that nobody reads would
+// pile up.
 inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation& chosen, OpenSession& it, void* user) {
   if (chosen.tool_choice != nullptr) return Status(HYBRIDGE_INVALID_ARGUMENT, "tool_choice is for answers of a chat");
   Generation asked = wishes(chosen, it, user);
@@ -148,7 +160,9 @@ inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation
     }
     if (it.session->facts().eos_ids.empty() && !grammar->has_ends()) {
       return Status(
-          HYBRIDGE_INVALID_GRAMMAR, "this model has no token that ends a text, so nothing can say that a structure is complete");
+          HYBRIDGE_INVALID_GRAMMAR,
+          "this model has no token that ends a text, so nothing can say that a structure is complete"
+      );
     }
     grammar->follow(asked, it.session->facts().eos_ids);
   }
@@ -173,9 +187,9 @@ hybridge_status begin_generation(hybridge_session handle, const hybridge_generat
 }
 
 inline hybridge_generated counted(const Generated& done) {
-  return {
-      done.tokens.size(), done.proposed, done.accepted, done.verifies, done.decodes, done.rollbacks, done.forced, done.prefill_seconds,
-      done.draft_seconds, done.verify_seconds, done.commit_seconds, done.decode_seconds, done.new_seconds};
+  return {done.tokens.size(),  done.proposed,       done.accepted,        done.verifies,      done.decodes,
+          done.rollbacks,      done.forced,         done.prefill_seconds, done.draft_seconds, done.verify_seconds,
+          done.commit_seconds, done.decode_seconds, done.new_seconds};
 }
 
 }  // namespace hybridge::c

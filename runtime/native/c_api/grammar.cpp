@@ -36,7 +36,9 @@ class FollowedGrammar : public OpenGrammar {
   bool has_ends() const override { return !eos_ids_.empty(); }
 
   void follow(hybridge::Generation& options, hybridge::Tokens eos_ids) const override {
-    const auto follower = std::make_shared<GrammarFollower>(grammar_, has_ends() ? hybridge::Tokens(eos_ids_) : eos_ids);
+    const auto follower = std::make_shared<GrammarFollower>(
+        grammar_, has_ends() ? hybridge::Tokens(eos_ids_) : eos_ids
+    );
     hybridge::follow(options, follower);
     if (!after_.empty()) {
       follower->wait_for(after_);
@@ -44,7 +46,8 @@ class FollowedGrammar : public OpenGrammar {
     }
   }
 
-  // Runs `call(follower)` for a text that has nothing before it. The follower of the last call knows the way to its text.
+  // Runs `call(follower)` for a text that has nothing before it. The follower of the last call knows the way to its
+  // text.
   template <typename Call>
   hybridge_status ask(Call&& call) {
     const std::lock_guard lock(mutex_);
@@ -74,7 +77,9 @@ hybridge_status with_grammar(hybridge_grammar handle, Call&& call) {
 }
 
 template <typename Read>
-hybridge_status read(hybridge_tokenizer tokenizer, const char* text, size_t size, hybridge_grammar* grammar, Read&& read) {
+hybridge_status read(
+    hybridge_tokenizer tokenizer, const char* text, size_t size, hybridge_grammar* grammar, Read&& read
+) {
   if (text == nullptr || grammar == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     auto of = handles<const Tokenizer>().find(tokenizer);
@@ -82,10 +87,15 @@ hybridge_status read(hybridge_tokenizer tokenizer, const char* text, size_t size
     try {
       (void)of->token_bytes();
     } catch (const TextError& error) {
-      return refused(HYBRIDGE_INVALID_GRAMMAR, std::string("structured output is not possible with this tokenizer: ") + error.what());
+      return refused(
+          HYBRIDGE_INVALID_GRAMMAR,
+          std::string("structured output is not possible with this tokenizer: ") + error.what()
+      );
     }
     try {
-      *grammar = handles<OpenGrammar>().add(std::make_shared<FollowedGrammar>(read(std::string_view(text, size), std::move(of))));
+      *grammar = handles<OpenGrammar>().add(
+          std::make_shared<FollowedGrammar>(read(std::string_view(text, size), std::move(of)))
+      );
       return HYBRIDGE_OK;
     } catch (const TextError& error) {
       return refused(HYBRIDGE_INVALID_GRAMMAR, error.what());
@@ -101,17 +111,25 @@ std::shared_ptr<OpenGrammar> hybridge::c::open_grammar(std::shared_ptr<Grammar> 
 
 extern "C" {
 
-hybridge_status hybridge_grammar_json_schema(hybridge_tokenizer tokenizer, const char* schema, size_t size, hybridge_grammar* grammar) {
-  return read(tokenizer, schema, size, grammar, [](auto text, auto of) { return Grammar::json_schema(text, std::move(of)); });
+hybridge_status hybridge_grammar_json_schema(
+    hybridge_tokenizer tokenizer, const char* schema, size_t size, hybridge_grammar* grammar
+) {
+  return read(tokenizer, schema, size, grammar, [](auto text, auto of) {
+    return Grammar::json_schema(text, std::move(of));
+  });
 }
 
-hybridge_status hybridge_grammar_regex(hybridge_tokenizer tokenizer, const char* pattern, size_t size, hybridge_grammar* grammar) {
-  return read(tokenizer, pattern, size, grammar, [](auto text, auto of) { return Grammar::regex(text, std::move(of)); });
+hybridge_status hybridge_grammar_regex(
+    hybridge_tokenizer tokenizer, const char* pattern, size_t size, hybridge_grammar* grammar
+) {
+  return read(tokenizer, pattern, size, grammar, [](auto text, auto of) {
+    return Grammar::regex(text, std::move(of));
+  });
 }
 
 hybridge_status hybridge_grammar_calls(
-    hybridge_tokenizer tokenizer, hybridge_answer_form form, const char* tools, size_t size, const char* tool_choice, int single,
-    hybridge_grammar* grammar
+    hybridge_tokenizer tokenizer, hybridge_answer_form form, const char* tools, size_t size, const char* tool_choice,
+    int single, hybridge_grammar* grammar
 ) {
   const auto chosen = handles<const hybridge::text::AnswerForm>().find(form);
   if (chosen == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
@@ -122,12 +140,15 @@ hybridge_status hybridge_grammar_calls(
 }
 
 hybridge_status hybridge_grammar_with(
-    hybridge_grammar grammar, const char* after, size_t size, const int64_t* eos_ids, size_t eos_count, hybridge_grammar* with
+    hybridge_grammar grammar, const char* after, size_t size, const int64_t* eos_ids, size_t eos_count,
+    hybridge_grammar* with
 ) {
   const bool has_all = (after != nullptr || size == 0) && (eos_ids != nullptr || eos_count == 0) && with != nullptr;
   if (!has_all) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_grammar(grammar, [&](FollowedGrammar& open) {
-    *with = handles<OpenGrammar>().add(open.with(std::string(after == nullptr ? "" : after, size), span(eos_ids, eos_count)));
+    *with = handles<OpenGrammar>().add(
+        open.with(std::string(after == nullptr ? "" : after, size), span(eos_ids, eos_count))
+    );
     return HYBRIDGE_OK;
   });
 }
@@ -136,7 +157,9 @@ hybridge_status hybridge_grammar_close(hybridge_grammar grammar) {
   return guarded([&] { return handles<OpenGrammar>().remove(grammar) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
 }
 
-hybridge_status hybridge_grammar_mask(hybridge_grammar grammar, const int64_t* text, size_t count, float* logits, size_t vocab_size) {
+hybridge_status hybridge_grammar_mask(
+    hybridge_grammar grammar, const int64_t* text, size_t count, float* logits, size_t vocab_size
+) {
   if ((text == nullptr && count > 0) || logits == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_grammar(grammar, [&](FollowedGrammar& open) {
     return open.ask([&](GrammarFollower& follower) { follower.mask(span(text, count), {logits, vocab_size}); });
@@ -156,11 +179,15 @@ hybridge_status hybridge_grammar_forced(
 }
 
 hybridge_status hybridge_grammar_fitting(
-    hybridge_grammar grammar, const int64_t* text, size_t count, const int64_t* proposed, size_t proposals, size_t* fitting
+    hybridge_grammar grammar, const int64_t* text, size_t count, const int64_t* proposed, size_t proposals,
+    size_t* fitting
 ) {
-  if ((text == nullptr && count > 0) || (proposed == nullptr && proposals > 0) || fitting == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  if ((text == nullptr && count > 0) || (proposed == nullptr && proposals > 0) || fitting == nullptr)
+    return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_grammar(grammar, [&](FollowedGrammar& open) {
-    return open.ask([&](GrammarFollower& follower) { *fitting = follower.fitting(span(text, count), span(proposed, proposals)); });
+    return open.ask([&](GrammarFollower& follower) {
+      *fitting = follower.fitting(span(text, count), span(proposed, proposals));
+    });
   });
 }
 

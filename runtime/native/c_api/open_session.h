@@ -38,7 +38,8 @@ inline std::shared_ptr<Turn> turn_of(uint64_t fingerprint) {
 // turn: in which its programs run, and in which checkpoints and states are destroyed.
 class OpenModel {
  public:
-  explicit OpenModel(std::shared_ptr<const Model> opened) : model(std::move(opened)), turn(turn_of(model->fingerprint())) {}
+  explicit OpenModel(std::shared_ptr<const Model> opened)
+      : model(std::move(opened)), turn(turn_of(model->fingerprint())) {}
 
   const std::shared_ptr<const Model> model;
   const std::shared_ptr<Turn> turn;
@@ -89,10 +90,10 @@ struct OpenSession {
   std::shared_ptr<OpenModel> small;  // the draft model
   std::shared_ptr<DraftModel> by_small;
   std::map<uint64_t, std::unique_ptr<CallbackDrafter>> outside;  // the caller's own that have a number, and 0
-  std::unique_ptr<Generator> running;  // refers to the drafters
-  Drafted drafted;  // what hybridge_draft answered with
-  std::vector<std::shared_ptr<Turn>> turns;  // of the last generation
-  InTurn turn;  // of the call that is in it
+  std::unique_ptr<Generator> running;                            // refers to the drafters
+  Drafted drafted;                                               // what hybridge_draft answered with
+  std::vector<std::shared_ptr<Turn>> turns;                      // of the last generation
+  InTurn turn;                                                   // of the call that is in it
   std::atomic<bool> cancelled = false;
 
   ~OpenSession() {

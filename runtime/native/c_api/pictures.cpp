@@ -39,7 +39,8 @@ hybridge_status open_picture(hybridge_model model, hybridge_picture* picture, Pr
 
 // The bytes of a picture's pixels; those of too many are not asked for.
 std::span<const uint8_t> pixels(const uint8_t* rgb, size_t width, size_t height) {
-  const bool is_small = width <= MOST_PICTURE_PIXELS && height <= MOST_PICTURE_PIXELS && width * height <= MOST_PICTURE_PIXELS;
+  const bool is_small = width <= MOST_PICTURE_PIXELS && height <= MOST_PICTURE_PIXELS &&
+                        width * height <= MOST_PICTURE_PIXELS;
   return {rgb, is_small ? width * height * 3 : 0};
 }
 
@@ -53,12 +54,15 @@ hybridge_status hybridge_model_vision(hybridge_model model, hybridge_vision* vis
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     const auto& encoder = opened->model->facts().encoder;
-    *vision = encoder ? hybridge_vision{encoder->unit(), encoder->budgets.back(), encoder->placeholder} : hybridge_vision{0, 0, -1};
+    *vision = encoder ? hybridge_vision{encoder->unit(), encoder->budgets.back(), encoder->placeholder}
+                      : hybridge_vision{0, 0, -1};
     return HYBRIDGE_OK;
   });
 }
 
-hybridge_status hybridge_model_pictures(hybridge_model model, hybridge_tokenizer tokenizer, const char* pictures, size_t size) {
+hybridge_status hybridge_model_pictures(
+    hybridge_model model, hybridge_tokenizer tokenizer, const char* pictures, size_t size
+) {
   if (pictures == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
@@ -66,7 +70,9 @@ hybridge_status hybridge_model_pictures(hybridge_model model, hybridge_tokenizer
     if (opened == nullptr || (tokenizer != 0 && reader == nullptr)) return refused(HYBRIDGE_INVALID_HANDLE);
     try {
       PictureDescription description(std::string_view(pictures, size));
-      opened->prepare_by(std::make_shared<const PictureProcessor>(opened->model, std::move(description), std::move(reader)));
+      opened->prepare_by(
+          std::make_shared<const PictureProcessor>(opened->model, std::move(description), std::move(reader))
+      );
       return HYBRIDGE_OK;
     } catch (const TextError& error) {
       return refused(HYBRIDGE_INVALID_PICTURE, error.what());
@@ -75,18 +81,22 @@ hybridge_status hybridge_model_pictures(hybridge_model model, hybridge_tokenizer
 }
 
 hybridge_status hybridge_picture_open(
-    hybridge_model model, const uint8_t* rgb, size_t width, size_t height, hybridge_picture* picture) {
+    hybridge_model model, const uint8_t* rgb, size_t width, size_t height, hybridge_picture* picture
+) {
   if (rgb == nullptr || picture == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return open_picture(model, picture, [&](const OpenModel& opened) {
-    if (!opened.model->facts().encoder) throw TextError("this model takes no pictures: its artifact has the text model alone");
+    if (!opened.model->facts().encoder)
+      throw TextError("this model takes no pictures: its artifact has the text model alone");
     const auto processor = opened.pictures();
-    if (processor == nullptr) throw TextError("the model was not told how its pictures are prepared: open the artifact's folder");
+    if (processor == nullptr)
+      throw TextError("the model was not told how its pictures are prepared: open the artifact's folder");
     return processor->open(pixels(rgb, width, height), width, height);
   });
 }
 
 hybridge_status hybridge_picture_open_prepared(
-    hybridge_model model, const uint8_t* rgb, size_t width, size_t height, hybridge_picture* picture) {
+    hybridge_model model, const uint8_t* rgb, size_t width, size_t height, hybridge_picture* picture
+) {
   if (rgb == nullptr || picture == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return open_picture(model, picture, [&](const OpenModel& opened) {
     auto made = opened.model->picture(pixels(rgb, width, height), width, height);
@@ -97,11 +107,14 @@ hybridge_status hybridge_picture_open_prepared(
 }
 
 hybridge_status hybridge_picture_close(hybridge_picture picture) {
-  // Not in its model's turn, for which a whole prefill may have to be waited: a call that reads it keeps it until its end.
+  // Not in its model's turn, for which a whole prefill may have to be waited: a call that reads it keeps it until its
+  // end.
   return guarded([&] { return handles<OpenPicture>().remove(picture) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
 }
 
-hybridge_status hybridge_picture_ids(hybridge_picture picture, int64_t* ids, size_t capacity, size_t* count, hybridge_pictured* pictured) {
+hybridge_status hybridge_picture_ids(
+    hybridge_picture picture, int64_t* ids, size_t capacity, size_t* count, hybridge_pictured* pictured
+) {
   if (!has_room(ids, capacity, count)) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     const auto found = handles<OpenPicture>().find(picture);
@@ -120,7 +133,8 @@ hybridge_status hybridge_picture_part(hybridge_picture picture, size_t part, hyb
     if (part >= found->picture->parts.size()) return refused(HYBRIDGE_INVALID_ARGUMENT);
     const auto& it = *found->picture->parts[part];
     const size_t rows = it.ids().size();
-    *encoded = {it.rgb().data(), it.hidden() > 0 ? it.rows(0, rows).data() : nullptr, it.width(), it.height(), rows, it.hidden()};
+    *encoded = {it.rgb().data(), it.hidden() > 0 ? it.rows(0, rows).data() : nullptr, it.width(), it.height(), rows,
+                it.hidden()};
     return HYBRIDGE_OK;
   });
 }

@@ -20,13 +20,15 @@
 namespace hybridge::c {
 
 inline constexpr std::pair<hybridge_type, Type> TYPES[] = {
-    {HYBRIDGE_UINT8, Type::uint8},    {HYBRIDGE_INT8, Type::int8}, {HYBRIDGE_INT64, Type::int64},
+    {HYBRIDGE_UINT8, Type::uint8},     {HYBRIDGE_INT8, Type::int8},    {HYBRIDGE_INT64, Type::int64},
     {HYBRIDGE_FLOAT32, Type::float32}, {HYBRIDGE_BOOL, Type::boolean}, {HYBRIDGE_FLOAT16, Type::float16},
 };
 
 // An array as C sees it; nothing where it has more dimensions or another type than there are names for.
 inline std::optional<hybridge_array> shown(const char* name, const Array& array) {
-  const auto* type = std::find_if(std::begin(TYPES), std::end(TYPES), [&](const auto& each) { return each.second == array.type; });
+  const auto* type = std::find_if(std::begin(TYPES), std::end(TYPES), [&](const auto& each) {
+    return each.second == array.type;
+  });
   if (type == std::end(TYPES) || array.shape.size() > HYBRIDGE_MOST_DIMENSIONS) return std::nullopt;
   hybridge_array out{name, type->first, array.shape.size(), {}, array.data};
   std::ranges::copy(array.shape, out.shape);
@@ -34,10 +36,14 @@ inline std::optional<hybridge_array> shown(const char* name, const Array& array)
 }
 
 inline std::optional<Array> taken(const hybridge_array& array) {
-  const auto* type = std::find_if(std::begin(TYPES), std::end(TYPES), [&](const auto& each) { return each.first == array.type; });
+  const auto* type = std::find_if(std::begin(TYPES), std::end(TYPES), [&](const auto& each) {
+    return each.first == array.type;
+  });
   if (type == std::end(TYPES) || array.dimensions > HYBRIDGE_MOST_DIMENSIONS) return std::nullopt;
   Array in{type->second, Shape(array.shape, array.shape + array.dimensions), array.data};
-  const bool is_there = std::all_of(in.shape.begin(), in.shape.end(), [](int64_t n) { return 0 <= n && n < (int64_t(1) << 40); });
+  const bool is_there = std::all_of(in.shape.begin(), in.shape.end(), [](int64_t n) {
+    return 0 <= n && n < (int64_t(1) << 40);
+  });
   return is_there && (in.data != nullptr || in.count() == 0) ? std::optional(in) : std::nullopt;
 }
 
@@ -70,7 +76,9 @@ class TableProgram final : public Program {
     }
     hybridge_array out[MOST_OUTPUTS]{};
     const auto& functions = table_->functions;
-    const int count = functions.call(functions.self, std::string(name).c_str(), in.data(), in.size(), out, MOST_OUTPUTS);
+    const int count = functions.call(
+        functions.self, std::string(name).c_str(), in.data(), in.size(), out, MOST_OUTPUTS
+    );
     has_changed_nothing_ = count == UNDONE;
     if (count < 0 || static_cast<size_t>(count) > MOST_OUTPUTS) return failed(name);
     outputs_.clear();
@@ -93,7 +101,10 @@ class TableProgram final : public Program {
     if (known != sizes_.end() && (!array || known->second != array->bytes().size())) {
       throw std::length_error("the program's buffer " + name + " has another size than before");
     }
-    if (!array) return Status(HYBRIDGE_PROGRAM_FAILED, "the program's buffer " + name + " has a type or a shape that is not known");
+    if (!array)
+      return Status(
+          HYBRIDGE_PROGRAM_FAILED, "the program's buffer " + name + " has a type or a shape that is not known"
+      );
     sizes_.emplace(name, array->bytes().size());
     return *array;
   }
@@ -115,9 +126,12 @@ class TableModel final : public Model {
  public:
   static Result<std::shared_ptr<const Model>> open(const hybridge_program& given) {
     // Null is none, which the sizes then do not go with.
-    const auto numbers = [](const int64_t* all, size_t count) { return all != nullptr ? std::vector<int64_t>(all, all + count) : std::vector<int64_t>(); };
+    const auto numbers = [](const int64_t* all, size_t count) {
+      return all != nullptr ? std::vector<int64_t>(all, all + count) : std::vector<int64_t>();
+    };
     const auto are_names = [](const char* const* all, size_t count) {
-      return count == 0 || (all != nullptr && std::all_of(all, all + count, [](const char* name) { return name != nullptr; }));
+      return count == 0 ||
+             (all != nullptr && std::all_of(all, all + count, [](const char* name) { return name != nullptr; }));
     };
     Facts facts{
         .max_seq_len = given.max_seq_len,

@@ -38,7 +38,8 @@ std::string sha256_of(std::string_view text) {
   return hybridge::hexadecimal(hash.finish());
 }
 
-// The templates of a folder. Of one with a manifest, the files that it lists are read, and are what it says. Throws TextError.
+// The templates of a folder. Of one with a manifest, the files that it lists are read, and are what it says. Throws
+// TextError.
 std::shared_ptr<const ChatTemplates> templates_of(const std::filesystem::path& folder) {
   const auto content = [&](const std::filesystem::path& path) {
     auto file = hybridge::OpenFile::content(path.c_str(), LARGEST_FILE);
@@ -102,23 +103,28 @@ hybridge_status hybridge_template_render(
     hybridge_template opened, hybridge_answer_form form, const char* variables, size_t variables_size, const char* now,
     const char** text, size_t* size, const hybridge_span** words, size_t* word_count
 ) {
-  const bool has_all = variables != nullptr && text != nullptr && size != nullptr && words != nullptr && word_count != nullptr;
+  const bool has_all = variables != nullptr && text != nullptr && size != nullptr && words != nullptr &&
+                       word_count != nullptr;
   if (!has_all) return refused(HYBRIDGE_INVALID_ARGUMENT);
   const auto chosen = handles<const hybridge::text::AnswerForm>().find(form);
   if (form != 0 && chosen == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-  return with_one_call<OpenTemplate>(opened, [&](OpenTemplate& open) {
-    const std::string_view given(variables, variables_size);
-    RenderOptions options;
-    if (now != nullptr) options.now = time_of(now);
-    const bool has_tools = open.read->has_one_for_tools() && JsonDocument(given).root()["tools"];
-    open.rendered = open.read->render(given, has_tools, chosen != nullptr && chosen->tells_tools, options);
-    open.words.clear();
-    for (const auto& [begin, end] : open.rendered.input) open.words.push_back({begin, end});
-    *text = open.rendered.bytes.data();
-    *size = open.rendered.bytes.size();
-    *words = open.words.data();
-    *word_count = open.words.size();
-  }, HYBRIDGE_INVALID_TEMPLATE);
+  return with_one_call<OpenTemplate>(
+      opened,
+      [&](OpenTemplate& open) {
+        const std::string_view given(variables, variables_size);
+        RenderOptions options;
+        if (now != nullptr) options.now = time_of(now);
+        const bool has_tools = open.read->has_one_for_tools() && JsonDocument(given).root()["tools"];
+        open.rendered = open.read->render(given, has_tools, chosen != nullptr && chosen->tells_tools, options);
+        open.words.clear();
+        for (const auto& [begin, end] : open.rendered.input) open.words.push_back({begin, end});
+        *text = open.rendered.bytes.data();
+        *size = open.rendered.bytes.size();
+        *words = open.words.data();
+        *word_count = open.words.size();
+      },
+      HYBRIDGE_INVALID_TEMPLATE
+  );
 }
 
 hybridge_status hybridge_template_describe(hybridge_template opened, char* text, size_t capacity, size_t* size) {
@@ -126,8 +132,10 @@ hybridge_status hybridge_template_describe(hybridge_template opened, char* text,
   return with_open<OpenTemplate>(opened, [&](const auto& open) {
     std::string names;
     for (const std::string& each : open->read->names()) names += (names.empty() ? "" : ", ") + to_json(each);
-    const std::string described = R"({"names": [)" + names + R"(], "thinking_switch": )" + to_json(open->read->thinking_switch()) +
-                                  R"(, "sources": )" + to_json(open->read->sources()) + R"(, "warning": )" + to_json(open->read->warning()) + "}";
+    const std::string described = R"({"names": [)" + names + R"(], "thinking_switch": )" +
+                                  to_json(open->read->thinking_switch()) + R"(, "sources": )" +
+                                  to_json(open->read->sources()) + R"(, "warning": )" + to_json(open->read->warning()) +
+                                  "}";
     return copy(described, text, capacity, size);
   });
 }

@@ -1,4 +1,5 @@
-// Calls about texts: on what is open, one at a time where it changes, and refused in the words of the text that cannot be read.
+// Calls about texts: on what is open, one at a time where it changes, and refused in the words of the text that cannot
+// be read.
 #ifndef HYBRIDGE_NATIVE_C_API_TEXT_CALLS_H
 #define HYBRIDGE_NATIVE_C_API_TEXT_CALLS_H
 
@@ -33,15 +34,19 @@ hybridge_status with_open(uint64_t handle, Call&& call, hybridge_status why = HY
 // Runs `call` on what is open and has a flag `busy`, in which no other call is then.
 template <typename Open, typename Call>
 hybridge_status with_one_call(uint64_t handle, Call&& call, hybridge_status why = HYBRIDGE_INVALID_ARGUMENT) {
-  return with_open<Open>(handle, [&](const auto& open) {
-    if (open->busy.exchange(true)) return HYBRIDGE_BUSY;
-    struct Release {
-      std::atomic<bool>& busy;
-      ~Release() { busy = false; }
-    } release{open->busy};
-    call(*open);
-    return HYBRIDGE_OK;
-  }, why);
+  return with_open<Open>(
+      handle,
+      [&](const auto& open) {
+        if (open->busy.exchange(true)) return HYBRIDGE_BUSY;
+        struct Release {
+          std::atomic<bool>& busy;
+          ~Release() { busy = false; }
+        } release{open->busy};
+        call(*open);
+        return HYBRIDGE_OK;
+      },
+      why
+  );
 }
 
 inline hybridge_status copy(std::string_view from, char* to, size_t capacity, size_t* size) {

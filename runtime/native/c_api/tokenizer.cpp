@@ -19,11 +19,11 @@ namespace {
 
 using namespace hybridge::c;
 using hybridge::text::StopStrings;
+using hybridge::text::TextError;
 using hybridge::text::TextPart;
 using hybridge::text::TextStream;
 using hybridge::text::TextToken;
 using hybridge::text::Tokenizer;
-using hybridge::text::TextError;
 
 constexpr size_t LARGEST_FILE = size_t(1) << 28;  // no published tokenizer.json has an eighth
 
@@ -91,8 +91,8 @@ hybridge_status hybridge_tokenizer_close(hybridge_tokenizer tokenizer) {
 }
 
 hybridge_status hybridge_tokenizer_encode(
-    hybridge_tokenizer tokenizer, const char* text, size_t size, int reading, const hybridge_span* plain, size_t plain_count,
-    int64_t* tokens, hybridge_span* spans, size_t capacity, size_t* count
+    hybridge_tokenizer tokenizer, const char* text, size_t size, int reading, const hybridge_span* plain,
+    size_t plain_count, int64_t* tokens, hybridge_span* spans, size_t capacity, size_t* count
 ) {
   const bool has_room = count != nullptr && (tokens != nullptr || capacity == 0);
   const bool has_all = (text != nullptr || size == 0) && (plain != nullptr || plain_count == 0);
@@ -117,9 +117,11 @@ hybridge_status hybridge_tokenizer_encode(
 }
 
 hybridge_status hybridge_tokenizer_decode(
-    hybridge_tokenizer tokenizer, const int64_t* tokens, size_t count, int skip_special, char* text, size_t capacity, size_t* size
+    hybridge_tokenizer tokenizer, const int64_t* tokens, size_t count, int skip_special, char* text, size_t capacity,
+    size_t* size
 ) {
-  if ((tokens == nullptr && count > 0) || (text == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  if ((tokens == nullptr && count > 0) || (text == nullptr && capacity > 0) || size == nullptr)
+    return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     std::vector<uint32_t> ids(count);
     std::transform(tokens, tokens + count, ids.begin(), id_of);
@@ -135,21 +137,27 @@ hybridge_status hybridge_tokenizer_id(hybridge_tokenizer tokenizer, const char* 
   });
 }
 
-hybridge_status hybridge_tokenizer_token(hybridge_tokenizer tokenizer, int64_t id, char* token, size_t capacity, size_t* size) {
+hybridge_status hybridge_tokenizer_token(
+    hybridge_tokenizer tokenizer, int64_t id, char* token, size_t capacity, size_t* size
+) {
   if ((token == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     return copy(open->token(id_of(id)), token, capacity, size);
   });
 }
 
-hybridge_status hybridge_tokenizer_bytes(hybridge_tokenizer tokenizer, int64_t id, char* bytes, size_t capacity, size_t* size) {
+hybridge_status hybridge_tokenizer_bytes(
+    hybridge_tokenizer tokenizer, int64_t id, char* bytes, size_t capacity, size_t* size
+) {
   if ((bytes == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     return copy(added_bytes(*open, id_of(id)), bytes, capacity, size);
   });
 }
 
-hybridge_status hybridge_tokenizer_added(hybridge_tokenizer tokenizer, int special, int64_t* ids, size_t capacity, size_t* count) {
+hybridge_status hybridge_tokenizer_added(
+    hybridge_tokenizer tokenizer, int special, int64_t* ids, size_t capacity, size_t* count
+) {
   if ((ids == nullptr && capacity > 0) || count == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     const auto all = open->added(special != 0);
@@ -178,11 +186,15 @@ hybridge_status hybridge_text_open(hybridge_tokenizer tokenizer, int skip_specia
 }
 
 hybridge_status hybridge_text_push(hybridge_text text, int64_t token, const char** piece, size_t* size) {
-  return add_piece(text, piece, size, [&](OpenText& open) { return open.stopping.push(open.stream.push(id_of(token))); });
+  return add_piece(text, piece, size, [&](OpenText& open) {
+    return open.stopping.push(open.stream.push(id_of(token)));
+  });
 }
 
 hybridge_status hybridge_text_finish(hybridge_text text, const char** piece, size_t* size) {
-  return add_piece(text, piece, size, [](OpenText& open) { return open.stopping.push(open.stream.finish()) + open.stopping.finish(); });
+  return add_piece(text, piece, size, [](OpenText& open) {
+    return open.stopping.push(open.stream.finish()) + open.stopping.finish();
+  });
 }
 
 hybridge_status hybridge_text_stop(hybridge_text text, const char* stop, size_t size) {

@@ -57,7 +57,9 @@ void Arguments::flag(std::string name, std::string help, bool& target) {
 }
 
 void Arguments::text(std::string name, std::string value, std::string help, std::optional<std::string>& target) {
-  options_.push_back({std::move(name), std::move(value), std::move(help), [&](const std::string& text) { target = text; }});
+  options_.push_back({std::move(name), std::move(value), std::move(help), [&](const std::string& text) {
+                        target = text;
+                      }});
 }
 
 void Arguments::texts(std::string name, std::string value, std::string help, std::vector<std::string>& target) {
@@ -66,11 +68,13 @@ void Arguments::texts(std::string name, std::string value, std::string help, std
 }
 
 void Arguments::whole(std::string name, std::string help, size_t& target, size_t least, size_t most) {
-  const std::string expected = name + " takes a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+  const std::string expected = name + " takes a whole number from " + std::to_string(least) + " to " +
+                               std::to_string(most);
   if (target > 0) help += " (default: " + std::to_string(target) + ")";
   options_.push_back({std::move(name), "N", std::move(help), [=, &target](const std::string& text) {
                         const auto number = read_number<size_t>(text);
-                        if (!number || *number < least || *number > most) throw Misuse(expected + ", not '" + text + "'.");
+                        if (!number || *number < least || *number > most)
+                          throw Misuse(expected + ", not '" + text + "'.");
                         target = *number;
                       }});
 }
@@ -135,7 +139,8 @@ bool Arguments::read(std::span<const char* const> given) const {
 
 const Arguments::Argument& Arguments::named(const std::string& name) const {
   const auto found = std::ranges::find(options_, name, &Argument::name);
-  if (found == options_.end()) throw Misuse("there is no option " + name + "; see hybridge-cli " + command_ + " --help.");
+  if (found == options_.end())
+    throw Misuse("there is no option " + name + "; see hybridge-cli " + command_ + " --help.");
   return *found;
 }
 

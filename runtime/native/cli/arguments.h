@@ -37,7 +37,9 @@ class Arguments {
   void seed(std::string name, std::string help, std::optional<uint64_t>& target);
 
   // A number in an interval, whose ends `expected` names.
-  void number(std::string name, std::string help, double& target, std::function<bool(double)> fits, std::string expected);
+  void number(
+      std::string name, std::string help, double& target, std::function<bool(double)> fits, std::string expected
+  );
 
   // Reads what the command was given; returns false if that is --help, which is then printed. Throws Misuse.
   bool read(std::span<const char* const> given) const;

@@ -56,7 +56,9 @@ class Bench {
 
   double decode_seconds() {
     fill();
-    const auto decode = [&](size_t i) { return seconds_of([&] { return hybridge_decode(session_, token(i), nullptr); }); };
+    const auto decode = [&](size_t i) {
+      return seconds_of([&] { return hybridge_decode(session_, token(i), nullptr); });
+    };
     return median(for_a_while(room_, decode));
   }
 
@@ -73,7 +75,9 @@ class Bench {
       fill();
       std::vector<double> commits;
       const auto verifies = for_a_while(std::max<int64_t>(1, room_ / accepted), [&](size_t) {
-        const double seconds = seconds_of([&] { return hybridge_verify(session_, block.data(), block.size(), nullptr); });
+        const double seconds = seconds_of([&] {
+          return hybridge_verify(session_, block.data(), block.size(), nullptr);
+        });
         commits.push_back(seconds_of([&] { return hybridge_commit(session_, accepted); }));
         return seconds;
       });
@@ -110,7 +114,8 @@ class Bench {
   template <typename Measure>
   static std::vector<double> for_a_while(int64_t most, Measure&& measure) {
     std::vector<double> all;
-    for (const double began = now(); static_cast<int64_t>(all.size()) < most && (all.empty() || now() - began < SECONDS);) {
+    for (const double began = now();
+         static_cast<int64_t>(all.size()) < most && (all.empty() || now() - began < SECONDS);) {
       all.push_back(measure(all.size()));
     }
     return all;
@@ -129,7 +134,9 @@ void bench(Words words) {
   std::string artifact;
   size_t context = 128, threads = 0;
   bool json = false;
-  Arguments arguments("bench", "Measure how fast this device is: a decode, verifies and commits, and reading a prompt.");
+  Arguments arguments(
+      "bench", "Measure how fast this device is: a decode, verifies and commits, and reading a prompt."
+  );
   arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
   arguments.whole("--context", "Tokens before them.", context, 1, MOST_CONTEXT);
   declare_threads(arguments, threads);

@@ -28,17 +28,17 @@ namespace {
 
 constexpr size_t MOST_BYTES = size_t(1) << 40;
 constexpr int INTERRUPTED = 130;
-constexpr char HELP[] =
-    "/undo         take the last message and its answer back\n"
-    "/retry        another answer to the last message\n"
-    "/result TEXT  what a tool that the answer calls has found; one for each call\n"
-    "/image FILE   a picture before the next message\n"
-    "/save FILE    keep the conversation and the model's state\n"
-    "/load FILE    go on with a saved one\n"
-    "/reset        start anew\n"
-    "/stats        what the last answer took\n"
-    "/help         this\n"
-    "/exit         leave (also Ctrl-D); Ctrl-C stops an answer\n";
+constexpr char HELP
+    [] = "/undo         take the last message and its answer back\n"
+         "/retry        another answer to the last message\n"
+         "/result TEXT  what a tool that the answer calls has found; one for each call\n"
+         "/image FILE   a picture before the next message\n"
+         "/save FILE    keep the conversation and the model's state\n"
+         "/load FILE    go on with a saved one\n"
+         "/reset        start anew\n"
+         "/stats        what the last answer took\n"
+         "/help         this\n"
+         "/exit         leave (also Ctrl-D); Ctrl-C stops an answer\n";
 
 // Ctrl-C, which a thread waits for: it stops the answer that is being given, or else ends the process.
 class Interrupts {
@@ -130,7 +130,8 @@ class Terminal {
     if (line.empty()) return;
     if (line[0] != '/') {
       // Pictures that the message does not fit with wait for the next one.
-      if (answer([&](auto... rest) { return hybridge_chat_send(chat_, line.data(), line.size(), rest...); })) pictures_.clear();
+      if (answer([&](auto... rest) { return hybridge_chat_send(chat_, line.data(), line.size(), rest...); }))
+        pictures_.clear();
       return;
     }
     const size_t blank = line.find(' ');
@@ -217,7 +218,8 @@ class Terminal {
     last_ = done;
     if (done.ending == HYBRIDGE_ENDED_BY_CALLER) std::fputs("(stopped)\n", stderr);
     if (prints_stats_) print_stats(done.prompt_tokens, done.generated);
-    if (const size_t calls = open_calls(); calls > 0) std::fprintf(stderr, "/result TEXT answers a call; %zu wait\n", calls);
+    if (const size_t calls = open_calls(); calls > 0)
+      std::fprintf(stderr, "/result TEXT answers a call; %zu wait\n", calls);
     if (room() == 0) {
       std::fputs("The context is full: /undo, /reset, or export with a larger --max-seq-len.\n", stderr);
     }
@@ -276,7 +278,9 @@ void chat(Words words) {
   ModelOptions model_options;
   bool stats = false;
   size_t bytes = 0;
-  Arguments arguments("chat", "Talk with a model: one line is one message; /help lists the commands. Answers go to stdout.");
+  Arguments arguments(
+      "chat", "Talk with a model: one line is one message; /help lists the commands. Answers go to stdout."
+  );
   arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
   chat_options.declare(arguments);
   arguments.text("--load", "FILE", "Go on with a saved conversation.", saved);

@@ -13,7 +13,8 @@ namespace {
 
 bool is_identifier(std::string_view name) {
   const auto is_letter = [](unsigned char each) { return std::isalnum(each) != 0 || each == '_'; };
-  return !name.empty() && std::ranges::all_of(name, is_letter) && std::isdigit(static_cast<unsigned char>(name[0])) == 0;
+  return !name.empty() && std::ranges::all_of(name, is_letter) &&
+         std::isdigit(static_cast<unsigned char>(name[0])) == 0;
 }
 
 // Returns a value of the command line as JSON; a value that is no JSON is a text.
@@ -28,12 +29,16 @@ std::string value_of(const std::string& text) {
 }  // namespace
 
 void ChatOptions::declare(Arguments& arguments) {
-  arguments.texts("--system", "TEXT", "What the model is told before the conversation; may be given several times.", system);
+  arguments.texts(
+      "--system", "TEXT", "What the model is told before the conversation; may be given several times.", system
+  );
   const auto take = [this](const std::string& given) {
     const size_t equals = given.find('=');
     const std::string name = given.substr(0, equals);
     if (equals == given.npos || !is_identifier(name)) {
-      throw Misuse("--template-arg takes a name, an equals sign and a value, such as enable_thinking=false, not '" + given + "'.");
+      throw Misuse(
+          "--template-arg takes a name, an equals sign and a value, such as enable_thinking=false, not '" + given + "'."
+      );
     }
     if (!variables.emplace(name, value_of(given.substr(equals + 1))).second) {
       throw Misuse("--template-arg " + name + " is given twice; give it one value.");
@@ -42,7 +47,8 @@ void ChatOptions::declare(Arguments& arguments) {
   arguments.option(
       "--template-arg", "NAME=VALUE",
       "A variable of the chat template, such as enable_thinking=false or tools=[…]; VALUE is JSON, else a text. May be given "
-      "several times.", take
+      "several times.",
+      take
   );
   arguments.flag("--thinking", "Switch thinking on, where the chat template can; else as it does by itself.", thinks);
   arguments.flag("--no-thinking", "Switch it off.", thinks_not);
@@ -70,7 +76,9 @@ ChatHandle ChatOptions::open(const ArtifactFolder& folder, const TextModel& mode
   options.variables = more.c_str();
   options.tools = tools == variables.end() ? nullptr : tools->second.c_str();
   ChatHandle chat;
-  const hybridge_status begun = hybridge_chat_over(model.session(), model.tokenizer(), chat_template, &options, chat.out());
+  const hybridge_status begun = hybridge_chat_over(
+      model.session(), model.tokenizer(), chat_template, &options, chat.out()
+  );
   if (begun == HYBRIDGE_INVALID_ARGUMENT || begun == HYBRIDGE_INVALID_TEMPLATE) {
     throw Misuse("the chat cannot begin: " + std::string(hybridge_failure()) + ".");
   }

@@ -12,7 +12,7 @@
 namespace hybridge::cli {
 
 struct ChatOptions {
-  std::vector<std::string> system;                // parts of one message
+  std::vector<std::string> system;               // parts of one message
   std::map<std::string, std::string> variables;  // of the template by name, each as JSON
   bool thinks = false, thinks_not = false;
 

@@ -21,9 +21,11 @@ constexpr size_t CHUNK = 1 << 20;  // bytes that are hashed at once
 
 std::string read_file(const std::string& path, uint64_t most) {
   const auto file = OpenFile::regular(path.c_str());
-  if (!file.ok()) throw Failure(path + " cannot be read: it is missing, or no regular file. Copy the whole folder again.");
+  if (!file.ok())
+    throw Failure(path + " cannot be read: it is missing, or no regular file. Copy the whole folder again.");
   const auto size = static_cast<uint64_t>(file->status().st_size);
-  if (size > most) throw Failure(path + " has " + std::to_string(size) + " bytes, which no artifact needs; copy it again.");
+  if (size > most)
+    throw Failure(path + " has " + std::to_string(size) + " bytes, which no artifact needs; copy it again.");
   std::string content(size, '\0');
   if (!file->read_all({reinterpret_cast<uint8_t*>(content.data()), content.size()})) {
     throw Failure(path + " cannot be read (" + std::strerror(errno) + "); copy it again.");
@@ -56,19 +58,21 @@ void check_size(const ArtifactFolder& folder, std::string_view name, const text:
   }
   const std::string path = folder.file(name);
   const uint64_t expected = entry["size"].integer(LARGEST_FILE);
-  struct stat status {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) != 0) throw Failure(path + " is missing; copy the whole folder again.");
   if (!S_ISREG(status.st_mode)) throw Failure(path + " is no regular file; copy the whole folder again.");
   if (static_cast<uint64_t>(status.st_size) != expected) {
     const std::string size = std::to_string(status.st_size);
-    throw Failure(path + " has " + size + " bytes, but the manifest says " + std::to_string(expected) + "; copy it again.");
+    throw Failure(
+        path + " has " + size + " bytes, but the manifest says " + std::to_string(expected) + "; copy it again."
+    );
   }
 }
 
 }  // namespace
 
 ArtifactFolder::ArtifactFolder(std::string path) : path_(std::move(path)) {
-  struct stat status {};
+  struct stat status{};
   if (::stat(path_.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
     throw Failure(path_ + " is not a folder; give the one that 'hybridge export' wrote.");
   }
@@ -90,7 +94,9 @@ ArtifactFolder::ArtifactFolder(std::string path) : path_(std::move(path)) {
     if (!has("model.pte")) {
       throw Failure(path_ + " has no model.pte, which is what hybridge-cli runs; export the model with --format pte.");
     }
-    manifest()["files"].each_entry([&](std::string_view name, const text::Json& entry) { check_size(*this, name, entry); });
+    manifest()["files"].each_entry([&](std::string_view name, const text::Json& entry) {
+      check_size(*this, name, entry);
+    });
   } catch (const text::TextError& error) {
     throw Failure(manifest_path + " does not describe an artifact (" + error.what() + "); export the model again.");
   }

@@ -37,17 +37,22 @@ std::string shown(const Json& value) {
 
 std::string vocabulary(const Json& entry) {
   const std::string source = shown(entry["source"]);
-  const char* chosen = source == "first" ? "the first ones" : source == "self" ? "those that the model says" : "those of a text";
-  const std::string share =
-      entry["coverage"] ? formatted(", %.1f%% of texts that they were not chosen by", 100 * entry["coverage"].number()) : "";
+  const char* chosen = source == "first"  ? "the first ones"
+                       : source == "self" ? "those that the model says"
+                                          : "those of a text";
+  const std::string share = entry["coverage"]
+                                ? formatted(
+                                      ", %.1f%% of texts that they were not chosen by", 100 * entry["coverage"].number()
+                                  )
+                                : "";
   return shown(entry["tokens"]) + " tokens (" + chosen + share + ")";
 }
 
 std::string drafter(const Json& entry) {
   const std::string drawn = entry["samples"].boolean_or(false) ? "best or drawn" : "best";
   const std::string among = entry["vocabulary"] ? ", among " + vocabulary(entry["vocabulary"]) : "";
-  return shown(entry["kind"]) + ": " + drawn + " tokens in blocks of " + shown(entry["blocks"]) + ", from the hidden states " +
-         shown(entry["taps"]) + among;
+  return shown(entry["kind"]) + ": " + drawn + " tokens in blocks of " + shown(entry["blocks"]) +
+         ", from the hidden states " + shown(entry["taps"]) + among;
 }
 
 std::string file(const Json& entry) {
@@ -87,7 +92,8 @@ std::string chats(const ArtifactFolder& folder) {
   if (names.empty()) return "none: there is no chat template, so the model was not made to chat";
   const std::string pictures = folder.manifest()["pictures"] ? ", with pictures" : "";
   const bool can_switch = !root["thinking_switch"].string().empty();
-  return "by its chat template (" + names + ")" + pictures + "; " + (can_switch ? "thinking can be switched" : "no switch for thinking");
+  return "by its chat template (" + names + ")" + pictures + "; " +
+         (can_switch ? "thinking can be switched" : "no switch for thinking");
 }
 
 std::vector<Row> summary(const ArtifactFolder& folder) {
@@ -98,7 +104,9 @@ std::vector<Row> summary(const ArtifactFolder& folder) {
   };
   if (manifest["source"]) rows.push_back({"made of", shown(manifest["source"])});
   const std::string tokens = shown(manifest["vocab_size"]);
-  rows.push_back({"vocabulary", tokens + " tokens, bos " + shown(manifest["bos_id"]) + ", eos " + shown(manifest["eos_ids"])});
+  rows.push_back(
+      {"vocabulary", tokens + " tokens, bos " + shown(manifest["bos_id"]) + ", eos " + shown(manifest["eos_ids"])}
+  );
   manifest["options"].each_entry([&](std::string_view name, const Json& value) {
     rows.push_back({std::string(name), shown(value)});
   });

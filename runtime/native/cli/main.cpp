@@ -1,5 +1,5 @@
-// hybridge-cli: runs artifacts of hybridge without Python. Its commands are those of `hybridge` that run .pte files, and its
-// options have the same names. scripts/cross-cli makes one file of it, with the libraries that it needs.
+// hybridge-cli: runs artifacts of hybridge without Python. Its commands are those of `hybridge` that run .pte files,
+// and its options have the same names. scripts/cross-cli makes one file of it, with the libraries that it needs.
 
 #include <cstdio>
 #include <cstring>

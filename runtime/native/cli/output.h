@@ -37,7 +37,8 @@ struct Row {
 };
 
 inline void print_rows(std::FILE* to, const std::vector<Row>& rows) {
-  for (const auto& [name, value] : rows) std::fprintf(to, "%-22s %s\n", printable(name).c_str(), printable(value).c_str());
+  for (const auto& [name, value] : rows)
+    std::fprintf(to, "%-22s %s\n", printable(name).c_str(), printable(value).c_str());
 }
 
 // Returns a text as JSON.

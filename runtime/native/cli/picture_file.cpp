@@ -72,8 +72,8 @@ Bytes exif_of_jpeg(Bytes file) {
   return {};
 }
 
-// Leaves a PNG's critical chunks alone, which make its pixels: transparency is dropped so, and the frames of a film. Returns its
-// EXIF.
+// Leaves a PNG's critical chunks alone, which make its pixels: transparency is dropped so, and the frames of a film.
+// Returns its EXIF.
 std::vector<uint8_t> keep_critical_chunks(std::vector<uint8_t>& png) {
   std::vector<uint8_t> exif;
   size_t end = PNG_SIGNATURE;
@@ -83,7 +83,8 @@ std::vector<uint8_t> keep_critical_chunks(std::vector<uint8_t>& png) {
     at += chunk.size();
     const bool is_ancillary = chunk.size() >= PNG_CHUNK && (chunk[4] & 0x20) != 0;
     if (is_ancillary) {
-      if (begins_with(chunk.subspan(4), "eXIf") && chunk.size() == size) exif.assign(chunk.begin() + 8, chunk.end() - 4);
+      if (begins_with(chunk.subspan(4), "eXIf") && chunk.size() == size)
+        exif.assign(chunk.begin() + 8, chunk.end() - 4);
       continue;
     }
     std::ranges::copy(chunk, png.begin() + static_cast<ptrdiff_t>(end));
@@ -97,10 +98,12 @@ struct Colour {
   uint8_t rgb[3] = {0, 0, 0};
 };
 
-// Lets a GIF's first frame be opaque: its transparent colour is shown as the palette has it. Returns the colour of the pixels
-// that the frame leaves out.
+// Lets a GIF's first frame be opaque: its transparent colour is shown as the palette has it. Returns the colour of the
+// pixels that the frame leaves out.
 Colour make_opaque(std::vector<uint8_t>& gif) {
-  const auto table = [&](size_t at, uint8_t flags) { return std::pair(at, size_t(flags & 0x80 ? 2 << (flags & 7) : 0)); };
+  const auto table = [&](size_t at, uint8_t flags) {
+    return std::pair(at, size_t(flags & 0x80 ? 2 << (flags & 7) : 0));
+  };
   if (gif.size() < 13) return {};
   auto [begin, colours] = table(13, gif[10]);
   size_t background = 0, at = begin + 3 * colours;
@@ -141,7 +144,8 @@ DecodedPicture decode_frame(wuffs_base__image_decoder& decoder, std::vector<uint
     );
   }
   const wuffs_base__pixel_format format = config.pixcfg.pixel_format();
-  const bool is_grey16 = format.repr == WUFFS_BASE__PIXEL_FORMAT__Y_16BE || format.repr == WUFFS_BASE__PIXEL_FORMAT__Y_16LE;
+  const bool is_grey16 = format.repr == WUFFS_BASE__PIXEL_FORMAT__Y_16BE ||
+                         format.repr == WUFFS_BASE__PIXEL_FORMAT__Y_16LE;
   const bool is_opaque = format.transparency() == WUFFS_BASE__PIXEL_ALPHA_TRANSPARENCY__OPAQUE;
   const uint32_t wanted = is_grey16   ? WUFFS_BASE__PIXEL_FORMAT__BGRA_NONPREMUL_4X16LE
                           : is_opaque ? WUFFS_BASE__PIXEL_FORMAT__RGB
@@ -198,7 +202,8 @@ DecodedPicture decode_picture(std::vector<uint8_t> file) {
   unsigned orientation = 1;
   Colour background;
   if (begins_with(file, "\x89PNG\r\n\x1a\n")) {
-    if (file.size() > 28 && file[24] == 16 && file[25] == 0 && file[28] == 1) {  // of which Wuffs drops the lower 8 bits
+    if (file.size() > 28 && file[24] == 16 && file[25] == 0 &&
+        file[28] == 1) {  // of which Wuffs drops the lower 8 bits
       throw Failure("hybridge-cli does not decode interlaced grey of 16 bits; save the picture without interlacing.");
     }
     orientation = orientation_of(keep_critical_chunks(file));

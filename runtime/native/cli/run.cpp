@@ -58,8 +58,9 @@ std::string read_prompt(const std::optional<std::string>& prompt, const std::opt
 }
 
 std::string openai_call(const hybridge_call& call) {
-  return "{\"id\": " + quoted(call.id) + ", \"type\": \"function\", \"function\": {\"name\": " +
-         quoted({call.name, call.name_size}) + ", \"arguments\": " + quoted({call.arguments, call.arguments_size}) + "}}";
+  return "{\"id\": " + quoted(call.id) +
+         ", \"type\": \"function\", \"function\": {\"name\": " + quoted({call.name, call.name_size}) +
+         ", \"arguments\": " + quoted({call.arguments, call.arguments_size}) + "}}";
 }
 
 // An answer for --json, which is shown once it is whole. calls: as OpenAI's API has them, with commas between.
@@ -122,7 +123,8 @@ void run(Words words) {
       "--chat", "The text is a message: the chat template goes around it. So it does with the next five options.", chat
   );
   arguments.texts(
-      "--image", "FILE", "A picture before the message, for a model that takes some; may be given several times.", images
+      "--image", "FILE", "A picture before the message, for a model that takes some; may be given several times.",
+      images
   );
   chat_options.declare(arguments);
   text_options.declare(arguments);

@@ -41,7 +41,8 @@ class Caught {
 TokenizerHandle open_tokenizer(const ArtifactFolder& folder) {
   if (!folder.has("tokenizer.json")) {
     throw Misuse(
-        folder.path() + " has no tokenizer.json, so text cannot be turned into tokens; export the model with its tokenizer."
+        folder.path() +
+        " has no tokenizer.json, so text cannot be turned into tokens; export the model with its tokenizer."
     );
   }
   TokenizerHandle tokenizer;
@@ -62,7 +63,8 @@ std::string token_of(hybridge_tokenizer tokenizer, int64_t id) {
 // Returns the pixels of a picture's file. Throws Failure.
 DecodedPicture read_picture(const std::string& path) {
   const auto file = OpenFile::regular(path.c_str());
-  if (!file.ok()) throw Failure(path + " cannot be read: it is missing, or no regular file; give the file of a picture.");
+  if (!file.ok())
+    throw Failure(path + " cannot be read: it is missing, or no regular file; give the file of a picture.");
   const auto size = static_cast<size_t>(file->status().st_size);
   if (size > MOST_PICTURE_BYTES) throw Failure(path + ": the picture's file has more than 64 MB; make it smaller.");
   try {
@@ -113,7 +115,8 @@ void TextOptions::declare(Arguments& arguments) {
   arguments.seed("--seed", "Of the sampling; drawn if left out.", seed);
   arguments.texts("--stop", "TEXT", "End before this text; may be given several times.", stop);
   arguments.text(
-      "--json-schema", "FILE", "A file with a JSON schema: the text is JSON that fits it, and nothing else.", json_schema
+      "--json-schema", "FILE", "A file with a JSON schema: the text is JSON that fits it, and nothing else.",
+      json_schema
   );
   arguments.text("--regex", "PATTERN", "The text matches this regular expression as a whole.", regex);
 }
@@ -178,7 +181,8 @@ TextModel::TextModel(const ArtifactFolder& folder, const ModelOptions& options) 
 }
 
 void TextModel::choose_drafter(const ArtifactFolder& folder, const ModelOptions& options) {
-  if (!options.plain && info_.verify_len >= 2) drafter_ = HYBRIDGE_AUTO_DRAFTER;  // useless where one token is verified at a time
+  if (!options.plain && info_.verify_len >= 2)
+    drafter_ = HYBRIDGE_AUTO_DRAFTER;  // useless where one token is verified at a time
   if (options.draft) {
     const ArtifactFolder draft(*options.draft);
     draft_ = open_model(draft);
@@ -191,14 +195,19 @@ void TextModel::choose_drafter(const ArtifactFolder& folder, const ModelOptions&
       );
     }
     if (small.snapshot_slots == 0) {
-      throw Failure("the draft model's artifact has no snapshot slots to go back by; export it with --snapshot-slots 1.");
+      throw Failure(
+          "the draft model's artifact has no snapshot slots to go back by; export it with --snapshot-slots 1."
+      );
     }
-    const auto hash = [](const ArtifactFolder& of) { return of.manifest()["files"]["tokenizer.json"]["sha256"].string_or(""); };
+    const auto hash = [](const ArtifactFolder& of) {
+      return of.manifest()["files"]["tokenizer.json"]["sha256"].string_or("");
+    };
     if (draft.has("tokenizer.json") && hash(draft) != hash(folder)) check_vocabulary(draft);
   } else if (options.own) {
     if (info_.draft_len == 0) {
       throw Failure(
-          folder.path() + " has no drafter of its own; export the model with --mtp or --drafter, or leave --drafter out."
+          folder.path() +
+          " has no drafter of its own; export the model with --mtp or --drafter, or leave --drafter out."
       );
     }
     drafter_ = HYBRIDGE_OWN_DRAFTER;
@@ -217,8 +226,8 @@ void TextModel::check_vocabulary(const ArtifactFolder& draft) const {
     const std::string there = token_of(other, static_cast<int64_t>(id));
     if (token != there) {
       throw Failure(
-          "the draft model's tokenizer is another one: token " + std::to_string(id) + " is '" + there + "' there and '" +
-          token + "' in the target; use a draft model that was trained with the target's tokenizer."
+          "the draft model's tokenizer is another one: token " + std::to_string(id) + " is '" + there +
+          "' there and '" + token + "' in the target; use a draft model that was trained with the target's tokenizer."
       );
     }
   }
@@ -242,7 +251,8 @@ std::vector<int64_t> TextModel::encode(std::string_view text) const {
   const auto read = [&] {
     check(
         hybridge_tokenizer_encode(
-            tokenizer_, text.data(), text.size(), HYBRIDGE_AROUND, nullptr, 0, tokens.data(), nullptr, tokens.size(), &count
+            tokenizer_, text.data(), text.size(), HYBRIDGE_AROUND, nullptr, 0, tokens.data(), nullptr, tokens.size(),
+            &count
         ),
         "the prompt cannot be turned into tokens"
     );
@@ -258,7 +268,8 @@ std::vector<int64_t> TextModel::encode(std::string_view text) const {
 
 GrammarHandle TextModel::grammar(const TextOptions& options) const {
   GrammarHandle grammar;
-  if (options.json_schema && options.regex) throw Misuse("--json-schema and --regex exclude each other; give one of them.");
+  if (options.json_schema && options.regex)
+    throw Misuse("--json-schema and --regex exclude each other; give one of them.");
   hybridge_status status = HYBRIDGE_OK;
   if (options.json_schema) {
     const std::string& path = *options.json_schema;
@@ -290,7 +301,8 @@ hybridge_generation TextModel::generation(const TextOptions& options, const hybr
 }
 
 GeneratedText TextModel::generate(
-    const std::vector<int64_t>& prompt, const TextOptions& options, const std::function<void(std::string_view piece)>& show
+    const std::vector<int64_t>& prompt, const TextOptions& options,
+    const std::function<void(std::string_view piece)>& show
 ) {
   const hybridge_sampling sampling = options.sampling();
   const GrammarHandle grammar = this->grammar(options);
@@ -300,8 +312,8 @@ GeneratedText TextModel::generate(
   for (const int64_t token : prompt) {
     if (token >= info_.vocab_size) {
       throw Failure(
-          "the tokenizer gives token " + std::to_string(token) + ", but the model has " + std::to_string(info_.vocab_size) +
-          "; the tokenizer.json is of another model. Export the model again."
+          "the tokenizer gives token " + std::to_string(token) + ", but the model has " +
+          std::to_string(info_.vocab_size) + "; the tokenizer.json is of another model. Export the model again."
       );
     }
   }
@@ -340,8 +352,9 @@ GeneratedText TextModel::generate(
     return static_cast<int>(now.caught.is_fine() && !now.ended);
   };
   GeneratedText done = {.counts = {}, .prompt_tokens = prompt.size(), .ended = false};
-  const hybridge_status status =
-      hybridge_generate(session_, prompt.data(), prompt.size(), &generation, on_token, &run, &done.counts);
+  const hybridge_status status = hybridge_generate(
+      session_, prompt.data(), prompt.size(), &generation, on_token, &run, &done.counts
+  );
   run.caught.rethrow();
   check(status, "the text cannot be continued");
   const char* rest;
@@ -353,8 +366,8 @@ GeneratedText TextModel::generate(
 }
 
 GeneratedText TextModel::answer(
-    hybridge_chat chat, const std::string& message, const std::vector<PictureHandle>& pictures, const TextOptions& options,
-    hybridge_on_piece show, void* shown
+    hybridge_chat chat, const std::string& message, const std::vector<PictureHandle>& pictures,
+    const TextOptions& options, hybridge_on_piece show, void* shown
 ) const {
   const hybridge_sampling sampling = options.sampling();
   const GrammarHandle grammar = this->grammar(options);
@@ -365,8 +378,9 @@ GeneratedText TextModel::answer(
   for (const std::string& each : options.stop) stops.push_back(each.c_str());
   check(hybridge_chat_show(chat, handles.data(), handles.size()), "the pictures cannot be shown");
   hybridge_answer answer = {};
-  const auto status =
-      hybridge_chat_send(chat, message.data(), message.size(), &generation, stops.data(), stops.size(), show, shown, &answer);
+  const auto status = hybridge_chat_send(
+      chat, message.data(), message.size(), &generation, stops.data(), stops.size(), show, shown, &answer
+  );
   check(status, "there is no answer");
   return {answer.generated, answer.prompt_tokens, answer.ending != HYBRIDGE_ENDED_BY_LENGTH};
 }

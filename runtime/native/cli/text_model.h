@@ -99,7 +99,8 @@ class TextModel {
   // Reads the schema or the expression of the options, if there is one. Throws Misuse for what cannot be followed.
   GrammarHandle grammar(const TextOptions& options) const;
 
-  // The options for hybridge.h, which are used with `sampling`, of the same options. Throws Misuse for an empty stop string.
+  // The options for hybridge.h, which are used with `sampling`, of the same options. Throws Misuse for an empty stop
+  // string.
   hybridge_generation generation(const TextOptions& options, const hybridge_sampling& sampling) const;
 
   // Opens a picture's file for the session's texts. Throws Failure, for a model that takes no pictures as well.
@@ -108,17 +109,18 @@ class TextModel {
   // The tokens of a text, with what the tokenizer puts around every text, such as bos.
   std::vector<int64_t> encode(std::string_view text) const;
 
-  // Continues tokens and calls `show` with each piece of text that is complete, the first time once the first token is there.
-  // Throws Failure.
+  // Continues tokens and calls `show` with each piece of text that is complete, the first time once the first token is
+  // there. Throws Failure.
   GeneratedText generate(
-      const std::vector<int64_t>& prompt, const TextOptions& options, const std::function<void(std::string_view piece)>& show
+      const std::vector<int64_t>& prompt, const TextOptions& options,
+      const std::function<void(std::string_view piece)>& show
   );
 
-  // Answers the first message of a chat over the session, with pictures before it, and calls `show` as hybridge_chat_send does.
-  // Throws Failure.
+  // Answers the first message of a chat over the session, with pictures before it, and calls `show` as
+  // hybridge_chat_send does. Throws Failure.
   GeneratedText answer(
-      hybridge_chat chat, const std::string& message, const std::vector<PictureHandle>& pictures, const TextOptions& options,
-      hybridge_on_piece show, void* shown
+      hybridge_chat chat, const std::string& message, const std::vector<PictureHandle>& pictures,
+      const TextOptions& options, hybridge_on_piece show, void* shown
   ) const;
 
  private:

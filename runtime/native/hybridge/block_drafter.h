@@ -22,11 +22,15 @@
 namespace hybridge {
 
 // softmax(scores / temperature) of these tokens, of which some may be there twice.
-inline Distribution distribution_of(std::span<const float> scores, std::span<const int64_t> tokens, double temperature) {
+inline Distribution distribution_of(
+    std::span<const float> scores, std::span<const int64_t> tokens, double temperature
+) {
   const double largest = *std::max_element(scores.begin(), scores.end());
   Distribution all;
   for (size_t i = 0; i < scores.size(); ++i) {
-    all.push_back({tokens.empty() ? static_cast<int64_t>(i) : tokens[i], std::exp((scores[i] - largest) / temperature)});
+    all.push_back(
+        {tokens.empty() ? static_cast<int64_t>(i) : tokens[i], std::exp((scores[i] - largest) / temperature)}
+    );
   }
   if (!std::is_sorted(all.begin(), all.end(), comes_before)) std::sort(all.begin(), all.end(), comes_before);
   Distribution once;
@@ -38,8 +42,8 @@ inline Distribution distribution_of(std::span<const float> scores, std::span<con
   return once;
 }
 
-// While it lives and listens, the session keeps the hidden states that it has yet to read. Its state rolls back with the session's,
-// and is a part of its checkpoints.
+// While it lives and listens, the session keeps the hidden states that it has yet to read. Its state rolls back with
+// the session's, and is a part of its checkpoints.
 class BlockDrafter final : public Drafter {
  public:
   explicit BlockDrafter(Session& session) : session_(session) { listen(true); }
@@ -48,8 +52,8 @@ class BlockDrafter final : public Drafter {
   BlockDrafter(const BlockDrafter&) = delete;
   BlockDrafter& operator=(const BlockDrafter&) = delete;
 
-  // Starts or stops reading what is committed. Unless it cannot pay, it reads a text before a checkpoint of it is made: that is a
-  // prefill, too.
+  // Starts or stops reading what is committed. Unless it cannot pay, it reads a text before a checkpoint of it is made:
+  // that is a prefill, too.
   void listen(bool wanted) {
     if (!wanted) return session_.keep_hidden(false);
     session_.keep_for_drafter(controller(&session_.facts()).could_pay(session_.costs(), 1 + longest()));
@@ -59,8 +63,9 @@ class BlockDrafter final : public Drafter {
 
   size_t unread(Tokens) const override { return session_.hidden().count(); }
 
-  // Without a seed, a drafter that samples draws tokens at the model's temperature and gives their distributions. Otherwise it
-  // proposes its best tokens, each with a calibrated confidence. A failure proposes nothing; the session knows if it left a broken state.
+  // Without a seed, a drafter that samples draws tokens at the model's temperature and gives their distributions.
+  // Otherwise it proposes its best tokens, each with a calibrated confidence. A failure proposes nothing; the session
+  // knows if it left a broken state.
   Proposal propose(Tokens text, size_t limit, Sampler& sampler) override {
     calibration_.learn(text);
     const auto draws = this->draws(text.size(), limit, sampler);

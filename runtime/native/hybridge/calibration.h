@@ -46,7 +46,8 @@ class Calibration {
 
  private:
   static constexpr size_t BANDS = 8;
-  static constexpr double FORGET = 0.98, TRIES = 4.0;  // tokens of a band that count; what the drafter's own estimate counts as
+  static constexpr double FORGET = 0.98,
+                          TRIES = 4.0;  // tokens of a band that count; what the drafter's own estimate counts as
 
   struct Band {
     double right, judged;

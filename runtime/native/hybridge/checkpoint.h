@@ -3,8 +3,8 @@
 //   auto kept = session.checkpoint();          // bounded states, and rows by position since the checkpoint before
 //   session.prefill(one_way), session.resume(**kept), session.prefill(another);
 //
-// hybridge/prefix_cache.h keeps them by their texts. All sessions that use a checkpoint, and all that let go of one, do so in
-// turn, as one thread or under one lock.
+// hybridge/prefix_cache.h keeps them by their texts. All sessions that use a checkpoint, and all that let go of one, do
+// so in turn, as one thread or under one lock.
 #ifndef HYBRIDGE_NATIVE_CHECKPOINT_H
 #define HYBRIDGE_NATIVE_CHECKPOINT_H
 
@@ -47,9 +47,13 @@ struct RowSegment {
 
   RowSegment(
       std::shared_ptr<RowSegment> before, std::vector<int64_t> own, std::vector<size_t> filled,
-      std::vector<std::vector<uint8_t>> copies)
-      : parent(std::move(before)), tokens(std::move(own)), length((parent ? parent->length : 0) + tokens.size()),
-        counts(std::move(filled)), rows(std::move(copies)) {}
+      std::vector<std::vector<uint8_t>> copies
+  )
+      : parent(std::move(before)),
+        tokens(std::move(own)),
+        length((parent ? parent->length : 0) + tokens.size()),
+        counts(std::move(filled)),
+        rows(std::move(copies)) {}
   RowSegment(const RowSegment&) = delete;
   RowSegment& operator=(const RowSegment&) = delete;
 
@@ -73,8 +77,8 @@ inline std::vector<std::shared_ptr<RowSegment>> chain(std::shared_ptr<RowSegment
   return segments;
 }
 
-// A state of a session; every session over the same artifact can resume it. model: its fingerprint. unread: hidden states that
-// the drafter in the program has yet to read.
+// A state of a session; every session over the same artifact can resume it. model: its fingerprint. unread: hidden
+// states that the drafter in the program has yet to read.
 struct Checkpoint {
   uint64_t model;
   std::vector<std::vector<uint8_t>> bounded;
@@ -110,14 +114,16 @@ struct Checkpoint {
   size_t bytes() const { return bounded_bytes() + segment->bytes(); }
   size_t shared_bytes() const {
     size_t sum = 0;
-    for (const RowSegment* each = segment->parent.get(); each != nullptr; each = each->parent.get()) sum += each->bytes();
+    for (const RowSegment* each = segment->parent.get(); each != nullptr; each = each->parent.get())
+      sum += each->bytes();
     return sum;
   }
 };
 
 using Part = std::span<const uint8_t>;
 
-// A segment as bytes, for `Checkpoints::read`: its tokens behind their number, and each buffer's rows behind their number so far.
+// A segment as bytes, for `Checkpoints::read`: its tokens behind their number, and each buffer's rows behind their
+// number so far.
 inline std::vector<uint8_t> encode(const RowSegment& segment) {
   std::vector<uint8_t> out;
   const auto append_number = [&](uint64_t number) { append(out, &number, sizeof(number)); };
@@ -141,16 +147,20 @@ inline std::vector<uint8_t> encode(const Checkpoint& checkpoint) {
   return out;
 }
 
-// Makes checkpoints of one state and restores them. It remembers which segments' rows the state has, without keeping the segments
-// alive: checkpoints do that.
+// Makes checkpoints of one state and restores them. It remembers which segments' rows the state has, without keeping
+// the segments alive: checkpoints do that.
 class Checkpoints {
  public:
   Checkpoints(Program& program, const RowBuffers& buffers) : program_(&program), buffers_(buffers) {
-    std::ranges::copy_if(program.bounded(), std::back_inserter(bounded_), [](const auto& name) { return name != "length"; });
+    std::ranges::copy_if(program.bounded(), std::back_inserter(bounded_), [](const auto& name) {
+      return name != "length";
+    });
   }
 
   std::shared_ptr<const Checkpoint> make(uint64_t model, std::span<const int64_t> text, HiddenRows unread) {
-    auto made = std::make_shared<Checkpoint>(model, std::vector<std::vector<uint8_t>>(), segment_of(text), std::move(unread));
+    auto made = std::make_shared<Checkpoint>(
+        model, std::vector<std::vector<uint8_t>>(), segment_of(text), std::move(unread)
+    );
     for (const std::string& name : bounded_) {
       const auto bytes = program_->bytes(name);
       made->bounded.emplace_back(bytes.begin(), bytes.end());
@@ -170,39 +180,47 @@ class Checkpoints {
         buffers_[i].write(buffers_.memory(i), segment->counts[i] - rows.size() / buffers_[i].row_bytes(), rows);
       }
     }
-    for (size_t i = 0; i < bounded_.size(); ++i) std::ranges::copy(checkpoint.bounded[i], program_->bytes(bounded_[i]).begin());
+    for (size_t i = 0; i < bounded_.size(); ++i)
+      std::ranges::copy(checkpoint.bounded[i], program_->bytes(bounded_[i]).begin());
     remember(checkpoint.segment);
   }
 
-  // A checkpoint of parts as `encode` made them: the first `shared` segments of another, further segments, and what is bounded.
-  // INVALID_SAVED_STATE where the state could not have come to it: anybody can write such parts.
+  // A checkpoint of parts as `encode` made them: the first `shared` segments of another, further segments, and what is
+  // bounded. INVALID_SAVED_STATE where the state could not have come to it: anybody can write such parts.
   Result<std::shared_ptr<const Checkpoint>> read(
-      uint64_t model, const Facts& facts, std::shared_ptr<RowSegment> parent, std::span<const Part> parts) const {
+      uint64_t model, const Facts& facts, std::shared_ptr<RowSegment> parent, std::span<const Part> parts
+  ) const {
     if (parts.empty()) return not_ours();
-    for (const Part& part : parts.first(parts.size() - 1)) parent = HYBRIDGE_TRY(segment_of(part, facts, std::move(parent)));
+    for (const Part& part : parts.first(parts.size() - 1))
+      parent = HYBRIDGE_TRY(segment_of(part, facts, std::move(parent)));
     auto made = std::make_shared<Checkpoint>(model, std::vector<std::vector<uint8_t>>(), std::move(parent));
     Part rest = parts.back();
     for (const std::string& name : bounded_) {
       auto& own = made->bounded.emplace_back(program_->bytes(name).size());
       if (!read_bytes(rest, own.data(), own.size())) return not_ours();
     }
-    if (made->segment == nullptr || !read_unread(rest, *made) || !made->unread.fits(facts, made->length()) || !fits(*made)) return not_ours();
+    if (made->segment == nullptr || !read_unread(rest, *made) || !made->unread.fits(facts, made->length()) ||
+        !fits(*made))
+      return not_ours();
     return std::shared_ptr<const Checkpoint>(std::move(made));
   }
 
-  // Notes a rollback of the state's text, which leaves the rows of the first `length` tokens unchanged, and those of the drafter as
-  // far as it has read now.
+  // Notes a rollback of the state's text, which leaves the rows of the first `length` tokens unchanged, and those of
+  // the drafter as far as it has read now.
   void go_back(size_t length) {
     const auto unchanged = buffers_.filled(length, buffers_.drafted(length));
     std::erase_if(known_, [&](const auto& each) {
       const auto segment = each.lock();
-      return segment == nullptr || segment->length >= length || !std::ranges::equal(segment->counts, unchanged, std::less_equal());
+      return segment == nullptr || segment->length >= length ||
+             !std::ranges::equal(segment->counts, unchanged, std::less_equal());
     });
   }
 
  private:
   static Status not_ours() {
-    return Status(HYBRIDGE_INVALID_SAVED_STATE, "this is no checkpoint of this artifact: it is damaged, or of another one");
+    return Status(
+        HYBRIDGE_INVALID_SAVED_STATE, "this is no checkpoint of this artifact: it is damaged, or of another one"
+    );
   }
 
   // The longest segment that somebody still keeps.
@@ -232,7 +250,9 @@ class Checkpoints {
     return std::make_shared<RowSegment>(std::move(parent), std::move(tokens), std::move(counts), std::move(rows));
   }
 
-  Result<std::shared_ptr<RowSegment>> segment_of(Part part, const Facts& facts, std::shared_ptr<RowSegment> parent) const {
+  Result<std::shared_ptr<RowSegment>> segment_of(
+      Part part, const Facts& facts, std::shared_ptr<RowSegment> parent
+  ) const {
     const size_t known = parent ? parent->length : 0, longest = static_cast<size_t>(facts.max_seq_len);
     uint64_t added = 0;
     if (!read_bytes(part, &added, sizeof(added)) || added > longest - known) return not_ours();
@@ -265,7 +285,8 @@ class Checkpoints {
     return read_bytes(part, checkpoint.unread.floats.data(), part.size());
   }
 
-  // Returns whether it has as many rows as its text, and the part that its drafter has read, fill, and rope positions of its text.
+  // Returns whether it has as many rows as its text, and the part that its drafter has read, fill, and rope positions
+  // of its text.
   bool fits(const Checkpoint& checkpoint) const {
     size_t drafted = checkpoint.length();
     for (size_t i = 0; i < bounded_.size(); ++i) {

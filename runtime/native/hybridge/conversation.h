@@ -1,4 +1,5 @@
-// A conversation over one session: words in, words out. The state stays between turns, and going back resumes a checkpoint.
+// A conversation over one session: words in, words out. The state stays between turns, and going back resumes a
+// checkpoint.
 //
 //   const auto templates = std::make_shared<hybridge::text::ChatTemplates>(chat_template);   // ../text/chat_templates.h
 //   hybridge::text::ModelTemplate chat_template(templates, tokenizer);
@@ -10,8 +11,8 @@
 // An answer that fits a JSON schema: hybridge/grammar.h.
 //
 // The tokenizer is the artifact's, and so are the chat templates. What was read or generated
-// is never encoded again as long as the template goes on from it; where it rewrites the past, such as by dropping earlier reasoning,
-// only what changed is read again. Special tokens in the words of messages are text.
+// is never encoded again as long as the template goes on from it; where it rewrites the past, such as by dropping
+// earlier reasoning, only what changed is read again. Special tokens in the words of messages are text.
 //
 // Nothing throws, as in hybridge/session.h, but for memory that is used up.
 #ifndef HYBRIDGE_NATIVE_CONVERSATION_H
@@ -55,12 +56,20 @@ using OnPiece = std::function<bool(const text::Parts&)>;
 
 class Conversation {
  public:
-  // The first three must outlive the conversation. The session's text is replaced by the conversation's. opening: messages of the
-  // system, in UTF-8. cache: states to go back to; one that had to go is read again. reopen: for the pictures of a saved conversation.
+  // The first three must outlive the conversation. The session's text is replaced by the conversation's. opening:
+  // messages of the system, in UTF-8. cache: states to go back to; one that had to go is read again. reopen: for the
+  // pictures of a saved conversation.
   Conversation(
-      Session& session, const text::Tokenizer& tokenizer, const text::ChatTemplate& chat_template, std::vector<text::Message> opening = {},
-      std::shared_ptr<PrefixCache> cache = std::make_shared<PrefixCache>(USUAL_CHECKPOINT_BYTES), text::Reopen reopen = {})
-      : session_(session), tokenizer_(tokenizer), template_(chat_template), opening_(std::move(opening)), cache_(std::move(cache)),
+      Session& session, const text::Tokenizer& tokenizer, const text::ChatTemplate& chat_template,
+      std::vector<text::Message> opening = {},
+      std::shared_ptr<PrefixCache> cache = std::make_shared<PrefixCache>(USUAL_CHECKPOINT_BYTES),
+      text::Reopen reopen = {}
+  )
+      : session_(session),
+        tokenizer_(tokenizer),
+        template_(chat_template),
+        opening_(std::move(opening)),
+        cache_(std::move(cache)),
         reopen_(std::move(reopen)) {
     find_special();
     begin();
@@ -74,11 +83,13 @@ class Conversation {
   // Puts pictures before the next message that is answered.
   void show(text::Pictures pictures) { pictures_ = std::move(pictures); }
 
-  // Answers a message. generator: over this conversation's session, and new. stops: texts before the first of which the answer
-  // ends. Where it fails or is cancelled before the answer's first token (CANCELLED), the conversation is as it was; behind that,
-  // what was said stays. INVALID_TEMPLATE for what the template refuses, and NO_ROOM for a message that leaves no room for an
-  // answer.
-  Result<ChatAnswer> send(std::string_view message, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}) {
+  // Answers a message. generator: over this conversation's session, and new. stops: texts before the first of which the
+  // answer ends. Where it fails or is cancelled before the answer's first token (CANCELLED), the conversation is as it
+  // was; behind that, what was said stays. INVALID_TEMPLATE for what the template refuses, and NO_ROOM for a message
+  // that leaves no room for an answer.
+  Result<ChatAnswer> send(
+      std::string_view message, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}
+  ) {
     auto done = or_as_before([&]() -> Result<ChatAnswer> {
       auto asked = log_.messages;
       asked.push_back({"user", text::valid_utf8(message), {}, pictures_.size()});
@@ -89,9 +100,12 @@ class Conversation {
     return done;
   }
 
-  // Answers the results of the tools that the last answer calls, one for each call in their order; INVALID_STATE where it calls none.
+  // Answers the results of the tools that the last answer calls, one for each call in their order; INVALID_STATE where
+  // it calls none.
   Result<ChatAnswer> give_results(
-      std::span<const std::string> results, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}) {
+      std::span<const std::string> results, Generator& generator, const OnPiece& on_piece,
+      std::vector<std::string> stops = {}
+  ) {
     return or_as_before([&]() -> Result<ChatAnswer> {
       const auto calls = log_.messages.empty() ? std::vector<text::ToolCall>() : log_.messages.back().calls;
       if (calls.empty()) {
@@ -99,8 +113,10 @@ class Conversation {
       }
       if (calls.size() != results.size()) {
         return Status(
-            HYBRIDGE_INVALID_ARGUMENT, "the last answer calls " + std::to_string(calls.size()) + " tools, and there are " +
-                std::to_string(results.size()) + " results: give one for each call, in their order");
+            HYBRIDGE_INVALID_ARGUMENT, "the last answer calls " + std::to_string(calls.size()) +
+                                           " tools, and there are " + std::to_string(results.size()) +
+                                           " results: give one for each call, in their order"
+        );
       }
       auto asked = log_.messages;
       for (size_t i = 0; i < calls.size(); ++i) {
@@ -144,15 +160,19 @@ class Conversation {
     return session_.reset().status();
   }
 
-  // Writes the state and the conversation to one file, and goes on with one; INVALID_PICTURE for pictures that a file has no room
-  // for. A file that holds no conversation is INVALID_SAVED_STATE, and the conversation is as it was then.
+  // Writes the state and the conversation to one file, and goes on with one; INVALID_PICTURE for pictures that a file
+  // has no room for. A file that holds no conversation is INVALID_SAVED_STATE, and the conversation is as it was then.
   Status save(const std::string& path) {
     std::string note = log_.to_json();
-    const bool has_pictures = std::ranges::any_of(log_.turns, [](const text::Turn& each) { return !each.pictures.empty(); });
+    const bool has_pictures = std::ranges::any_of(log_.turns, [](const text::Turn& each) {
+      return !each.pictures.empty();
+    });
     if (note.size() <= MOST_SAVED || !has_pictures) return session_.save(path, std::move(note));
     return Status(
         HYBRIDGE_INVALID_PICTURE, "the pictures of this conversation take " + std::to_string(note.size() >> 20) +
-            " MB, and a saved one has at most " + std::to_string(MOST_SAVED >> 20) + ": undo messages with pictures");
+                                      " MB, and a saved one has at most " + std::to_string(MOST_SAVED >> 20) +
+                                      ": undo messages with pictures"
+    );
   }
 
   Status load(const std::string& path) {
@@ -175,15 +195,19 @@ class Conversation {
     }
     try {
       for (text::Turn& turn : found.turns) {
-        if (!turn.pictures.empty() && !reopen_) throw text::TextError("the conversation has pictures, which this chat cannot open");
+        if (!turn.pictures.empty() && !reopen_)
+          throw text::TextError("the conversation has pictures, which this chat cannot open");
         for (auto& each : turn.pictures) each = reopen_(each->saved());
       }
     } catch (const text::TextError& error) {
       return Status(HYBRIDGE_INVALID_PICTURE, error.what());
     }
     const auto& facts = session_.facts();
-    const bool fits = std::ranges::all_of(found.tokens, [&](int64_t token) { return token < facts.vocab_size && (token >= 0 || facts.encoder); });
-    return fits ? Status() : Status(HYBRIDGE_INVALID_SAVED_STATE, "the conversation's tokens are not of this model's vocabulary");
+    const bool fits = std::ranges::all_of(found.tokens, [&](int64_t token) {
+      return token < facts.vocab_size && (token >= 0 || facts.encoder);
+    });
+    return fits ? Status()
+                : Status(HYBRIDGE_INVALID_SAVED_STATE, "the conversation's tokens are not of this model's vocabulary");
   }
 
   void begin() {
@@ -232,8 +256,8 @@ class Conversation {
     return done;
   }
 
-  // Makes a conversation whose last message is to be answered this one: its tokens are those that are known and what is new. own: the
-  // pictures of this message.
+  // Makes a conversation whose last message is to be answered this one: its tokens are those that are known and what is
+  // new. own: the pictures of this message.
   Status ask(std::vector<text::Message> messages, const text::Pictures& own) {
     try {
       text::Rendered rendered = template_.render(messages);
@@ -247,7 +271,10 @@ class Conversation {
       if (tokens.size() >= most) {
         return Status(
             HYBRIDGE_NO_ROOM, "the conversation makes " + std::to_string(tokens.size()) +
-                " tokens with this message, which leaves no room for an answer in " + std::to_string(most) + ": shorten it, start anew, or export with a larger --max-seq-len");
+                                  " tokens with this message, which leaves no room for an answer in " +
+                                  std::to_string(most) +
+                                  ": shorten it, start anew, or export with a larger --max-seq-len"
+        );
       }
       keep(2 * log_.turns.size());
       auto special = spelled(rendered, rendered.text.size());
@@ -261,7 +288,8 @@ class Conversation {
     }
   }
 
-  // The beginning of a text, in bytes, that the tokens at hand stand for: none where the past is written in another way now.
+  // The beginning of a text, in bytes, that the tokens at hand stand for: none where the past is written in another way
+  // now.
   size_t known_bytes(const text::Rendered& rendered) const {
     if (log_.turns.empty()) return 0;
     const text::Turn& last = log_.turns.back();
@@ -270,37 +298,46 @@ class Conversation {
     return goes_on ? known.size() : 0;
   }
 
-  // Adds the tokens of a text from a byte on, with pictures in the place of their placeholders. Returns how many there are up to the
-  // special token behind the last message's words, or its last picture: what follows, such as an opened reasoning, a template may
-  // write in another way once the message is answered. INVALID_PICTURE for another number of placeholders. Throws TextError.
+  // Adds the tokens of a text from a byte on, with pictures in the place of their placeholders. Returns how many there
+  // are up to the special token behind the last message's words, or its last picture: what follows, such as an opened
+  // reasoning, a template may write in another way once the message is answered. INVALID_PICTURE for another number of
+  // placeholders. Throws TextError.
   Result<size_t> add_tokens(
       const text::Rendered& rendered, size_t from, const text::Pictures& pictures, std::vector<int64_t>& tokens,
-      std::string_view message = {}) const {
+      std::string_view message = {}
+  ) const {
     std::vector<text::TextPart> words;
     for (const auto& [begin, end] : rendered.words) {
       if (end > from) words.push_back({std::max(begin, from) - from, end - from});
     }
-    const int64_t placeholder = !pictures.empty() && session_.facts().encoder ? session_.facts().encoder->placeholder : -1;
+    const int64_t placeholder = !pictures.empty() && session_.facts().encoder ? session_.facts().encoder->placeholder
+                                                                              : -1;
     const std::string_view written = std::string_view(rendered.text).substr(from), spoken = without_end(message);
     size_t places = 0, lasting = 0;
     for (const text::TextToken& each : tokenizer_.encode(written, false, words)) {
-      if (!spoken.empty() && special_ids_.contains(each.id) && without_end(written.substr(0, each.begin)).ends_with(spoken)) {
+      if (!spoken.empty() && special_ids_.contains(each.id) &&
+          without_end(written.substr(0, each.begin)).ends_with(spoken)) {
         lasting = tokens.size();
       }
       if (each.id != placeholder) tokens.push_back(each.id);
-      else if (places++ < pictures.size()) tokens.insert(tokens.end(), pictures[places - 1]->ids.begin(), pictures[places - 1]->ids.end());
+      else if (places++ < pictures.size())
+        tokens.insert(tokens.end(), pictures[places - 1]->ids.begin(), pictures[places - 1]->ids.end());
       if (each.id == placeholder) lasting = tokens.size();
     }
     if (places == pictures.size()) return lasting;
     return Status(
-        HYBRIDGE_INVALID_PICTURE, "the chat template made " + std::to_string(places) + " places for " + std::to_string(pictures.size()) +
-        " pictures: it writes them otherwise, or not at all");
+        HYBRIDGE_INVALID_PICTURE, "the chat template made " + std::to_string(places) + " places for " +
+                                      std::to_string(pictures.size()) +
+                                      " pictures: it writes them otherwise, or not at all"
+    );
   }
 
-  static std::string_view without_end(std::string_view text) { return text.substr(0, text.find_last_not_of(" \t\r\n") + 1); }
+  static std::string_view without_end(std::string_view text) {
+    return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+  }
 
-  // Encodes the last turn as it was written, where a later one wrote it in another way. Where that fails, the conversation begins
-  // anew.
+  // Encodes the last turn as it was written, where a later one wrote it in another way. Where that fails, the
+  // conversation begins anew.
   Status encode_again() {
     const Status done = encode_last();
     if (!done.ok()) (void)reset();
@@ -347,8 +384,9 @@ class Conversation {
     const Tokens prompt = Tokens(log_.tokens).first(count - 1);
     const size_t number = 2 * log_.turns.size() - 1, mark = log_.turns.back().lasting;
     const auto keep_mark = [&] { keep_in_slot(number); };
-    done.cached_tokens =
-        static_cast<size_t>(HYBRIDGE_TRY(bring_to(session_, prompt, *cache_, asked.cancelled, asked.on_read, mark, keep_mark)));
+    done.cached_tokens = static_cast<size_t>(
+        HYBRIDGE_TRY(bring_to(session_, prompt, *cache_, asked.cancelled, asked.on_read, mark, keep_mark))
+    );
     done.prompt_tokens = count - done.cached_tokens;
     const double read = seconds_now() - began;
     if (mark > 0) keep_checkpoint(session_, *cache_);
@@ -361,11 +399,15 @@ class Conversation {
     return done;
   }
 
-  Result<AnswerEnd> say(Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops, text::Splitter& splitter) {
+  Result<AnswerEnd> say(
+      Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops, text::Splitter& splitter
+  ) {
     text::TextStream stream(tokenizer_, false);
     text::StopStrings stopping(std::move(stops));
     const auto& ends = session_.facts().eos_ids;
-    const auto is_cancelled = [cancelled = generator.options().cancelled] { return cancelled != nullptr && *cancelled; };
+    const auto is_cancelled = [cancelled = generator.options().cancelled] {
+      return cancelled != nullptr && *cancelled;
+    };
     const int64_t last = log_.tokens.back();
     AnswerEnd end = AnswerEnd::BY_LENGTH;
     Tokens given = HYBRIDGE_TRY(generator.begin({&last, 1}));
@@ -398,7 +440,9 @@ class Conversation {
     text::Parts parts = splitter.push(rest);
     const text::Parts behind = splitter.finish();
     parts.calls.insert(parts.calls.end(), behind.calls.begin(), behind.calls.end());
-    (void)on_piece(add(rest, {parts.content + behind.content, parts.reasoning + behind.reasoning, std::move(parts.calls)}));
+    (void)on_piece(
+        add(rest, {parts.content + behind.content, parts.reasoning + behind.reasoning, std::move(parts.calls)})
+    );
     return end;
   }
 

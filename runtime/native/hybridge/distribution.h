@@ -20,7 +20,9 @@ using Distribution = std::vector<Candidate>;
 inline bool comes_before(const Candidate& one, const Candidate& other) { return one.token < other.token; }
 
 inline double total(const Distribution& of) {
-  return std::accumulate(of.begin(), of.end(), 0.0, [](double sum, const Candidate& each) { return sum + each.weight; });
+  return std::accumulate(of.begin(), of.end(), 0.0, [](double sum, const Candidate& each) {
+    return sum + each.weight;
+  });
 }
 
 inline void normalize(Distribution& weights) {
@@ -33,8 +35,8 @@ inline double weight_of(const Distribution& weights, int64_t token) {
   return found != weights.end() && found->token == token ? found->weight : 0.0;
 }
 
-// The token at `place` in [0, 1), by the inverse of the cumulative weights of at least one token; rounding may not reach a token
-// that cannot come.
+// The token at `place` in [0, 1), by the inverse of the cumulative weights of at least one token; rounding may not
+// reach a token that cannot come.
 inline int64_t pick(const Distribution& weights, double place) {
   const double wanted = place * total(weights);
   double reached = 0;

@@ -21,9 +21,9 @@ struct Draws {
   double temperature;
 };
 
-// Draft tokens, none where the drafter's context is full, and its own estimate that each is right if those before it are.
-// scores [n, width], where they were drawn: what each was chosen by; candidates [n, width], or [width] where they are the same for
-// all: the tokens that these are of, or none for all of the vocabulary.
+// Draft tokens, none where the drafter's context is full, and its own estimate that each is right if those before it
+// are. scores [n, width], where they were drawn: what each was chosen by; candidates [n, width], or [width] where they
+// are the same for all: the tokens that these are of, or none for all of the vocabulary.
 struct Drafted {
   std::vector<int64_t> tokens;
   std::vector<float> confidences, scores = {};
@@ -31,7 +31,9 @@ struct Drafted {
 };
 
 inline Status wrong_draft() {
-  return Status(HYBRIDGE_PROGRAM_FAILED, "the program's drafter answered in another form than it must; export the model again");
+  return Status(
+      HYBRIDGE_PROGRAM_FAILED, "the program's drafter answered in another form than it must; export the model again"
+  );
 }
 
 // Adds the tokens that `width` scores are of, the same for each draft token or others.
@@ -60,7 +62,8 @@ inline Status add_scores(Drafted& drafted, std::span<const Array> outputs, int64
 inline Result<Drafted> drafted(std::span<const Array> outputs, size_t limit, int64_t vocab_size) {
   if (outputs.size() < 2) return wrong_draft();
   const Array &tokens = outputs[0], &confidences = outputs[1];
-  const bool fits = tokens.type == Type::int64 && confidences.type == Type::float32 && confidences.count() == tokens.count();
+  const bool fits = tokens.type == Type::int64 && confidences.type == Type::float32 &&
+                    confidences.count() == tokens.count();
   if (!fits) return wrong_draft();
   const std::span given(static_cast<const int64_t*>(tokens.data), std::min(tokens.count(), limit));
   const auto is_known = [vocab_size](int64_t token) { return 0 <= token && token < vocab_size; };
@@ -71,7 +74,8 @@ inline Result<Drafted> drafted(std::span<const Array> outputs, size_t limit, int
 
 // `size` pairs: those of rows [n, width] and the tokens after them from `begin` to `end`, and padding.
 inline std::pair<Floats, Numbers> padded_pairs(
-    std::span<const float> rows, std::span<const int64_t> following, size_t begin, size_t end, size_t size) {
+    std::span<const float> rows, std::span<const int64_t> following, size_t begin, size_t end, size_t size
+) {
   const size_t width = rows.size() / following.size();
   const auto mine = rows.subspan(begin * width, (end - begin) * width);
   const auto tokens = following.subspan(begin, end - begin);
@@ -103,17 +107,20 @@ Status read_pairs(const Facts& facts, Call call, std::span<const float> rows, st
   return Status();
 }
 
-// Lets the drafter read rows of hidden states [n, width] and the token after each, n ≥ 1, and propose at most `limit` ≥ 1
-// tokens behind the last one: its best, or drawn by a drafter that can. call(name, inputs) runs a method.
+// Lets the drafter read rows of hidden states [n, width] and the token after each, n ≥ 1, and propose at most `limit` ≥
+// 1 tokens behind the last one: its best, or drawn by a drafter that can. call(name, inputs) runs a method.
 template <typename Call>
 Result<Drafted> draft(
     const Facts& facts, Call call, std::span<const float> rows, std::span<const int64_t> following, size_t limit,
-    const std::optional<Draws>& draws = std::nullopt) {
+    const std::optional<Draws>& draws = std::nullopt
+) {
   const auto last = static_cast<size_t>(facts.verify_len());
   const auto width = static_cast<int64_t>(rows.size() / following.size());
   const size_t begin = following.size() - std::min(following.size(), last);
   HYBRIDGE_TRY(read_pairs(facts, call, rows.first(begin * static_cast<size_t>(width)), following.first(begin)));
-  const auto enough = std::lower_bound(facts.draft_blocks.begin(), facts.draft_blocks.end(), static_cast<int64_t>(limit) + 1);
+  const auto enough = std::lower_bound(
+      facts.draft_blocks.begin(), facts.draft_blocks.end(), static_cast<int64_t>(limit) + 1
+  );
   const int64_t block = enough == facts.draft_blocks.end() ? facts.draft_blocks.back() : *enough;
   const std::string name = block == facts.draft_blocks.back() ? "draft" : "draft_" + std::to_string(block);
   const auto [floats, ids] = padded_pairs(rows, following, begin, following.size(), last);
@@ -121,9 +128,11 @@ Result<Drafted> draft(
   const Array hidden = input(floats, {1, size, width}), tokens = input(ids, {1, size});
   const Floats noise = padded_noise(draws, static_cast<size_t>(block) - 1);
   const Floats temperature = {draws ? static_cast<float>(draws->temperature) : 0.0f};
-  const auto answer = facts.draft_samples
-      ? call(name, {hidden, tokens, number(count), input(noise, {1, block - 1}), input(temperature, {1})})
-      : call(name, {hidden, tokens, number(count)});
+  const auto answer = facts.draft_samples ? call(
+                                                name, {hidden, tokens, number(count), input(noise, {1, block - 1}),
+                                                       input(temperature, {1})}
+                                            )
+                                          : call(name, {hidden, tokens, number(count)});
   if (!answer.ok()) return answer.status();
   auto found = drafted(*answer, limit, facts.vocab_size);
   if (found.ok() && draws && facts.draft_samples) HYBRIDGE_TRY(add_scores(*found, *answer, facts.vocab_size));

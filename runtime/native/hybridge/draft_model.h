@@ -1,4 +1,5 @@
-// A smaller model as drafter: a second artifact over the same vocabulary, with a state of its own that is rolled back too.
+// A smaller model as drafter: a second artifact over the same vocabulary, with a state of its own that is rolled back
+// too.
 //
 //   auto small = hybridge::Model::load("DRAFT/model.pte");      // exported with --snapshot-slots 1
 //   auto drafter = hybridge::DraftModel::create(*small, session.facts());
@@ -23,27 +24,30 @@ namespace hybridge {
 
 // Proposes the draft model's own continuation, one token after the other.
 //
-// Without a seed it draws by the model's own settings and says from which distribution, which accepts most. Greedily and with a
-// seed it proposes its best tokens.
+// Without a seed it draws by the model's own settings and says from which distribution, which accepts most. Greedily
+// and with a seed it proposes its best tokens.
 //
-// Its session runs ahead of the text as it proposes; the next proposal goes back to the end of what was right by the draft's own
-// snapshot, so that hybrid drafts work as well as attention-only ones. Where the text has run away from it, while nothing was
-// proposed or beyond its own context, it starts anew with the text's last tokens.
+// Its session runs ahead of the text as it proposes; the next proposal goes back to the end of what was right by the
+// draft's own snapshot, so that hybrid drafts work as well as attention-only ones. Where the text has run away from it,
+// while nothing was proposed or beyond its own context, it starts anew with the text's last tokens.
 class DraftModel final : public Drafter {
  public:
-  // A session of its own over `draft`. INVALID_DRAFTER where its vocabulary is not the target's, or where it has no snapshot slot
-  // to go back by. That both tokenizers mean the same by a token is for whoever brings the files.
+  // A session of its own over `draft`. INVALID_DRAFTER where its vocabulary is not the target's, or where it has no
+  // snapshot slot to go back by. That both tokenizers mean the same by a token is for whoever brings the files.
   static Result<DraftModel> create(std::shared_ptr<const Model> draft, const Facts& target) {
     const Facts& facts = draft->facts();
     if (facts.vocab_size != target.vocab_size) {
       return Status(
-          HYBRIDGE_INVALID_DRAFTER, "the draft model has " + std::to_string(facts.vocab_size) + " tokens and the target " +
-              std::to_string(target.vocab_size) + "; use one that was trained with the target's tokenizer");
+          HYBRIDGE_INVALID_DRAFTER, "the draft model has " + std::to_string(facts.vocab_size) +
+                                        " tokens and the target " + std::to_string(target.vocab_size) +
+                                        "; use one that was trained with the target's tokenizer"
+      );
     }
     if (facts.snapshot_slots < 1) {
       return Status(
           HYBRIDGE_INVALID_DRAFTER,
-          "the draft model's artifact has no snapshot slots to go back by; export it with --snapshot-slots 1");
+          "the draft model's artifact has no snapshot slots to go back by; export it with --snapshot-slots 1"
+      );
     }
     auto session = Session::create(std::move(draft));
     if (!session.ok()) return session.status();
@@ -84,7 +88,8 @@ class DraftModel final : public Drafter {
 
   static constexpr int64_t SLOT = 0;  // its state at the end of the text, before it proposes
 
-  DraftModel(std::unique_ptr<Session> session, int64_t placeholder) : session_(std::move(session)), placeholder_(placeholder) {
+  DraftModel(std::unique_ptr<Session> session, int64_t placeholder)
+      : session_(std::move(session)), placeholder_(placeholder) {
     reach_ = std::min(static_cast<size_t>(session_->facts().prefill_chunk), max_seq_len() / 2);
   }
 
@@ -112,7 +117,8 @@ class DraftModel final : public Drafter {
   // Returns whether the text continues the slot's.
   bool continues(Tokens text) const {
     const Tokens mine = session_->tokens().first(kept_);
-    return text.size() >= start_ + kept_ && std::equal(mine.begin(), mine.end(), text.begin() + static_cast<ptrdiff_t>(start_));
+    return text.size() >= start_ + kept_ &&
+           std::equal(mine.begin(), mine.end(), text.begin() + static_cast<ptrdiff_t>(start_));
   }
 
   // Keeps draft tokens that turned out right, unless the text has not come so far.
@@ -132,8 +138,8 @@ class DraftModel final : public Drafter {
   std::unique_ptr<Session> session_;
   int64_t placeholder_;  // of a row of a picture
   size_t reach_ = 0;
-  size_t start_ = 0, kept_ = 0;    // the text's position that the draft's own text starts at; tokens that the slot keeps
-  std::vector<int64_t> ahead_;     // draft tokens that the session committed beyond them
+  size_t start_ = 0, kept_ = 0;  // the text's position that the draft's own text starts at; tokens that the slot keeps
+  std::vector<int64_t> ahead_;   // draft tokens that the session committed beyond them
   std::vector<float> after_text_;  // its logits behind what the slot keeps
 };
 

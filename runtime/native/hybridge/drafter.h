@@ -16,10 +16,10 @@
 
 namespace hybridge {
 
-// Draft tokens; none if the drafter has no idea. distributions: what each was drawn from, which sums to 1; none if they were not
-// drawn. confidence: the drafter's own estimate that a token is right if those before it are, if it has one; confidences: one for
-// each token. They decide how many are verified, so they must not depend on tokens that were drawn: that would leave another
-// distribution than `distributions`.
+// Draft tokens; none if the drafter has no idea. distributions: what each was drawn from, which sums to 1; none if they
+// were not drawn. confidence: the drafter's own estimate that a token is right if those before it are, if it has one;
+// confidences: one for each token. They decide how many are verified, so they must not depend on tokens that were
+// drawn: that would leave another distribution than `distributions`.
 struct Proposal {
   Proposal() = default;
   Proposal(std::vector<int64_t> proposed) : tokens(std::move(proposed)) {}
@@ -38,8 +38,8 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  // At most `limit` ≥ 1 tokens that may follow the text, whose last token is not committed yet. While one generation lasts, the
-  // text only ever grows. sampler: how the model draws, for a drafter that draws too.
+  // At most `limit` ≥ 1 tokens that may follow the text, whose last token is not committed yet. While one generation
+  // lasts, the text only ever grows. sampler: how the model draws, for a drafter that draws too.
   virtual Proposal propose(std::span<const int64_t> text, size_t limit, Sampler& sampler) = 0;
 
   // Called before the first proposal of each generation, whose text may be another one.

@@ -1,4 +1,5 @@
-// Generations that follow a grammar: JSON of a schema, or the texts that a regular expression matches (../text/grammar/grammar.h).
+// Generations that follow a grammar: JSON of a schema, or the texts that a regular expression matches
+// (../text/grammar/grammar.h).
 //
 //   const auto grammar = hybridge::text::Grammar::json_schema(schema, tokenizer);   // once
 //   hybridge::Generation options{.max_new_tokens = 256};
@@ -20,8 +21,8 @@
 
 namespace hybridge {
 
-// Lets a generation follow a grammar from its first new token on, or in a conversation from the end of its reasoning on. A follower
-// serves one generation.
+// Lets a generation follow a grammar from its first new token on, or in a conversation from the end of its reasoning
+// on. A follower serves one generation.
 inline void follow(Generation& options, std::shared_ptr<text::GrammarFollower> follower) {
   options.mask = [follower](Tokens text, std::span<float> logits) { follower->mask(text, logits); };
   options.forced = [follower](Tokens text, size_t limit) { return follower->forced(text, limit); };

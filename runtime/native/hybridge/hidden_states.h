@@ -20,12 +20,13 @@ struct HiddenRows {
   bool fits(const Facts& facts, size_t length) const {
     if (floats.empty()) return true;
     const size_t most = facts.has_drafter() ? std::min(length, static_cast<size_t>(facts.verify_len())) : 0;
-    return width > 0 && width % static_cast<size_t>(facts.taps) == 0 && floats.size() % width == 0 && floats.size() / width <= most;
+    return width > 0 && width % static_cast<size_t>(facts.taps) == 0 && floats.size() % width == 0 &&
+           floats.size() / width <= most;
   }
 };
 
-// Rows [taps * width] of floats, one for each token: those of the last call, and those of the text's last tokens that their reader has
-// not read yet.
+// Rows [taps * width] of floats, one for each token: those of the last call, and those of the text's last tokens that
+// their reader has not read yet.
 class HiddenStates {
  public:
   // Who reads those of committed tokens: the drafter in the program, or a drafter of the caller's.
@@ -35,8 +36,8 @@ class HiddenStates {
 
   bool is_kept() const { return is_kept_; }
 
-  // Keeps them for a reader from now on. With nobody, the drafter in the program can read later what it has not read, as long as no
-  // token is committed meanwhile.
+  // Keeps them for a reader from now on. With nobody, the drafter in the program can read later what it has not read,
+  // as long as no token is committed meanwhile.
   void keep(Reader reader) {
     const bool are_old = reader == Reader::nobody ? reader_ == Reader::caller : reader == Reader::caller && !is_kept_;
     if (are_old) unread_.clear();
@@ -50,14 +51,16 @@ class HiddenStates {
   std::span<const float> last() const { return last_; }
   std::span<const float> unread() const { return unread_; }
 
-  // Takes the first `count` rows of a method's second output, float32 [1, tokens, taps * width], as those of the last call; behind
-  // others of it where it went on.
+  // Takes the first `count` rows of a method's second output, float32 [1, tokens, taps * width], as those of the last
+  // call; behind others of it where it went on.
   Status see(std::span<const Array> outputs, size_t count, bool goes_on) {
     if (!goes_on) last_.clear();
     const Array output = outputs.size() < 2 ? Array() : outputs[1];
     const float* first = output.real();
     if (first == nullptr || output.shape.size() != 3 || output.extent(1) < count) {
-      return Status(HYBRIDGE_PROGRAM_FAILED, "the program gave no hidden states beside its logits, though it is to put them out");
+      return Status(
+          HYBRIDGE_PROGRAM_FAILED, "the program gave no hidden states beside its logits, though it is to put them out"
+      );
     }
     if (width_ != output.extent(2)) unread_.clear();
     width_ = output.extent(2);
@@ -87,7 +90,9 @@ class HiddenStates {
   }
 
   // Keeps the last row alone: the others were read.
-  void keep_last() { unread_.erase(unread_.begin(), unread_.end() - static_cast<ptrdiff_t>(std::min(width_, unread_.size()))); }
+  void keep_last() {
+    unread_.erase(unread_.begin(), unread_.end() - static_cast<ptrdiff_t>(std::min(width_, unread_.size())));
+  }
 
   void shorten(size_t count) { unread_.resize(std::min(unread_.size(), count * width_)); }
   void clear() { unread_.clear(); }

@@ -27,8 +27,8 @@ class Logits {
   size_t tokens_, vocabulary_;
 };
 
-// Four numbers at a time. Compilers leave a loop over a vocabulary scalar at -O2: finding the best of 248,320 logits took 0.9 ms, four
-// times in a verify of four tokens; it takes 0.06.
+// Four numbers at a time. Compilers leave a loop over a vocabulary scalar at -O2: finding the best of 248,320 logits
+// took 0.9 ms, four times in a verify of four tokens; it takes 0.06.
 using FourFloats = float __attribute__((vector_size(16)));
 using FourInts = int32_t __attribute__((vector_size(16)));
 
@@ -57,7 +57,8 @@ inline float largest_of_block(const float* logits) {
   return std::max(std::max(all[0], all[1]), std::max(all[2], all[3]));
 }
 
-// exp((logit - top) / temperature) of a block, in float32, where logits are at most `top`; 0 below 1e-30. After Cephes' expf.
+// exp((logit - top) / temperature) of a block, in float32, where logits are at most `top`; 0 below 1e-30. After Cephes'
+// expf.
 inline void exponentials(const float* logits, float top, float temperature, float* to) {
   constexpr float LEAST = -69.0f, LOG2_E = 1.44269504f, LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
   for (size_t at = 0; at < LOGITS_IN_A_BLOCK; at += 4) {
@@ -76,8 +77,8 @@ inline void exponentials(const float* logits, float top, float temperature, floa
   }
 }
 
-// Calls f(begin, count) for each block, and for what is left behind the last one, unless all of it is below `least()`, which f may
-// raise.
+// Calls f(begin, count) for each block, and for what is left behind the last one, unless all of it is below `least()`,
+// which f may raise.
 template <typename Least, typename F>
 void for_blocks_from(std::span<const float> logits, const Least& least, const F& f) {
   for (size_t begin = 0; begin < logits.size(); begin += LOGITS_IN_A_BLOCK) {
@@ -110,8 +111,8 @@ inline int64_t best(std::span<const float> logits) {
 // The largest of at least one logit, and none of them NaN.
 inline float largest(std::span<const float> logits) { return logits[static_cast<size_t>(best(logits))]; }
 
-// Returns whether all are numbers, and below infinity. It looks at their bits, which no flag for fast arithmetic optimizes away.
-// is_least_one: whether minus infinity counts as one.
+// Returns whether all are numbers, and below infinity. It looks at their bits, which no flag for fast arithmetic
+// optimizes away. is_least_one: whether minus infinity counts as one.
 inline bool are_numbers(std::span<const float> logits, bool is_least_one) {
   constexpr int32_t MAGNITUDE = 0x7fffffff, INFINITE = 0x7f800000;
   const int32_t most = is_least_one ? INFINITE : INFINITE - 1;

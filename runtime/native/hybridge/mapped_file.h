@@ -1,4 +1,5 @@
-// A program's file, mapped: all sessions read the same pages, and the system may drop what is not in use. For POSIX systems.
+// A program's file, mapped: all sessions read the same pages, and the system may drop what is not in use. For POSIX
+// systems.
 #ifndef HYBRIDGE_NATIVE_MAPPED_FILE_H
 #define HYBRIDGE_NATIVE_MAPPED_FILE_H
 
@@ -24,7 +25,8 @@ class MappedFile {
     if (!file.ok()) return file.status();
     const auto size = static_cast<size_t>(file->status().st_size);
     void* data = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file->descriptor(), 0) : MAP_FAILED;
-    if (data == MAP_FAILED) return Status(HYBRIDGE_UNREADABLE_FILE, std::string(path) + " is empty or cannot be mapped");
+    if (data == MAP_FAILED)
+      return Status(HYBRIDGE_UNREADABLE_FILE, std::string(path) + " is empty or cannot be mapped");
     return std::unique_ptr<MappedFile>(new MappedFile(static_cast<uint8_t*>(data), size, std::move(*file)));
   }
 
@@ -34,14 +36,16 @@ class MappedFile {
 
   std::span<const uint8_t> bytes() const { return {data_, size_}; }
 
-  // Sets the function that is asked whether the bytes are the same after the file was touched; without it they count as changed.
+  // Sets the function that is asked whether the bytes are the same after the file was touched; without it they count as
+  // changed.
   void ask(std::function<bool()> is_same) const { is_same_ = std::move(is_same); }
 
   // Returns whether the file is as it was: a mapping changes with its file, and ends where that is cut off.
   bool is_unchanged() const {
     const struct stat now = file_.status();
     const timespec time = changed(now), before = changed(opened_);
-    const bool is_touched = now.st_size != opened_.st_size || time.tv_sec != before.tv_sec || time.tv_nsec != before.tv_nsec;
+    const bool is_touched = now.st_size != opened_.st_size || time.tv_sec != before.tv_sec ||
+                            time.tv_nsec != before.tv_nsec;
     if (is_touched && (is_same_ == nullptr || !is_same_())) return false;
     opened_ = now;
     return true;

@@ -19,11 +19,13 @@ namespace hybridge {
 
 class OpenFile {
  public:
-  // A regular file to read. UNREADABLE_FILE for what is none: a pipe, a device or a folder is neither waited for nor read.
+  // A regular file to read. UNREADABLE_FILE for what is none: a pipe, a device or a folder is neither waited for nor
+  // read.
   static Result<OpenFile> regular(const char* path) {
     OpenFile file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-    struct stat status {};
-    if (!file.is_open() || ::fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) return unreadable(path);
+    struct stat status{};
+    if (!file.is_open() || ::fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode))
+      return unreadable(path);
     return file;
   }
 
@@ -38,7 +40,7 @@ class OpenFile {
   int descriptor() const { return descriptor_; }
 
   struct stat status() const {
-    struct stat status {};
+    struct stat status{};
     (void)::fstat(descriptor_, &status);
     return status;
   }
@@ -71,19 +73,24 @@ class OpenFile {
     const auto file = regular(path);
     if (!file.ok()) return file.status();
     if (static_cast<size_t>(file->status().st_size) > most) {
-      return Status(HYBRIDGE_UNREADABLE_FILE, std::string(path) + " has more than " + std::to_string(most >> 20) + " MB");
+      return Status(
+          HYBRIDGE_UNREADABLE_FILE, std::string(path) + " has more than " + std::to_string(most >> 20) + " MB"
+      );
     }
     std::string bytes(static_cast<size_t>(file->status().st_size), '\0');
     if (!file->read_all({reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()})) return unreadable(path);
     return bytes;
   }
 
-  // Waits until its content, or the names in a folder, are on the disk; where a file system has no such thing, it does not.
+  // Waits until its content, or the names in a folder, are on the disk; where a file system has no such thing, it does
+  // not.
   bool sync() const { return ::fsync(descriptor_) == 0 || errno == EINVAL; }
 
  private:
   static Status unreadable(const char* path) {
-    return Status(HYBRIDGE_UNREADABLE_FILE, std::string(path) + " does not exist, cannot be read, or is no regular file");
+    return Status(
+        HYBRIDGE_UNREADABLE_FILE, std::string(path) + " does not exist, cannot be read, or is no regular file"
+    );
   }
 
   int descriptor_;

@@ -5,9 +5,9 @@
 //   prompt.insert(prompt.end(), (*picture)->ids().begin(), (*picture)->ids().end());
 //   session.prefill(prompt);                                     // encodes it, once as long as it is open
 //
-// The ids are made of the SHA-256 of its pixels, so that a text with another picture is another text: for checkpoints, for saved
-// states and for whoever looks for a text's beginning. To read a picture's rows it must be open; a text that was read needs it no
-// more.
+// The ids are made of the SHA-256 of its pixels, so that a text with another picture is another text: for checkpoints,
+// for saved states and for whoever looks for a text's beginning. To read a picture's rows it must be open; a text that
+// was read needs it no more.
 #ifndef HYBRIDGE_NATIVE_PICTURE_H
 #define HYBRIDGE_NATIVE_PICTURE_H
 
@@ -34,15 +34,16 @@ namespace hybridge {
 
 using Tokens = std::span<const int64_t>;
 
-// float32 [size, side]: the weights of `side` learned positions at each of `size` places, by bilinear interpolation with
-// antialiasing, as PyTorch computes it without aligned corners.
+// float32 [size, side]: the weights of `side` learned positions at each of `size` places, by bilinear interpolation
+// with antialiasing, as PyTorch computes it without aligned corners.
 inline Floats interpolation(size_t size, size_t side) {
   Floats weights(size * side, 0.0f);
   const auto places = taps(side, size, 1, triangle);
   for (size_t place = 0; place < size; ++place) {
     std::ranges::transform(
         places[place].weights, weights.begin() + static_cast<ptrdiff_t>(place * side + places[place].first),
-        [](double weight) { return static_cast<float>(weight); });
+        [](double weight) { return static_cast<float>(weight); }
+    );
   }
   return weights;
 }
@@ -62,18 +63,22 @@ inline Floats interpolation_to_corners(size_t size, size_t side) {
 
 class Picture {
  public:
-  // rgb: uint8 [height, width, 3]. INVALID_PICTURE for sides that are no multiples of the encoder's unit, for more tokens than the
-  // encoder takes, and for another square than its only one.
+  // rgb: uint8 [height, width, 3]. INVALID_PICTURE for sides that are no multiples of the encoder's unit, for more
+  // tokens than the encoder takes, and for another square than its only one.
   static Result<std::shared_ptr<const Picture>> create(
-      const Encoder& encoder, std::span<const uint8_t> rgb, size_t width, size_t height) {
+      const Encoder& encoder, std::span<const uint8_t> rgb, size_t width, size_t height
+  ) {
     const auto unit = static_cast<size_t>(encoder.unit()), most = static_cast<size_t>(encoder.budgets.back());
-    const bool fits = width > 0 && height > 0 && width % unit == 0 && height % unit == 0 && width / unit <= most && height / unit <= most &&
-                      width / unit * (height / unit) <= most && rgb.size() == width * height * 3 &&
+    const bool fits = width > 0 && height > 0 && width % unit == 0 && height % unit == 0 && width / unit <= most &&
+                      height / unit <= most && width / unit * (height / unit) <= most &&
+                      rgb.size() == width * height * 3 &&
                       (!encoder.is_square || (width == height && width / unit * (height / unit) == most));
     if (!fits) {
       return Status(
-          HYBRIDGE_INVALID_PICTURE, "a picture of " + std::to_string(width) + " by " + std::to_string(height) +
-              " pixels is none that the model's encoder takes: its sides are others, or it has too many tokens");
+          HYBRIDGE_INVALID_PICTURE,
+          "a picture of " + std::to_string(width) + " by " + std::to_string(height) +
+              " pixels is none that the model's encoder takes: its sides are others, or it has too many tokens"
+      );
     }
     return std::shared_ptr<const Picture>(new Picture(encoder, rgb, width, height));
   }
@@ -98,10 +103,12 @@ class Picture {
     if (!embeddings_.empty()) return Status();
     const auto tokens = static_cast<int64_t>(ids_.size());
     const int64_t budget = *std::lower_bound(encoder_.budgets.begin(), encoder_.budgets.end(), tokens);
-    const int64_t square = encoder_.merge * encoder_.merge, patches = budget * square, values = 3 * encoder_.patch * encoder_.patch;
+    const int64_t square = encoder_.merge * encoder_.merge, patches = budget * square,
+                  values = 3 * encoder_.patch * encoder_.patch;
     std::vector<uint8_t> pixels = in_squares();
     pixels.resize(static_cast<size_t>(patches * values), 0);
-    const auto [rows, columns] = encoder_.has_table ? std::pair<Floats, Floats>() : positions(static_cast<size_t>(patches));
+    const auto [rows, columns] = encoder_.has_table ? std::pair<Floats, Floats>()
+                                                    : positions(static_cast<size_t>(patches));
     const int64_t count = tokens * square;
     const Array cut{Type::uint8, {patches, values}, pixels.data()}, n = number(count);
     const Array down = input(rows, {patches, encoder_.side}), across = input(columns, {patches, encoder_.side});
@@ -110,9 +117,10 @@ class Picture {
     const std::string method = encoding(encoder_, budget);
     const Array turned = input(at, {patches, 2});
     const auto outputs = HYBRIDGE_TRY(
-        encoder_.has_table      ? call(method, {cut, turned, n})
-            : encoder_.has_rope ? call(method, {cut, down, across, turned, n})
-                                : call(method, {cut, down, across, n}));
+        encoder_.has_table  ? call(method, {cut, turned, n})
+        : encoder_.has_rope ? call(method, {cut, down, across, turned, n})
+                            : call(method, {cut, down, across, n})
+    );
     const float* first = outputs.empty() ? nullptr : outputs[0].real();
     if (first == nullptr || outputs[0].count() % static_cast<size_t>(budget) != 0) {
       return Status(HYBRIDGE_PROGRAM_FAILED, "the program answered '" + method + "' in another form than an encoder's");
@@ -130,9 +138,12 @@ class Picture {
   size_t hidden() const { return hidden_; }
 
   // The embeddings [count, hidden] of rows from `begin` on, once it was encoded.
-  std::span<const float> rows(size_t begin, size_t count) const { return std::span(embeddings_).subspan(begin * hidden_, count * hidden_); }
+  std::span<const float> rows(size_t begin, size_t count) const {
+    return std::span(embeddings_).subspan(begin * hidden_, count * hidden_);
+  }
 
-  // Rope positions [axes, size] of rows from `begin` on, time, row and column, counted from the picture's first; 0 behind `count`.
+  // Rope positions [axes, size] of rows from `begin` on, time, row and column, counted from the picture's first; 0
+  // behind `count`.
   Numbers grid(size_t begin, size_t count, size_t size) const {
     const size_t across = columns_ / static_cast<size_t>(encoder_.merge);
     Numbers found(static_cast<size_t>(encoder_.axes) * size, 0);
@@ -153,7 +164,9 @@ class Picture {
 
  private:
   Picture(const Encoder& encoder, std::span<const uint8_t> rgb, size_t width, size_t height)
-      : encoder_(encoder), columns_(width / static_cast<size_t>(encoder.patch)), rows_(height / static_cast<size_t>(encoder.patch)),
+      : encoder_(encoder),
+        columns_(width / static_cast<size_t>(encoder.patch)),
+        rows_(height / static_cast<size_t>(encoder.patch)),
         rgb_(rgb.begin(), rgb.end()) {
     Sha256 hash;
     const std::string size = std::to_string(width) + "x" + std::to_string(height) + " ";
@@ -200,7 +213,10 @@ class Picture {
     const Floats down = weights(rows_, side), across = weights(columns_, side);
     std::pair<Floats, Floats> found;
     const auto append = [side](Floats& to, const Floats& from, size_t place) {
-      to.insert(to.end(), from.begin() + static_cast<ptrdiff_t>(place * side), from.begin() + static_cast<ptrdiff_t>((place + 1) * side));
+      to.insert(
+          to.end(), from.begin() + static_cast<ptrdiff_t>(place * side),
+          from.begin() + static_cast<ptrdiff_t>((place + 1) * side)
+      );
     };
     in_order([&](size_t row, size_t column) { append(found.first, down, row), append(found.second, across, column); });
     found.first.resize(patches * side, 0.0f);
@@ -211,7 +227,9 @@ class Picture {
   // Row and column of each patch, [patches, 2]; 0 behind the picture's own.
   Floats places(size_t patches) const {
     Floats found;
-    in_order([&](size_t row, size_t column) { found.insert(found.end(), {static_cast<float>(row), static_cast<float>(column)}); });
+    in_order([&](size_t row, size_t column) {
+      found.insert(found.end(), {static_cast<float>(row), static_cast<float>(column)});
+    });
     found.resize(patches * 2, 0.0f);
     return found;
   }
@@ -249,8 +267,8 @@ class Pictures {
   std::map<int64_t, std::weak_ptr<const Picture>> open_;
 };
 
-// Returns the end of the picture's rows that a text has on both sides of `end`, or `end` itself between two tokens: a text is not
-// to be cut inside a picture.
+// Returns the end of the picture's rows that a text has on both sides of `end`, or `end` itself between two tokens: a
+// text is not to be cut inside a picture.
 inline size_t behind_picture(Tokens text, size_t end) {
   while (0 < end && end < text.size() && text[end - 1] < 0 && text[end] < 0) ++end;
   return end;

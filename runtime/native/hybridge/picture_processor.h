@@ -1,4 +1,5 @@
-// Pictures of any size for a model's texts: resized, cut into tiles, and the ids of all parts with the tokens around them.
+// Pictures of any size for a model's texts: resized, cut into tiles, and the ids of all parts with the tokens around
+// them.
 //
 //   hybridge::PictureProcessor processor(model, hybridge::text::PictureDescription(json), tokenizer);   // the manifest's `pictures`
 //   auto picture = processor.open(rgb, width, height);
@@ -39,11 +40,13 @@ struct PreparedPicture {
 
   // Returns how often its parts were encoded, all together.
   size_t encodings() const {
-    return std::accumulate(parts.begin(), parts.end(), size_t(0), [](size_t all, const auto& part) { return all + part->encodings(); });
+    return std::accumulate(parts.begin(), parts.end(), size_t(0), [](size_t all, const auto& part) {
+      return all + part->encodings();
+    });
   }
 
-  // Returns the text by which `PictureProcessor::reopen` opens it again: its tiles' rows and columns, the size of each part, and the
-  // pixels of all in base64.
+  // Returns the text by which `PictureProcessor::reopen` opens it again: its tiles' rows and columns, the size of each
+  // part, and the pixels of all in base64.
   std::string saved() const {
     std::string text = std::to_string(rows) + "x" + std::to_string(columns);
     std::vector<uint8_t> pixels;
@@ -59,20 +62,23 @@ struct PreparedPicture {
 inline std::shared_ptr<const text::MessagePicture> of_message(std::shared_ptr<const PreparedPicture> picture) {
   auto ids = picture->ids;
   return std::make_shared<const text::MessagePicture>(
-      text::MessagePicture{std::move(ids), [picture = std::move(picture)] { return picture->saved(); }});
+      text::MessagePicture{std::move(ids), [picture = std::move(picture)] { return picture->saved(); }}
+  );
 }
 
 class PictureProcessor {
  public:
-  // tokenizer: null for a description without marks. Throws TextError for a description of another model, and a tokenizer without the
-  // tokens around a picture.
+  // tokenizer: null for a description without marks. Throws TextError for a description of another model, and a
+  // tokenizer without the tokens around a picture.
   PictureProcessor(
-      std::shared_ptr<const Model> model, text::PictureDescription description, std::shared_ptr<const text::Tokenizer> tokenizer)
+      std::shared_ptr<const Model> model, text::PictureDescription description,
+      std::shared_ptr<const text::Tokenizer> tokenizer
+  )
       : model_(std::move(model)), description_(std::move(description)), tokenizer_(std::move(tokenizer)) {
     const auto& encoder = model_->facts().encoder;
     const bool fits = encoder && encoder->patch == static_cast<int64_t>(description_.patch_size) &&
-                      encoder->merge == static_cast<int64_t>(description_.merge) && encoder->placeholder == description_.placeholder &&
-                      encoder->budgets == description_.budgets;
+                      encoder->merge == static_cast<int64_t>(description_.merge) &&
+                      encoder->placeholder == description_.placeholder && encoder->budgets == description_.budgets;
     if (!fits) throw text::TextError("the pictures that are described are not those of this model's encoder");
     if (!description_.marks) return;
     const auto [begin, end] = description_.around();
@@ -87,7 +93,9 @@ class PictureProcessor {
 
   // Opens a picture that was saved, with the same ids. Throws TextError.
   std::shared_ptr<const PreparedPicture> reopen(std::string_view saved) const {
-    const auto damaged = [] { return text::TextError("a picture of the conversation is damaged, or of another model's"); };
+    const auto damaged = [] {
+      return text::TextError("a picture of the conversation is damaged, or of another model's");
+    };
     text::PictureLayout layout;
     size_t total = 0;
     std::vector<std::pair<size_t, size_t>> sizes;  // the first is the number of rows and columns
@@ -144,7 +152,9 @@ class PictureProcessor {
     const int64_t id = tokenizer_ == nullptr ? -1 : tokenizer_->id(token);
     if (id >= 0) return id;
     throw text::TextError(
-        "the artifact's tokenizer has no " + token + ", which belongs to its pictures; export the model with its own one");
+        "the artifact's tokenizer has no " + token +
+        ", which belongs to its pictures; export the model with its own one"
+    );
   }
 
   const std::shared_ptr<const Model> model_;

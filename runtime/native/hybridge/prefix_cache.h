@@ -69,7 +69,8 @@ class PrefixCache {
  private:
   void use(const Checkpoint& checkpoint) {
     bytes_ += checkpoint.bounded_bytes();
-    for (const RowSegment* each = checkpoint.segment.get(); each != nullptr && ++uses_[each] == 1; each = each->parent.get()) {
+    for (const RowSegment* each = checkpoint.segment.get(); each != nullptr && ++uses_[each] == 1;
+         each = each->parent.get()) {
       bytes_ += each->bytes();
     }
   }
@@ -79,7 +80,8 @@ class PrefixCache {
     kept_.erase(place);
     size_ = kept_.size();
     bytes_ -= gone->bounded_bytes();
-    for (const RowSegment* each = gone->segment.get(); each != nullptr && --uses_[each] == 0; each = each->parent.get()) {
+    for (const RowSegment* each = gone->segment.get(); each != nullptr && --uses_[each] == 0;
+         each = each->parent.get()) {
       uses_.erase(each);
       bytes_ -= each->bytes();
     }
@@ -98,7 +100,8 @@ constexpr size_t CHECKPOINT_EVERY = 512;
 // Brings the session to the longest beginning of `text` that its own state or a checkpoint has; the length.
 inline Result<int64_t> resume_prefix(Session& session, Tokens text, PrefixCache& cache) {
   const Tokens now = session.tokens();
-  const bool goes_on = !session.is_broken() && text.size() >= now.size() && std::equal(now.begin(), now.end(), text.begin());
+  const bool goes_on = !session.is_broken() && text.size() >= now.size() &&
+                       std::equal(now.begin(), now.end(), text.begin());
   const auto found = cache.find(text);
   if (found != nullptr && (!goes_on || found->length() > now.size())) return session.resume(*found);
   return goes_on ? Result<int64_t>(session.length()) : session.reset();
@@ -112,13 +115,14 @@ inline void keep_checkpoint(Session& session, PrefixCache& cache) {
   if (auto made = session.checkpoint(); made.ok()) cache.add(std::move(*made));
 }
 
-// Brings the session to `text`; returns the number of tokens that were not read, because the session or a checkpoint has them.
-// Checkpoints go into the cache at the end, at `mark`, a length at which other texts may branch off, and every CHECKPOINT_EVERY
-// tokens. on_read: called with the number of tokens that are read, at each of these and between two chunks. at_mark: called where
-// the session has just `mark` tokens. Fails as `prefill` does; what was read stays.
+// Brings the session to `text`; returns the number of tokens that were not read, because the session or a checkpoint
+// has them. Checkpoints go into the cache at the end, at `mark`, a length at which other texts may branch off, and
+// every CHECKPOINT_EVERY tokens. on_read: called with the number of tokens that are read, at each of these and between
+// two chunks. at_mark: called where the session has just `mark` tokens. Fails as `prefill` does; what was read stays.
 inline Result<int64_t> bring_to(
-    Session& session, Tokens text, PrefixCache& cache, const std::atomic<bool>* cancelled = nullptr, const OnRead& on_read = nullptr,
-    size_t mark = 0, const std::function<void()>& at_mark = nullptr) {
+    Session& session, Tokens text, PrefixCache& cache, const std::atomic<bool>* cancelled = nullptr,
+    const OnRead& on_read = nullptr, size_t mark = 0, const std::function<void()>& at_mark = nullptr
+) {
   const auto check_mark = [&] {
     if (at_mark != nullptr && mark > 0 && static_cast<size_t>(session.length()) == mark) at_mark();
   };

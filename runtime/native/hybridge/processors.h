@@ -1,5 +1,5 @@
-// The number of processors that this process can compute on at once: fast ones that it may run on, each core once, and no more than
-// its container's quota lasts for.
+// The number of processors that this process can compute on at once: fast ones that it may run on, each core once, and
+// no more than its container's quota lasts for.
 #ifndef HYBRIDGE_NATIVE_PROCESSORS_H
 #define HYBRIDGE_NATIVE_PROCESSORS_H
 
@@ -38,8 +38,8 @@ std::optional<T> first_of(const std::string& folder, std::initializer_list<const
   return std::nullopt;
 }
 
-// Returns the number of cores of at least half the fastest one's speed, of those that this process may run on. Hyperthreads of one
-// core are one: they share what a product needs. 0 if Linux does not say which it may run on.
+// Returns the number of cores of at least half the fastest one's speed, of those that this process may run on.
+// Hyperthreads of one core are one: they share what a product needs. 0 if Linux does not say which it may run on.
 inline size_t fast_cores(const std::string& root) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 0;
@@ -49,8 +49,10 @@ inline size_t fast_cores(const std::string& root) {
     if (!CPU_ISSET(number, &allowed)) continue;
     const std::string folder = root + "/sys/devices/system/cpu/cpu" + std::to_string(number) + "/";
     const int64_t speed = first_of<int64_t>(folder, {"cpu_capacity", "cpufreq/cpuinfo_max_freq"}).value_or(0);
-    cores.emplace_back(speed, first_of<std::string>(folder + "topology/", {"core_cpus_list", "thread_siblings_list"})
-                                  .value_or(std::to_string(number)));
+    cores.emplace_back(
+        speed, first_of<std::string>(folder + "topology/", {"core_cpus_list", "thread_siblings_list"})
+                   .value_or(std::to_string(number))
+    );
     fastest = std::max(fastest, speed);
   }
   std::set<std::string> fast;
@@ -59,8 +61,8 @@ inline size_t fast_cores(const std::string& root) {
   return fast.size();
 }
 
-// Returns how many processors a control group's quota lasts for, rounded up; nothing without a limit. Version 2 has both numbers
-// in one file, version 1 in two.
+// Returns how many processors a control group's quota lasts for, rounded up; nothing without a limit. Version 2 has
+// both numbers in one file, version 1 in two.
 inline std::optional<size_t> quota_of(const std::string& group) {
   int64_t quota = 0, period = 0;
   std::ifstream both(group + "/cpu.max");
@@ -79,7 +81,8 @@ inline std::optional<size_t> quota(const std::string& root) {
   for (std::string line; std::getline(groups, line);) {  // number:controllers:path
     std::istringstream words(line);
     std::string controllers, path;
-    if (!std::getline(words, controllers, ':') || !std::getline(words, controllers, ':') || !std::getline(words, path)) continue;
+    if (!std::getline(words, controllers, ':') || !std::getline(words, controllers, ':') || !std::getline(words, path))
+      continue;
     if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
     std::vector<std::string> mounts = {"/sys/fs/cgroup"};
     if (!controllers.empty()) mounts = {"/sys/fs/cgroup/" + controllers, "/sys/fs/cgroup/cpu"};  // version 1
@@ -102,7 +105,8 @@ inline size_t fast_cores([[maybe_unused]] const std::string& root = "") {
 #if defined(__APPLE__)
   int count = 0;
   size_t size = sizeof(count);
-  if (sysctlbyname("hw.perflevel0.physicalcpu", &count, &size, nullptr, 0) == 0 && count > 0) return static_cast<size_t>(count);
+  if (sysctlbyname("hw.perflevel0.physicalcpu", &count, &size, nullptr, 0) == 0 && count > 0)
+    return static_cast<size_t>(count);
 #elif defined(__linux__)
   size_t cores = processors::fast_cores(root);
   if (cores == 0) cores = std::max<size_t>(1, std::thread::hardware_concurrency());

@@ -1,6 +1,7 @@
 // A program: methods over one state, called by name, and the buffers of that state.
 //
-// ../pte/program.cpp has those of ExecuTorch, c_api/program_table.h those of a caller's functions. Nothing above knows which it is.
+// ../pte/program.cpp has those of ExecuTorch, c_api/program_table.h those of a caller's functions. Nothing above knows
+// which it is.
 #ifndef HYBRIDGE_NATIVE_PROGRAM_H
 #define HYBRIDGE_NATIVE_PROGRAM_H
 
@@ -31,7 +32,8 @@ class Program {
   // Numbers of a method's input; 0 where that is not known.
   virtual size_t input_count(std::string_view, size_t) const { return 0; }
 
-  // Returns whether the last call, which failed, left the state as it was: because it did not begin, or undid what it had done.
+  // Returns whether the last call, which failed, left the state as it was: because it did not begin, or undid what it
+  // had done.
   bool has_changed_nothing() const { return has_changed_nothing_; }
 
   // One of the buffers that methods keep between calls, where it is now. PROGRAM_FAILED without one.
@@ -66,8 +68,8 @@ class Program {
 // The weights and sizes that sessions share.
 class Model {
  public:
-  // Maps model.pte of an artifact and follows every offset in it, but does not hash it: that is for whoever brings the file.
-  // INVALID_ARTIFACT for what is none of this format version, UNREADABLE_FILE, MISSING_OPERATOR.
+  // Maps model.pte of an artifact and follows every offset in it, but does not hash it: that is for whoever brings the
+  // file. INVALID_ARTIFACT for what is none of this format version, UNREADABLE_FILE, MISSING_OPERATOR.
   static Result<std::shared_ptr<const Model>> load(const char* path);
 
   Model(const Model&) = delete;
@@ -86,7 +88,8 @@ class Model {
   // OUT_OF_MEMORY. BUSY where there is one state alone, and it is taken.
   virtual Result<std::unique_ptr<Program>> program() const = 0;
 
-  // A picture for the texts of all sessions of this model; the same one where it is open already. See `Picture::create`.
+  // A picture for the texts of all sessions of this model; the same one where it is open already. See
+  // `Picture::create`.
   Result<std::shared_ptr<const Picture>> picture(std::span<const uint8_t> rgb, size_t width, size_t height) const {
     if (!facts_.encoder) {
       return Status(HYBRIDGE_INVALID_PICTURE, "this model takes no pictures: its artifact has the text model alone");

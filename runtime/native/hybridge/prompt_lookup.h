@@ -18,9 +18,9 @@
 
 namespace hybridge {
 
-// Prompt-lookup decoding: the longest earlier match of the text's end, of 3 to 8 tokens, at its latest place. Keeps an index that
-// grows with the text, so that a proposal costs about the same for a long text as for a short one. Learns how often matches of
-// about one length were right, and gives that confidence with each proposal.
+// Prompt-lookup decoding: the longest earlier match of the text's end, of 3 to 8 tokens, at its latest place. Keeps an
+// index that grows with the text, so that a proposal costs about the same for a long text as for a short one. Learns
+// how often matches of about one length were right, and gives that confidence with each proposal.
 //
 // Source: Saxena, "Prompt Lookup Decoding" (2023).
 class PromptLookup final : public Drafter {
@@ -44,8 +44,8 @@ class PromptLookup final : public Drafter {
   static constexpr size_t LONGEST_COMPARED = 64;  // tokens of a match; longer ones are as good as certain
   static constexpr size_t MOST_PLACES = 256;      // earlier places that are looked at
 
-  // An earlier place that looks like the end of the text: tokens that came next there, how many before are the same, and where
-  // the text ended then.
+  // An earlier place that looks like the end of the text: tokens that came next there, how many before are the same,
+  // and where the text ended then.
   struct Match {
     std::vector<int64_t> tokens;
     size_t length, at;
@@ -62,16 +62,20 @@ class PromptLookup final : public Drafter {
   // Returns what followed the latest earlier occurrence of the longest known ending of the text.
   std::optional<Match> find(size_t limit) const {
     size_t best = 0, found = 0, looked = 0;
-    for (size_t place = latest(); place > 0 && best < LONGEST && looked < MOST_PLACES; place = before_[place], ++looked) {
+    for (size_t place = latest(); place > 0 && best < LONGEST && looked < MOST_PLACES;
+         place = before_[place], ++looked) {
       const size_t length = match_length(place, LONGEST);
       // A shorter match is another n-gram with the same hash; no row of a picture can be proposed.
       if (length >= SHORTEST && length > best && text_[place] >= 0) best = length, found = place;
     }
     if (best == 0) return std::nullopt;
-    return Match{continued(std::span(text_).subspan(found), limit), match_length(found, LONGEST_COMPARED), text_.size()};
+    return Match{
+        continued(std::span(text_).subspan(found), limit), match_length(found, LONGEST_COMPARED), text_.size()
+    };
   }
 
-  // If the text ends before `limit` tokens, it repeats itself, and so does the proposal. It ends before a row of a picture.
+  // If the text ends before `limit` tokens, it repeats itself, and so does the proposal. It ends before a row of a
+  // picture.
   static std::vector<int64_t> continued(std::span<const int64_t> found, size_t limit) {
     std::vector<int64_t> proposed;
     for (size_t i = 0; i < limit && found[i % found.size()] >= 0; ++i) proposed.push_back(found[i % found.size()]);
@@ -90,7 +94,8 @@ class PromptLookup final : public Drafter {
 
   static std::array<Trust, 8> first_trust() {
     std::array<Trust, 8> trust;
-    for (size_t size = 0; size < trust.size(); ++size) trust[size] = {2 * (1 - std::pow(0.5, static_cast<double>(size) - 1)), 2};
+    for (size_t size = 0; size < trust.size(); ++size)
+      trust[size] = {2 * (1 - std::pow(0.5, static_cast<double>(size) - 1)), 2};
     return trust;
   }
 
@@ -109,7 +114,8 @@ class PromptLookup final : public Drafter {
   // Indexes what came since the last call; if a generation begins with another text, all of it.
   void follow(std::span<const int64_t> text) {
     const bool is_checked = !std::exchange(is_new_, false);
-    const bool grew = text.size() >= text_.size() && (is_checked || std::equal(text_.begin(), text_.end(), text.begin()));
+    const bool grew = text.size() >= text_.size() &&
+                      (is_checked || std::equal(text_.begin(), text_.end(), text.begin()));
     if (!grew) {
       text_.clear();
       before_.clear();
@@ -129,7 +135,8 @@ class PromptLookup final : public Drafter {
 
   void index_again(size_t slots) {
     latest_.assign(slots, 0);
-    for (size_t place = SHORTEST; place < text_.size(); ++place) before_[place] = std::exchange(latest_[slot(place)], place);
+    for (size_t place = SHORTEST; place < text_.size(); ++place)
+      before_[place] = std::exchange(latest_[slot(place)], place);
   }
 
   // Returns the latest place behind an n-gram like the text's last one; 0 for none.

@@ -1,8 +1,8 @@
 // A file that takes the place of another, whole or not at all. For POSIX systems.
 //
-// Every file that the core writes is written by this. Python's are written by runtime/files.py, by the same rules: it must work
-// where this core is not compiled yet. What is unfinished has a hidden name beside the target, and one writer at a time: a lock,
-// which the system releases when a process ends. The next writer removes what a killed one left.
+// Every file that the core writes is written by this. Python's are written by runtime/files.py, by the same rules: it
+// must work where this core is not compiled yet. What is unfinished has a hidden name beside the target, and one writer
+// at a time: a lock, which the system releases when a process ends. The next writer removes what a killed one left.
 #ifndef HYBRIDGE_NATIVE_REPLACED_FILE_H
 #define HYBRIDGE_NATIVE_REPLACED_FILE_H
 
@@ -24,10 +24,10 @@ namespace hybridge {
 
 class ReplacedFile {
  public:
-  // Begins to write the file at the end of the links at `path`, for this process's user only; another writer of it is waited for.
-  // UNWRITABLE_FILE if that cannot be, or is anything but a regular file, here and below.
+  // Begins to write the file at the end of the links at `path`, for this process's user only; another writer of it is
+  // waited for. UNWRITABLE_FILE if that cannot be, or is anything but a regular file, here and below.
   static Result<std::unique_ptr<ReplacedFile>> begin(const std::string& path) {
-    struct stat found {};
+    struct stat found{};
     const bool is_there = ::stat(path.c_str(), &found) == 0;
     if (!is_there && errno != ENOENT) return refused(path, std::strerror(errno));
     if (is_there && !S_ISREG(found.st_mode)) return refused(path, kind(found.st_mode));
@@ -96,7 +96,8 @@ class ReplacedFile {
     return folder(path) + "." + path.substr(path.rfind('/') + 1) + ending;
   }
 
-  // The last link may lead to nothing: its file is yet to be made. Links in a circle are left, and then refused by the system.
+  // The last link may lead to nothing: its file is yet to be made. Links in a circle are left, and then refused by the
+  // system.
   static std::string end_of_links(std::string path) {
     char to[PATH_MAX];
     for (int i = 0; i < MOST_LINKS; ++i) {
@@ -117,8 +118,7 @@ class ReplacedFile {
         errno = EEXIST;
         return none;
       }
-      while (::flock(lock.descriptor(), LOCK_EX) != 0 && errno == EINTR) {
-      }
+      while (::flock(lock.descriptor(), LOCK_EX) != 0 && errno == EINTR) {}
       if (lock.status().st_nlink > 0) return lock;  // or the writer that had it has just removed it
     }
   }
@@ -143,9 +143,10 @@ class ReplacedFile {
 #endif
   }
 
-  // Something else may have come to the target since it was looked at, so it is looked at again where nobody can change it.
+  // Something else may have come to the target since it was looked at, so it is looked at again where nobody can change
+  // it.
   Status take_place() const {
-    struct stat found {};
+    struct stat found{};
     while (true) {
       if (rename(false)) return Status();
       if (errno == EEXIST && rename(true)) {

@@ -18,8 +18,8 @@ struct Taps {
   std::vector<Weight> weights;
 };
 
-// The taps of each of `to` places over `from` values, with antialiasing: a filter that reaches `reach` places to either side is as
-// many times wider as there are more values than places.
+// The taps of each of `to` places over `from` values, with antialiasing: a filter that reaches `reach` places to either
+// side is as many times wider as there are more values than places.
 template <typename Filter>
 std::vector<Taps<double>> taps(size_t from, size_t to, double reach, Filter filter) {
   const double scale = static_cast<double>(from) / static_cast<double>(to), width = std::max(scale, 1.0);
@@ -83,8 +83,9 @@ struct BilinearFixed : FixedPoint {
   static std::vector<Taps<double>> places(size_t from, size_t to) { return taps(from, to, 1, triangle); }
 };
 
-// Bicubic in float32 with the values that lie outside of those of a pixel, as PyTorch resizes floats: their range is 25/16 as wide,
-// because the absolute weights add up to 5/4 at most in each direction. So a value is rounded once, by 25/32 of 255 at most.
+// Bicubic in float32 with the values that lie outside of those of a pixel, as PyTorch resizes floats: their range is
+// 25/16 as wide, because the absolute weights add up to 5/4 at most in each direction. So a value is rounded once, by
+// 25/32 of 255 at most.
 struct Unclamped {
   using Weight = float;
   using Sum = float;
@@ -95,13 +96,17 @@ struct Unclamped {
   static std::vector<Taps<double>> places(size_t from, size_t to) { return taps(from, to, 2, cubic); }
   static Weight weight(double exact) { return static_cast<Weight>(exact); }
   static Between between(Sum sum) { return sum; }
-  static uint8_t pixel(Sum sum) { return static_cast<uint8_t>(std::clamp(std::nearbyint((sum - DARKEST) / STEP), 0.0f, 255.0f)); }
+  static uint8_t pixel(Sum sum) {
+    return static_cast<uint8_t>(std::clamp(std::nearbyint((sum - DARKEST) / STEP), 0.0f, 255.0f));
+  }
 };
 
-// Returns uint8 [new_height, new_width, 3] of rgb [height, width, 3]. In memory are no more lines between the directions than a new
-// one takes.
+// Returns uint8 [new_height, new_width, 3] of rgb [height, width, 3]. In memory are no more lines between the
+// directions than a new one takes.
 template <typename Kind>
-std::vector<uint8_t> resized(std::span<const uint8_t> rgb, size_t width, size_t height, size_t new_width, size_t new_height) {
+std::vector<uint8_t> resized(
+    std::span<const uint8_t> rgb, size_t width, size_t height, size_t new_width, size_t new_height
+) {
   const auto rounded = [](const std::vector<Taps<double>>& exact) {
     std::vector<Taps<typename Kind::Weight>> found(exact.size());
     for (size_t i = 0; i < exact.size(); ++i) {

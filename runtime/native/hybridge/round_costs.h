@@ -1,4 +1,5 @@
-// Measures the cost of the target's rounds: seconds of a decode, and of a verify with its commit, by the number of tokens.
+// Measures the cost of the target's rounds: seconds of a decode, and of a verify with its commit, by the number of
+// tokens.
 #ifndef HYBRIDGE_NATIVE_ROUND_COSTS_H
 #define HYBRIDGE_NATIVE_ROUND_COSTS_H
 
@@ -13,8 +14,8 @@
 
 namespace hybridge {
 
-// Costs of one session, which outlast its generations and serve all of its drafters. Seconds are wall time, without those of a
-// proposal.
+// Costs of one session, which outlast its generations and serve all of its drafters. Seconds are wall time, without
+// those of a proposal.
 class RoundCosts {
  public:
   // lengths: of the verify methods, ascending.
@@ -29,7 +30,8 @@ class RoundCosts {
   // True if so many blocks ran since a decode was measured that the next round should be one.
   bool wants_decode() const { return !are_known() || since_decode_ >= every_; }
 
-  // Seconds of a round of `length` tokens: measured, or extrapolated from the next shorter length that was. 0 before anything was.
+  // Seconds of a round of `length` tokens: measured, or extrapolated from the next shorter length that was. 0 before
+  // anything was.
   double of(size_t length) const {
     if (cost_.empty()) return 0;
     const size_t wanted = rounded(length);
@@ -41,9 +43,9 @@ class RoundCosts {
     return seconds + step * static_cast<double>(wanted - nearest);
   }
 
-  // Adds a round of `length` tokens. is_alone: nothing but the target ran in it. The first decodes in a generation's life count
-  // always; later ones only if the caches still hold what a decode reads: behind a block or a proposal it takes up to 1.7 times
-  // as long.
+  // Adds a round of `length` tokens. is_alone: nothing but the target ran in it. The first decodes in a generation's
+  // life count always; later ones only if the caches still hold what a decode reads: behind a block or a proposal it
+  // takes up to 1.7 times as long.
   void add(size_t length, double seconds, bool is_alone) {
     length = rounded(length);
     decodes_ += length == 1;
@@ -52,8 +54,8 @@ class RoundCosts {
     is_cold_ = length > 1;
   }
 
-  // Returns the number of draft tokens to verify, by the confidence in each that it is right if those before it are; 0 means to
-  // decode. spent: seconds that proposing them took.
+  // Returns the number of draft tokens to verify, by the confidence in each that it is right if those before it are; 0
+  // means to decode. spent: seconds that proposing them took.
   size_t tokens_worth_verifying(std::span<const double> confidences, double spent = 0) const {
     if (cost_.empty()) return confidences.size();
     std::vector<double> yields = {1.0};  // tokens of a round, by how many draft tokens are verified
@@ -62,11 +64,13 @@ class RoundCosts {
     std::set<size_t> counts = {0};
     for (const size_t length : lengths_) counts.insert(std::min(length - 1, confidences.size()));
     const auto speed = [&](size_t count) { return yields[count] / (of(count + 1) + spent); };
-    return *std::max_element(counts.begin(), counts.end(), [&](size_t one, size_t other) { return speed(one) < speed(other); });
+    return *std::max_element(counts.begin(), counts.end(), [&](size_t one, size_t other) {
+      return speed(one) < speed(other);
+    });
   }
 
-  // Returns the number to verify of `count` draft tokens that are certainly right: as many as are faster than decoding. Now and
-  // then all of them, where blocks looked slow: one slow measurement is not to end this for ever.
+  // Returns the number to verify of `count` draft tokens that are certainly right: as many as are faster than decoding.
+  // Now and then all of them, where blocks looked slow: one slow measurement is not to end this for ever.
   size_t certain_tokens_worth_verifying(size_t count) {
     const size_t best = tokens_worth_verifying(std::vector<double>(count, 1.0));
     passed_ += best < count;
@@ -85,8 +89,8 @@ class RoundCosts {
   // Times that certainly right tokens are decoded because blocks looked slow, until a block is measured again.
   static constexpr size_t TRIED = 16;
 
-  // Updates the cost of a length. The first round of one is often slower, so most of the estimate stays; the machine now and then
-  // makes a round slower, but never faster.
+  // Updates the cost of a length. The first round of one is often slower, so most of the estimate stays; the machine
+  // now and then makes a round slower, but never faster.
   void measure(size_t length, double seconds) {
     if (length == 1 && since_decode_ > 0) {
       if (since_decode_ >= every_) every_ = std::min(2 * every_, EVERY);

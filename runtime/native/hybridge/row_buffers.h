@@ -1,4 +1,5 @@
-// The buffers of a state that have a row for each position, and where a row lies in them: docs/artifact.md has their shapes.
+// The buffers of a state that have a row for each position, and where a row lies in them: docs/artifact.md has their
+// shapes.
 #ifndef HYBRIDGE_NATIVE_ROW_BUFFERS_H
 #define HYBRIDGE_NATIVE_ROW_BUFFERS_H
 
@@ -23,7 +24,8 @@ struct Axis {
   size_t size, stride;
 };
 
-// Reads and writes rows of a buffer. The row with number r begins at the r-th place of the first axes, and lies in pieces.
+// Reads and writes rows of a buffer. The row with number r begins at the r-th place of the first axes, and lies in
+// pieces.
 class RowBuffer {
  public:
   // parts: the axes of a row outside of its contiguous pieces; positions: how many positions share a row.
@@ -60,7 +62,9 @@ class RowBuffer {
   // Puts rows into the places from `start` on.
   void write(Bytes memory, size_t start, std::span<const uint8_t> rows) const {
     const uint8_t* in = rows.data();
-    each(memory, start, start + rows.size() / row_bytes(), [&](uint8_t* piece) { std::memcpy(piece, in, piece_), in += piece_; });
+    each(memory, start, start + rows.size() / row_bytes(), [&](uint8_t* piece) {
+      std::memcpy(piece, in, piece_), in += piece_;
+    });
   }
 
  private:
@@ -120,7 +124,8 @@ class RowBuffers {
     return name == "staged" || name.substr(name.rfind('.') + 1).starts_with("staged_");
   }
 
-  // Rows of each that a text of so many tokens has filled, of which a drafter has read `drafted`: those of its layers go by that.
+  // Rows of each that a text of so many tokens has filled, of which a drafter has read `drafted`: those of its layers
+  // go by that.
   std::vector<size_t> filled(size_t length, size_t drafted) const {
     std::vector<size_t> counts;
     for (size_t i = 0; i < size(); ++i) counts.push_back(buffers_[i].filled(is_drafters_[i] ? drafted : length));
@@ -145,7 +150,9 @@ class RowBuffers {
   RowBuffers(Program& program, const Facts& facts) : program_(&program), row_axis_(facts.row_axis) {
     rows_ = static_cast<size_t>(facts.max_seq_len + facts.longest_block());
     const auto& bounded = program.bounded();
-    const auto drafter = std::find_if(bounded.begin(), bounded.end(), [](const auto& name) { return name.ends_with(DRAFTED); });
+    const auto drafter = std::find_if(bounded.begin(), bounded.end(), [](const auto& name) {
+      return name.ends_with(DRAFTED);
+    });
     if (drafter != bounded.end()) drafter_ = *drafter;
   }
 
@@ -162,7 +169,9 @@ class RowBuffers {
     const Array array = HYBRIDGE_TRY(program_->buffer(name));
     auto buffer = of(name, array);
     if (!buffer || !buffer->fits(array.bytes().size())) {
-      return Status(HYBRIDGE_INVALID_ARTIFACT, "the program's buffer " + name + " has rows of a shape that is not known");
+      return Status(
+          HYBRIDGE_INVALID_ARTIFACT, "the program's buffer " + name + " has rows of a shape that is not known"
+      );
     }
     buffers_.push_back(std::move(*buffer));
     names_.push_back(name);
@@ -179,7 +188,8 @@ class RowBuffers {
     if (program_->buffer(layer + "key_scales").ok()) return quantized(name.substr(layer.size()), array);
     const size_t count = array.extent(1), bytes = count > 0 ? array.bytes().size() / count : 0;
     if (count == rows_) return RowBuffer({{count, bytes}}, {}, bytes);
-    // Fewer rows than positions are those of pools, each made with the help of a window over the positions before its last.
+    // Fewer rows than positions are those of pools, each made with the help of a window over the positions before its
+    // last.
     const auto window = program_->buffer(layer + "conv_state");
     if (!window.ok() || window->shape.size() < 2) return std::nullopt;
     return RowBuffer({{count, bytes}}, {}, bytes, window->extent(1) + 1);

@@ -8,8 +8,8 @@ namespace hybridge {
 bool has_operator(const char* name);
 bool has_backend(const char* name);
 
-// Switches printing of the runtime's log on, as it is at first, or off, in the whole process. The words of a failure have its lines
-// either way.
+// Switches printing of the runtime's log on, as it is at first, or off, in the whole process. The words of a failure
+// have its lines either way.
 void print_runtime_log(bool wanted);
 
 }  // namespace hybridge

@@ -2,9 +2,10 @@
 //
 //   hybridge::generate(session, prompt, {.sampling = {.temperature = 0.8, .top_p = 0.95}}, lookup, on_token);
 //
-// The noise of a token follows from the seed and its place in the text alone. A draft token of a certain drafter is accepted
-// exactly where it is what would have been drawn anyway: the text of a seed is the same with every drafter, and Python's. Where
-// no seed is given, drafters draw their tokens, too, and those are accepted so that the distribution stays the model's.
+// The noise of a token follows from the seed and its place in the text alone. A draft token of a certain drafter is
+// accepted exactly where it is what would have been drawn anyway: the text of a seed is the same with every drafter,
+// and Python's. Where no seed is given, drafters draw their tokens, too, and those are accepted so that the
+// distribution stays the model's.
 #ifndef HYBRIDGE_NATIVE_SAMPLING_H
 #define HYBRIDGE_NATIVE_SAMPLING_H
 
@@ -25,8 +26,8 @@
 
 namespace hybridge {
 
-// temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution as it is. Without a seed one
-// is drawn from the system.
+// temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution as it is. Without
+// a seed one is drawn from the system.
 struct Sampling {
   double temperature = 0, top_p = 1, min_p = 0, repetition_penalty = 1;
   size_t top_k = 0;
@@ -35,19 +36,26 @@ struct Sampling {
   // Returns whether these options make a distribution.
   bool is_valid() const {
     const auto scales = [](double value) { return 1e-6 <= value && value <= 1e6; };
-    return (temperature == 0 || scales(temperature)) && 0 < top_p && top_p <= 1 && 0 <= min_p && min_p <= 1 && scales(repetition_penalty);
+    return (temperature == 0 || scales(temperature)) && 0 < top_p && top_p <= 1 && 0 <= min_p && min_p <= 1 &&
+           scales(repetition_penalty);
   }
 };
 
-// Called with a text and the logits [V] behind it, of which it makes those minus infinity whose tokens may not come next: the
-// text of a generation then is what a grammar, say, allows, whatever was proposed.
+// Called with a text and the logits [V] behind it, of which it makes those minus infinity whose tokens may not come
+// next: the text of a generation then is what a grammar, say, allows, whatever was proposed.
 using Mask = std::function<void(std::span<const int64_t> text, std::span<float> logits)>;
 
 class Sampler {
  public:
   // noise: takes the place of the seed that is drawn if none is given.
   explicit Sampler(const Sampling& sampling, Mask mask = nullptr, std::optional<uint64_t> noise = std::nullopt)
-      : sampling_(sampling), mask_(std::move(mask)), seed_(sampling.seed ? *sampling.seed : noise ? *noise : drawn_seed()) {}
+      : sampling_(sampling),
+        mask_(std::move(mask)),
+        seed_(
+            sampling.seed ? *sampling.seed
+            : noise       ? *noise
+                          : drawn_seed()
+        ) {}
 
   bool is_greedy() const { return sampling_.temperature == 0; }
   double temperature() const { return sampling_.temperature; }
@@ -64,10 +72,11 @@ class Sampler {
     return left.empty() ? -1 : drawn(left, text);
   }
 
-  // Returns the draft token after `text` if it is accepted, otherwise its replacement; -1 as above. q: its distribution.
+  // Returns the draft token after `text` if it is accepted, otherwise its replacement; -1 as above. q: its
+  // distribution.
   //
-  // Each token is then distributed as `draw` would have it (Leviathan, Kalman, Matias, arXiv:2211.17192): x is accepted with
-  // probability min(1, p(x) / q(x)), else its replacement comes from max(0, p - q).
+  // Each token is then distributed as `draw` would have it (Leviathan, Kalman, Matias, arXiv:2211.17192): x is accepted
+  // with probability min(1, p(x) / q(x)), else its replacement comes from max(0, p - q).
   int64_t judge(std::span<const float> logits, std::span<const int64_t> text, int64_t token, const Distribution& q) {
     const auto left = allowed(logits, text);
     if (left.empty()) return -1;
@@ -84,17 +93,21 @@ class Sampler {
     int64_t next;
   };
 
-  // Judges draft tokens together, each drawn from its distribution in `q`, where row i of `logits` follows the text and i of them.
+  // Judges draft tokens together, each drawn from its distribution in `q`, where row i of `logits` follows the text and
+  // i of them.
   //
-  // Text is distributed as by `judge`, but more is accepted: a token that the model finds likelier than its drafter did makes up
-  // for one before it (Sun et al., arXiv:2403.10444, algorithm 2). Without a mask, which follows texts that only grow.
+  // Text is distributed as by `judge`, but more is accepted: a token that the model finds likelier than its drafter did
+  // makes up for one before it (Sun et al., arXiv:2403.10444, algorithm 2). Without a mask, which follows texts that
+  // only grow.
   Judged judge_block(
-      const Logits& logits, std::span<const int64_t> text, std::span<const int64_t> drafted, std::span<const Distribution> q) {
+      const Logits& logits, std::span<const int64_t> text, std::span<const int64_t> drafted,
+      std::span<const Distribution> q
+  ) {
     std::vector<int64_t> seen(text.begin(), text.end());
     const size_t count = drafted.size();
     if (!are_finite(logits[0])) return {0, -1};
     const Distribution& p = normalized(logits[0], seen);  // of the row that was looked at last
-    double reached = 1;  // how likely the drafted text is by the model, relative to its drafter
+    double reached = 1;        // how likely the drafted text is by the model, relative to its drafter
     double reached_there = 1;  // the same of the accepted text
     size_t accepted = 0, row = 0;
     while (row < count && reached > 0) {
@@ -126,7 +139,8 @@ class Sampler {
   // A weight that need not be exact beside the best token's.
   static constexpr float LIGHT = 1e-6f;
 
-  // Logits as the mask leaves them; empty where that is none. Without a mask all of them are finite, as a session's are.
+  // Logits as the mask leaves them; empty where that is none. Without a mask all of them are finite, as a session's
+  // are.
   std::span<const float> allowed(std::span<const float> logits, std::span<const int64_t> text) {
     if (mask_ == nullptr) return are_finite(logits) ? logits : std::span<const float>();
     masked_.assign(logits.begin(), logits.end());
@@ -153,8 +167,8 @@ class Sampler {
 
   // The candidates of these logits, weighted by their probabilities times a factor; the best one weighs 1.
   //
-  // Top-p needs the sum of all weights, but of most of them only that it is small: light tokens are weighed where they could
-  // change which ones are kept.
+  // Top-p needs the sum of all weights, but of most of them only that it is small: light tokens are weighed where they
+  // could change which ones are kept.
   void weigh(std::span<const float> logits, std::span<const int64_t> text) {
     const auto scores = penalized(logits, text);
     const bool has_top_k = 0 < sampling_.top_k && sampling_.top_k < scores.size(), has_top_p = sampling_.top_p < 1;
@@ -166,11 +180,13 @@ class Sampler {
     } else {
       for (double lightest = 1e-3;; lightest *= 1e-3) {
         weigh_from(scores, top, score_of(lightest, top));
-        if (keep_top_p(lightest < NOTHING ? 0 : static_cast<double>(scores.size() - candidates_.size()) * lightest)) break;
+        if (keep_top_p(lightest < NOTHING ? 0 : static_cast<double>(scores.size() - candidates_.size()) * lightest))
+          break;
       }
     }
     // Nguyen et al., arXiv:2407.01082, relative to the best token's weight.
-    if (const double least = sampling_.min_p; least > 0) std::erase_if(candidates_, [=](auto& each) { return each.weight < least; });
+    if (const double least = sampling_.min_p; least > 0)
+      std::erase_if(candidates_, [=](auto& each) { return each.weight < least; });
   }
 
   // The score that has this weight.
@@ -200,36 +216,45 @@ class Sampler {
     largest_.clear();
     const auto cut = [&] {
       if (largest_.size() < k) return;  // of logits that are no numbers
-      std::nth_element(largest_.begin(), largest_.begin() + static_cast<ptrdiff_t>(k) - 1, largest_.end(), std::greater<>());
+      std::nth_element(
+          largest_.begin(), largest_.begin() + static_cast<ptrdiff_t>(k) - 1, largest_.end(), std::greater<>()
+      );
       largest_.resize(k);
       least = largest_.back();
     };
-    for_logits_from(scores, [&] { return least; }, [&](size_t, float score) {
-      largest_.push_back(score);
-      if (largest_.size() == 2 * k + 64) cut();
-    });
+    for_logits_from(
+        scores, [&] { return least; },
+        [&](size_t, float score) {
+          largest_.push_back(score);
+          if (largest_.size() == 2 * k + 64) cut();
+        }
+    );
     cut();
     return least;
   }
 
-  // The tokens whose scores are at least that. Light ones, of which there are many, are as exact as a float32's exponential.
+  // The tokens whose scores are at least that. Light ones, of which there are many, are as exact as a float32's
+  // exponential.
   void weigh_from(std::span<const float> scores, double top, double least) {
     candidates_.clear();
     float about[LOGITS_IN_A_BLOCK];
-    for_blocks_from(scores, [&] { return least; }, [&](size_t begin, size_t count) {
-      if (count < LOGITS_IN_A_BLOCK) std::fill_n(about, count, 1.0f);
-      else exponentials(&scores[begin], static_cast<float>(top), static_cast<float>(sampling_.temperature), about);
-      for (size_t i = 0; i < count; ++i) {
-        const double score = scores[begin + i];
-        if (score < least) continue;
-        const double weight = about[i] < LIGHT ? about[i] : std::exp((score - top) / sampling_.temperature);
-        candidates_.push_back({static_cast<int64_t>(begin + i), weight});
-      }
-    });
+    for_blocks_from(
+        scores, [&] { return least; },
+        [&](size_t begin, size_t count) {
+          if (count < LOGITS_IN_A_BLOCK) std::fill_n(about, count, 1.0f);
+          else exponentials(&scores[begin], static_cast<float>(top), static_cast<float>(sampling_.temperature), about);
+          for (size_t i = 0; i < count; ++i) {
+            const double score = scores[begin + i];
+            if (score < least) continue;
+            const double weight = about[i] < LIGHT ? about[i] : std::exp((score - top) / sampling_.temperature);
+            candidates_.push_back({static_cast<int64_t>(begin + i), weight});
+          }
+        }
+    );
   }
 
-  // Keeps the fewest best tokens that together reach top_p. left_out: the most that tokens weigh together which are no candidates.
-  // Returns false where it depends on them which ones that are, and keeps all.
+  // Keeps the fewest best tokens that together reach top_p. left_out: the most that tokens weigh together which are no
+  // candidates. Returns false where it depends on them which ones that are, and keeps all.
   bool keep_top_p(double left_out) {
     const auto is_heavier = [](const Candidate& one, const Candidate& other) {
       return one.weight != other.weight ? one.weight > other.weight : one.token < other.token;

@@ -12,13 +12,13 @@
 //   session.resume(**kept);
 //   session.save("talk.state"), session.load("talk.state");     // in another process, too
 //
-// Generation with draft tokens is in hybridge/speculative.h. What is linked is hybridge::session (../CMakeLists.txt), with the backend
-// and the operators of ExecuTorch that the artifact was exported for.
+// Generation with draft tokens is in hybridge/speculative.h. What is linked is hybridge::session (../CMakeLists.txt),
+// with the backend and the operators of ExecuTorch that the artifact was exported for.
 //
-// Nothing throws: a call answers with a value, or with a Status (hybridge/status.h) and leaves the state as it was, but for NOT_FINITE
-// (below). A call that failed in the middle undoes what it did where that costs nothing (a verify, a snapshot, a prefill of
-// several chunks). Otherwise the state is broken, neither the old nor the new one: then all calls but reset, restore, resume and
-// load answer BROKEN_STATE.
+// Nothing throws: a call answers with a value, or with a Status (hybridge/status.h) and leaves the state as it was, but
+// for NOT_FINITE (below). A call that failed in the middle undoes what it did where that costs nothing (a verify, a
+// snapshot, a prefill of several chunks). Otherwise the state is broken, neither the old nor the new one: then all
+// calls but reset, restore, resume and load answer BROKEN_STATE.
 //
 //   INVALID_TOKEN     a token outside the vocabulary, none or too many of them
 //   INVALID_PICTURE   rows of a picture that is not open, or not all of its rows
@@ -76,7 +76,8 @@ class Session {
     std::unique_ptr<Session> session(new Session(std::move(model), std::move(*program), std::move(rows)));
     if (!session->layout_.is_whole()) {
       return Status(
-          HYBRIDGE_INVALID_ARTIFACT, "the program has no length, count of operations or slots; export the model again");
+          HYBRIDGE_INVALID_ARTIFACT, "the program has no length, count of operations or slots; export the model again"
+      );
     }
     HYBRIDGE_TRY(session->reset());  // a slot that was never filled is one that was emptied
     return session;
@@ -87,7 +88,9 @@ class Session {
 
   const Facts& facts() const { return model_->facts(); }
   Tokens tokens() const { return text_; }  // committed
-  Tokens slot(int64_t number) const { return has(number) ? Tokens(slots_[static_cast<size_t>(number)].tokens) : Tokens(); }
+  Tokens slot(int64_t number) const {
+    return has(number) ? Tokens(slots_[static_cast<size_t>(number)].tokens) : Tokens();
+  }
   int64_t length() const { return static_cast<int64_t>(text_.size()); }
   int64_t room() const { return facts().max_seq_len - length(); }
 
@@ -95,8 +98,8 @@ class Session {
   bool is_broken() const { return is_broken_; }
 
   // Commits any number of tokens, at least one, and rows of whole pictures among them; logits [1, V] after the last.
-  // cancelled: another thread may set it, and none of the tokens is committed then; looked at before each chunk. on_read: called
-  // between two chunks, with the number of tokens that are read.
+  // cancelled: another thread may set it, and none of the tokens is committed then; looked at before each chunk.
+  // on_read: called between two chunks, with the number of tokens that are read.
   Result<Logits> prefill(Tokens tokens, const std::atomic<bool>* cancelled = nullptr, const OnRead& on_read = nullptr) {
     if (is_broken_) return broken_state();
     const std::vector<Piece> parts = HYBRIDGE_TRY(parts_of(tokens));
@@ -123,8 +126,8 @@ class Session {
     return extend_or_reset({{&token, 1}});
   }
 
-  // Logits [n, V] after each of n tokens, 1 ≤ n ≤ verify_len, of which none is committed. What runs or moves the state next,
-  // unless it is a commit, drops them.
+  // Logits [n, V] after each of n tokens, 1 ≤ n ≤ verify_len, of which none is committed. What runs or moves the state
+  // next, unless it is a commit, drops them.
   Result<Logits> verify(Tokens tokens) {
     if (is_broken_) return broken_state();
     HYBRIDGE_TRY(check(tokens));
@@ -132,7 +135,8 @@ class Session {
     if (count > facts().verify_len()) {
       return Status(
           HYBRIDGE_INVALID_TOKEN, "verify takes at most " + std::to_string(facts().verify_len()) + " tokens, got " +
-              std::to_string(count) + "; export with a larger --verify-len");
+                                      std::to_string(count) + "; export with a larger --verify-len"
+      );
     }
     return stage(tokens, false);
   }
@@ -142,13 +146,15 @@ class Session {
     if (is_broken_) return broken_state();
     if (staged_.empty()) {
       return Status(
-          HYBRIDGE_INVALID_COMMIT, "there is no verified block: call verify first, and commit before anything else");
+          HYBRIDGE_INVALID_COMMIT, "there is no verified block: call verify first, and commit before anything else"
+      );
     }
     if (count < 0 || count > static_cast<int64_t>(staged_.size())) {
       const std::string block = std::to_string(staged_.size());
       return Status(
-          HYBRIDGE_INVALID_COMMIT,
-          "the verified block has " + block + " tokens, so commit takes 0 to " + block + ", not " + std::to_string(count));
+          HYBRIDGE_INVALID_COMMIT, "the verified block has " + block + " tokens, so commit takes 0 to " + block +
+                                       ", not " + std::to_string(count)
+      );
     }
     HYBRIDGE_TRY(move("commit", count, length() + count));
     const auto block = std::exchange(staged_, {});
@@ -167,11 +173,14 @@ class Session {
     return program_->input_count("draft", 0) / read * static_cast<size_t>(facts().taps);
   }
 
-  // Keeps hidden states of committed tokens from now on for a drafter of the caller's, or stops; needs a program with taps.
-  void keep_hidden(bool wanted) { hidden_.keep(wanted && facts().taps > 0 ? HiddenStates::Reader::caller : HiddenStates::Reader::nobody); }
+  // Keeps hidden states of committed tokens from now on for a drafter of the caller's, or stops; needs a program with
+  // taps.
+  void keep_hidden(bool wanted) {
+    hidden_.keep(wanted && facts().taps > 0 ? HiddenStates::Reader::caller : HiddenStates::Reader::nobody);
+  }
 
-  // Keeps them for the drafter in the program. reads_ahead: it reads them before the state is kept, in a slot, a checkpoint or a file,
-  // so that whoever continues there drafts as if it had read the text.
+  // Keeps them for the drafter in the program. reads_ahead: it reads them before the state is kept, in a slot, a
+  // checkpoint or a file, so that whoever continues there drafts as if it had read the text.
   void keep_for_drafter(bool reads_ahead) {
     hidden_.keep(facts().has_drafter() ? HiddenStates::Reader::drafter : HiddenStates::Reader::nobody);
     reads_ahead_ = reads_ahead;
@@ -180,9 +189,9 @@ class Session {
   // They were read.
   void forget_hidden() { hidden_.clear(); }
 
-  // At most `limit` draft tokens behind `next`, the token that follows the text, by the drafter in the program: it reads the
-  // hidden states that were kept since it was last asked. None where it has nothing new to read, or its context is full. draws:
-  // how a drafter that can draws them; without, they are its best.
+  // At most `limit` draft tokens behind `next`, the token that follows the text, by the drafter in the program: it
+  // reads the hidden states that were kept since it was last asked. None where it has nothing new to read, or its
+  // context is full. draws: how a drafter that can draws them; without, they are its best.
   Result<Drafted> draft(int64_t next, size_t limit, const std::optional<Draws>& draws = std::nullopt) {
     if (is_broken_) return broken_state();
     const size_t pairs = hidden_.count();
@@ -196,7 +205,9 @@ class Session {
   }
 
   // The same, of hidden states [n, F] of committed tokens and the token after each, n ≥ 1.
-  Result<Drafted> draft(std::span<const float> rows, Tokens following, size_t limit, const std::optional<Draws>& draws = std::nullopt) {
+  Result<Drafted> draft(
+      std::span<const float> rows, Tokens following, size_t limit, const std::optional<Draws>& draws = std::nullopt
+  ) {
     if (is_broken_) return broken_state();
     const Numbers tokens = without_pictures(following);
     HYBRIDGE_TRY(check_drafting(tokens, limit));
@@ -206,12 +217,16 @@ class Session {
     const bool has_width = width > 0 && width % taps == 0 && rows.size() % following.size() == 0;
     if (!has_width || (wanted > 0 && width != wanted)) {
       return Status(
-          HYBRIDGE_INVALID_DRAFTER, "the hidden states have " + std::to_string(width) + " numbers for each token, and this model's have " +
-              (wanted > 0 ? std::to_string(wanted) : "a multiple of " + std::to_string(taps)));
+          HYBRIDGE_INVALID_DRAFTER, "the hidden states have " + std::to_string(width) +
+                                        " numbers for each token, and this model's have " +
+                                        (wanted > 0 ? std::to_string(wanted) : "a multiple of " + std::to_string(taps))
+      );
     }
     const Floats read = HiddenStates::at(rows, width, facts().draft_taps, taps);
     if (hidden_.reader() == HiddenStates::Reader::drafter) hidden_.clear();
-    return with_drafter<Result<Drafted>>([&](const auto& call) { return hybridge::draft(facts(), call, read, tokens, limit, draws); });
+    return with_drafter<Result<Drafted>>([&](const auto& call) {
+      return hybridge::draft(facts(), call, read, tokens, limit, draws);
+    });
   }
 
   // Keeps the committed state; its length.
@@ -268,20 +283,23 @@ class Session {
     return length();
   }
 
-  // The committed state in memory of its own, valid whatever comes after, and for every session over this artifact. Rows by
-  // position are copied from the last checkpoint on that this session made or resumed on its way here, if that is still kept.
+  // The committed state in memory of its own, valid whatever comes after, and for every session over this artifact.
+  // Rows by position are copied from the last checkpoint on that this session made or resumed on its way here, if that
+  // is still kept.
   Result<std::shared_ptr<const Checkpoint>> checkpoint() {
     if (is_broken_ || !holds(length())) return broken_state();
     HYBRIDGE_TRY(read_ahead());
     return checkpoints_.make(model_->fingerprint(), text_, unread());
   }
 
-  // Goes on where `checkpoint` was made, bit for bit; the length. Slots are empty then. INVALID_ARGUMENT for one of another model.
+  // Goes on where `checkpoint` was made, bit for bit; the length. Slots are empty then. INVALID_ARGUMENT for one of
+  // another model.
   Result<int64_t> resume(const Checkpoint& checkpoint) {
     if (checkpoint.model != model_->fingerprint()) {
       return Status(
           HYBRIDGE_INVALID_ARGUMENT,
-          "this checkpoint is of another model; resume it in a session over the one that made it");
+          "this checkpoint is of another model; resume it in a session over the one that made it"
+      );
     }
     std::vector<int64_t> text = checkpoint.tokens();
     if (std::exchange(is_broken_, true)) checkpoints_.go_back(0);  // the state may have lost any row
@@ -297,7 +315,9 @@ class Session {
   }
 
   // A checkpoint of parts (hybridge/checkpoint.h), of which the first `shared` segments are those of `like`.
-  Result<std::shared_ptr<const Checkpoint>> read_checkpoint(const Checkpoint* like, size_t shared, std::span<const Part> parts) const {
+  Result<std::shared_ptr<const Checkpoint>> read_checkpoint(
+      const Checkpoint* like, size_t shared, std::span<const Part> parts
+  ) const {
     std::shared_ptr<RowSegment> parent;
     if (shared > 0) {
       if (like == nullptr || like->model != model_->fingerprint()) {
@@ -305,15 +325,18 @@ class Session {
       }
       const auto segments = chain(like->segment);
       if (shared > segments.size()) {
-        return Status(HYBRIDGE_INVALID_ARGUMENT, "the other checkpoint has " + std::to_string(segments.size()) + " segments to share");
+        return Status(
+            HYBRIDGE_INVALID_ARGUMENT,
+            "the other checkpoint has " + std::to_string(segments.size()) + " segments to share"
+        );
       }
       parent = segments[shared - 1];
     }
     return checkpoints_.read(model_->fingerprint(), facts(), std::move(parent), parts);
   }
 
-  // Writes the state, slots included, and a note, for this artifact on a processor with the same byte order. Of rows by position,
-  // those that the text and the slots have filled.
+  // Writes the state, slots included, and a note, for this artifact on a processor with the same byte order. Of rows by
+  // position, those that the text and the slots have filled.
   Status save(const std::string& path, std::string note = "") {
     if (is_broken_) return broken_state();
     HYBRIDGE_TRY(read_ahead());
@@ -326,8 +349,8 @@ class Session {
     return write_state(path, model_->fingerprint(), [&](StateWriter& out) { layout_.write(out, state); });
   }
 
-  // Continues where `save` was called, bit for bit; the length. A block that waited for commit then is dropped. check: refuses a
-  // note. A file that is refused changes nothing; the session is empty if one was changed while it was read.
+  // Continues where `save` was called, bit for bit; the length. A block that waited for commit then is dropped. check:
+  // refuses a note. A file that is refused changes nothing; the session is empty if one was changed while it was read.
   Result<int64_t> load(const std::string& path, const std::function<Status(const std::string&)>& check = {}) {
     auto file = StateReader::open(path, model_->fingerprint());
     if (!file.ok()) return file.status();
@@ -375,8 +398,8 @@ class Session {
     return length();
   }
 
-  // Lets the drafter read what it would not read with its next proposal, so that what is kept of the state has its rows. Fails only
-  // if that left a broken state: nothing else needs the drafter.
+  // Lets the drafter read what it would not read with its next proposal, so that what is kept of the state has its
+  // rows. Fails only if that left a broken state: nothing else needs the drafter.
   Status read_ahead() {
     const size_t pairs = hidden_.count();
     const bool is_for_drafter = reads_ahead_ && hidden_.reader() == HiddenStates::Reader::drafter;
@@ -384,8 +407,10 @@ class Session {
     const auto rows = hidden_.unread().first((pairs - 1) * hidden_.width());
     const Floats read = HiddenStates::at(rows, hidden_.width(), facts().draft_taps, static_cast<size_t>(facts().taps));
     const Numbers following = without_pictures(Tokens(text_).last(pairs - 1));
-    const Status done = with_drafter<Status>([&](const auto& call) { return read_pairs(facts(), call, read, following); });
-    if (done .ok()) hidden_.keep_last();
+    const Status done = with_drafter<Status>([&](const auto& call) {
+      return read_pairs(facts(), call, read, following);
+    });
+    if (done.ok()) hidden_.keep_last();
     else hidden_.clear();
     return is_broken_ ? done : Status();
   }
@@ -405,9 +430,12 @@ class Session {
     return answer;
   }
 
-  // Hidden states of the text's last tokens that the drafter has yet to read; none if these are more than a proposal reads.
+  // Hidden states of the text's last tokens that the drafter has yet to read; none if these are more than a proposal
+  // reads.
   HiddenRows unread() const {
-    if (hidden_.reader() != HiddenStates::Reader::drafter || hidden_.count() > static_cast<size_t>(facts().verify_len())) return {};
+    if (hidden_.reader() != HiddenStates::Reader::drafter ||
+        hidden_.count() > static_cast<size_t>(facts().verify_len()))
+      return {};
     return {Floats(hidden_.unread().begin(), hidden_.unread().end()), hidden_.width()};
   }
 
@@ -415,8 +443,8 @@ class Session {
     return facts().encoder ? as_tokens(ids, facts().encoder->placeholder) : Numbers(ids.begin(), ids.end());
   }
 
-  // Copies of the bounded buffers, to roll back a prefill of several chunks. Rows past the length do not count, and an empty state
-  // needs none: a reset restores it.
+  // Copies of the bounded buffers, to roll back a prefill of several chunks. Rows past the length do not count, and an
+  // empty state needs none: a reset restores it.
   struct RestoreBuffers {
     size_t length, hidden;
     int64_t operations;
@@ -439,21 +467,25 @@ class Session {
       return;
     }
     is_broken_ = true;
-    for (size_t i = 0; i < kept.buffers.size(); ++i) std::ranges::copy(kept.buffers[i], program_->bytes(program_->bounded()[i]).begin());
+    for (size_t i = 0; i < kept.buffers.size(); ++i)
+      std::ranges::copy(kept.buffers[i], program_->bytes(program_->bounded()[i]).begin());
     text_.resize(kept.length);
     hidden_.shorten(kept.hidden);
     undo_block(kept.operations);
   }
 
   // Returns whether a slot counts rows past the length, which a call that failed may have written.
-  bool is_overwritten(int64_t slot) const { return has(slot) && slots_[static_cast<size_t>(slot)].tokens.size() > text_.size(); }
+  bool is_overwritten(int64_t slot) const {
+    return has(slot) && slots_[static_cast<size_t>(slot)].tokens.size() > text_.size();
+  }
 
   // Takes back a call that wrote rows past the length, staged tokens, and nothing else that counts.
   void undo_block(int64_t operations) {
     undo(operations, [this](int64_t slot) { return is_overwritten(slot); });
   }
 
-  // Takes back what a call that failed did besides: slots for which `is_gone` is true are lost, as is what waited for commit.
+  // Takes back what a call that failed did besides: slots for which `is_gone` is true are lost, as is what waited for
+  // commit.
   template <typename IsGone>
   void undo(int64_t operations, IsGone is_gone) {
     layout_.empty_slots(is_gone);
@@ -477,8 +509,8 @@ class Session {
     Piece behind(size_t count) const { return {ids.subspan(count), picture, begin + count}; }
   };
 
-  // A text as tokens and whole open pictures, in order. INVALID_TOKEN for no text and an id that is none, INVALID_PICTURE for a picture of
-  // which not all rows are there.
+  // A text as tokens and whole open pictures, in order. INVALID_TOKEN for no text and an id that is none,
+  // INVALID_PICTURE for a picture of which not all rows are there.
   Result<std::vector<Piece>> parts_of(Tokens text) const {
     HYBRIDGE_TRY(check(text, true));
     std::vector<Piece> parts;
@@ -500,16 +532,20 @@ class Session {
 
   Status encode(const Piece& part) {
     if (part.picture == nullptr) return Status();
-    return part.picture->encode([this](const std::string& name, std::initializer_list<Array> inputs) { return call(name, inputs); });
+    return part.picture->encode([this](const std::string& name, std::initializer_list<Array> inputs) {
+      return call(name, inputs);
+    });
   }
 
-  // Parts in pieces that `extend` takes: prefill's, and behind tokens verify's if they are a quarter of one at most. A prefill
-  // takes at least half of its time, however few tokens it is given, and a verify that many in less.
+  // Parts in pieces that `extend` takes: prefill's, and behind tokens verify's if they are a quarter of one at most. A
+  // prefill takes at least half of its time, however few tokens it is given, and a verify that many in less.
   std::vector<Piece> chunks(const std::vector<Piece>& parts) const {
     const auto block = static_cast<size_t>(facts().verify_len());
     std::vector<Piece> pieces;
     for (Piece part : parts) {
-      const auto chunk = static_cast<size_t>(part.picture == nullptr ? facts().prefill_chunk : facts().encoder->rows(facts().prefill_chunk));
+      const auto chunk = static_cast<size_t>(
+          part.picture == nullptr ? facts().prefill_chunk : facts().encoder->rows(facts().prefill_chunk)
+      );
       const size_t rest = part.ids.size() % chunk;
       const bool by_verify = part.picture == nullptr && facts().fixed_shapes && block > 1 && 4 * rest <= chunk;
       const size_t last = by_verify ? block : chunk;
@@ -521,7 +557,9 @@ class Session {
     return pieces;
   }
 
-  Result<Logits> extend_in_order(const std::vector<Piece>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read) {
+  Result<Logits> extend_in_order(
+      const std::vector<Piece>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read
+  ) {
     size_t read = 0;
     for (size_t i = 0; i + 1 < pieces.size(); ++i) {
       HYBRIDGE_TRY(extend(pieces[i], i > 0));
@@ -534,65 +572,85 @@ class Session {
 
   bool known(int64_t token) const { return 0 <= token && token < facts().vocab_size; }
 
-  // Refuses no tokens, those outside the vocabulary, and more than there is room for. pictures: ids of their rows may be there.
+  // Refuses no tokens, those outside the vocabulary, and more than there is room for. pictures: ids of their rows may
+  // be there.
   Status check(Tokens tokens, bool pictures = false) const {
     if (tokens.empty()) return Status(HYBRIDGE_INVALID_TOKEN, "there are no tokens; give at least one");
     HYBRIDGE_TRY(check_known(tokens, pictures));
     if (static_cast<int64_t>(tokens.size()) <= room()) return Status();
     return Status(
-        HYBRIDGE_NO_ROOM, std::to_string(tokens.size()) + " tokens do not fit: " + std::to_string(length()) + " of max_seq_len = " +
-            std::to_string(facts().max_seq_len) + " are used. Reset the session, or export with a larger --max-seq-len");
+        HYBRIDGE_NO_ROOM, std::to_string(tokens.size()) + " tokens do not fit: " + std::to_string(length()) +
+                              " of max_seq_len = " + std::to_string(facts().max_seq_len) +
+                              " are used. Reset the session, or export with a larger --max-seq-len"
+    );
   }
 
   Status check_known(Tokens tokens, bool pictures = false) const {
-    const auto unknown = std::ranges::find_if_not(tokens, [&](int64_t id) { return pictures ? facts().is_id(id) : known(id); });
+    const auto unknown = std::ranges::find_if_not(tokens, [&](int64_t id) {
+      return pictures ? facts().is_id(id) : known(id);
+    });
     if (unknown == tokens.end()) return Status();
     return Status(
         HYBRIDGE_INVALID_TOKEN, "token id " + std::to_string(*unknown) + " is outside the vocabulary, 0 to " +
-            std::to_string(facts().vocab_size - 1));
+                                    std::to_string(facts().vocab_size - 1)
+    );
   }
 
   // Refuses what the drafter in the program cannot propose behind.
   Status check_drafting(Tokens following, size_t limit) const {
     if (!facts().has_drafter()) {
-      return Status(HYBRIDGE_INVALID_DRAFTER, "this artifact has no drafter of its own; export it again with --drafter or --mtp");
+      return Status(
+          HYBRIDGE_INVALID_DRAFTER, "this artifact has no drafter of its own; export it again with --drafter or --mtp"
+      );
     }
-    if (limit == 0) return Status(HYBRIDGE_INVALID_ARGUMENT, "a limit of 0 leaves no room for draft tokens; give 1 or more");
-    if (following.empty()) return Status(HYBRIDGE_INVALID_TOKEN, "there are no tokens; give the one after each hidden state");
+    if (limit == 0)
+      return Status(HYBRIDGE_INVALID_ARGUMENT, "a limit of 0 leaves no room for draft tokens; give 1 or more");
+    if (following.empty())
+      return Status(HYBRIDGE_INVALID_TOKEN, "there are no tokens; give the one after each hidden state");
     return check_known(following);
   }
 
   Status check_slot(int64_t slot) const {
     if (has(slot)) return Status();
     const int64_t slots = facts().snapshot_slots;
-    if (slots == 0) return Status(HYBRIDGE_INVALID_SLOT, "this artifact has no snapshot slots; export with --snapshot-slots");
+    if (slots == 0)
+      return Status(HYBRIDGE_INVALID_SLOT, "this artifact has no snapshot slots; export with --snapshot-slots");
     return Status(
         HYBRIDGE_INVALID_SLOT,
-        "slot " + std::to_string(slot) + " does not exist; this artifact has slots 0 to " + std::to_string(slots - 1));
+        "slot " + std::to_string(slot) + " does not exist; this artifact has slots 0 to " + std::to_string(slots - 1)
+    );
   }
 
   static Status not_whole() {
     return Status(
-        HYBRIDGE_INVALID_PICTURE, "the text has rows of a picture that is closed, or not all of a picture's rows; open the picture "
-                                  "again, and give all of its ids together");
+        HYBRIDGE_INVALID_PICTURE,
+        "the text has rows of a picture that is closed, or not all of a picture's rows; open the picture "
+        "again, and give all of its ids together"
+    );
   }
 
   static Status broken_state() {
     return Status(
-        HYBRIDGE_BROKEN_STATE, "a call failed in the middle and left a state that is neither the old nor the new one; reset the "
-                               "session, or restore, resume or load a state");
+        HYBRIDGE_BROKEN_STATE,
+        "a call failed in the middle and left a state that is neither the old nor the new one; reset the "
+        "session, or restore, resume or load a state"
+    );
   }
 
   static Status cancelled_status() { return Status(HYBRIDGE_CANCELLED, "it was cancelled before its first token"); }
 
   static Status changed_file() {
-    return Status(HYBRIDGE_INVALID_ARTIFACT, "the program's file was changed after it was opened; open the artifact again");
+    return Status(
+        HYBRIDGE_INVALID_ARTIFACT, "the program's file was changed after it was opened; open the artifact again"
+    );
   }
 
   static Status wrong_answer(const std::string& method) {
     return Status(
-        HYBRIDGE_PROGRAM_FAILED, "the program failed in '" + method + "': it refused what fits, or its answer or its state is another "
-                                 "than it must be; reset the session, or open the artifact again");
+        HYBRIDGE_PROGRAM_FAILED, "the program failed in '" + method +
+                                     "': it refused what fits, or its answer or its state is another "
+                                     "than it must be; reset the session, or open the artifact again"
+    );
   }
 
   bool has(int64_t slot) const { return 0 <= slot && slot < facts().snapshot_slots; }
@@ -604,7 +662,8 @@ class Session {
     const bool is_few = count > 1 && count <= facts().verify_len() && facts().verify_len() < facts().prefill_chunk;
     if (is_few && facts().fixed_shapes && part.picture == nullptr) return extend_by_verify(tokens, goes_on);
     auto logits = part.picture != nullptr ? run_rows(part, goes_on) : run_tokens(tokens, goes_on);
-    if (logits.ok() || logits.status().code() == HYBRIDGE_NOT_FINITE) text_.insert(text_.end(), tokens.begin(), tokens.end());
+    if (logits.ok() || logits.status().code() == HYBRIDGE_NOT_FINITE)
+      text_.insert(text_.end(), tokens.begin(), tokens.end());
     if (logits.ok()) hidden_.add_last(tokens.size());
     if (logits.status().code() == HYBRIDGE_NOT_FINITE) hidden_.clear();  // rows are those of the text's last tokens
     if (is_broken_) layout_.empty_slots([this](int64_t slot) { return is_overwritten(slot); });
@@ -633,7 +692,9 @@ class Session {
     const int64_t advance = is_last ? part.picture->advance() : 0;
     const Numbers grid = part.picture->grid(part.begin, part.ids.size(), static_cast<size_t>(chunk));
     return run(
-        "prefill_embeddings", 1, part.ids.size(), goes_on, {embeddings, input(grid, {axes, chunk}), number(advance), number(count)});
+        "prefill_embeddings", 1, part.ids.size(), goes_on,
+        {embeddings, input(grid, {axes, chunk}), number(advance), number(count)}
+    );
   }
 
   // The same; if nothing was committed before, rolling back NaN logits costs nothing.
@@ -670,7 +731,9 @@ class Session {
   }
 
   // A method that answers with float32 logits, of which the first `rows` mean something, and hidden states of `tokens`.
-  Result<Logits> run(const std::string& name, size_t rows, size_t tokens, bool goes_on, std::initializer_list<Array> inputs) {
+  Result<Logits> run(
+      const std::string& name, size_t rows, size_t tokens, bool goes_on, std::initializer_list<Array> inputs
+  ) {
     staged_.clear();
     if (!holds(length())) return is_broken_ = true, broken_state();
     const int64_t before = operations();
@@ -688,8 +751,9 @@ class Session {
     is_broken_ = false;
     if (are_numbers) return logits;
     return Status(
-        HYBRIDGE_NOT_FINITE,
-        "the program gave logits in '" + name + "' that are NaN or infinite; reset the session, or restore or load a state");
+        HYBRIDGE_NOT_FINITE, "the program gave logits in '" + name +
+                                 "' that are NaN or infinite; reset the session, or restore or load a state"
+    );
   }
 
   // Returns the number of calls that changed the state, by its own count.
@@ -712,7 +776,8 @@ class Session {
     const int64_t before = operations();
     const bool was_broken = std::exchange(is_broken_, true);
     auto outputs = program_->call(name, inputs);
-    if (!outputs.ok() && program_->has_changed_nothing()) is_broken_ = was_broken || operations() != before || !holds(length());
+    if (!outputs.ok() && program_->has_changed_nothing())
+      is_broken_ = was_broken || operations() != before || !holds(length());
     if (outputs.ok() && !program_->is_unchanged()) return changed_file();
     return outputs;
   }
@@ -727,8 +792,10 @@ class Session {
       is_broken_ = was_broken;
       if (std::string_view(name) != "restore") return wrong_answer(name);
       return Status(
-          HYBRIDGE_INVALID_SLOT, "this slot keeps nothing to restore: it was never filled, or tokens were written below its length since "
-                                 "(an earlier snapshot was restored and another way taken)");
+          HYBRIDGE_INVALID_SLOT,
+          "this slot keeps nothing to restore: it was never filled, or tokens were written below its length since "
+          "(an earlier snapshot was restored and another way taken)"
+      );
     }
     if (*length != wanted || !holds(wanted)) return wrong_answer(name);
     is_broken_ = false;

@@ -3,9 +3,9 @@
 //   hybridge::PromptLookup lookup;
 //   auto done = hybridge::generate(session, prompt, {.max_new_tokens = 64}, lookup, [](int64_t token) { return show(token); });
 //
-// A draft token is accepted if it is what the model itself would have gone on with, by its best logit or by the draw of that
-// place, so the text is the same with every drafter. Without a seed a drafter may draw its tokens, which are then accepted so that
-// the distribution is the same (hybridge/sampling.h).
+// A draft token is accepted if it is what the model itself would have gone on with, by its best logit or by the draw of
+// that place, so the text is the same with every drafter. Without a seed a drafter may draw its tokens, which are then
+// accepted so that the distribution is the same (hybridge/sampling.h).
 #ifndef HYBRIDGE_NATIVE_SPECULATIVE_H
 #define HYBRIDGE_NATIVE_SPECULATIVE_H
 
@@ -66,12 +66,11 @@ class Turns {
 // block_length: tokens that are verified at once, the known one included; 0 for what is fastest by what is measured,
 // plain decoding included (hybridge/draft_length_controller.h). cancelled: another thread may set it while the
 // generation runs. mask: what each token may be, if not any; forced and fitting save time where it leaves no choice,
-// and on draft tokens that it refuses; why: says in words why it leaves no token, or nothing. watch: sees each new token.
-// on_read: called between two chunks of the prompt.
-// wait_for: called by a conversation before the answer's first token with the text that ends the answer's reasoning, empty
-// without one, from where on the mask counts. turns: of this generation, which are taken while the program runs and not
-// between two rounds; null if nothing else runs. For tests that repeat themselves: clock, in seconds, and noise, the seed
-// of a sampling without one.
+// and on draft tokens that it refuses; why: says in words why it leaves no token, or nothing. watch: sees each new
+// token. on_read: called between two chunks of the prompt. wait_for: called by a conversation before the answer's first
+// token with the text that ends the answer's reasoning, empty without one, from where on the mask counts. turns: of
+// this generation, which are taken while the program runs and not between two rounds; null if nothing else runs. For
+// tests that repeat themselves: clock, in seconds, and noise, the seed of a sampling without one.
 struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
   const std::atomic<bool>* cancelled = nullptr;
@@ -88,17 +87,18 @@ struct Generation {
   std::optional<uint64_t> noise = std::nullopt;
 };
 
-// proposed and accepted count draft tokens, forced ones included, of which `forced` counts the accepted ones; rollbacks the blocks
-// that were not accepted whole. Seconds are those of the system, by phase; new_seconds is the time of all new tokens after the
-// first, without what on_token takes.
+// proposed and accepted count draft tokens, forced ones included, of which `forced` counts the accepted ones; rollbacks
+// the blocks that were not accepted whole. Seconds are those of the system, by phase; new_seconds is the time of all
+// new tokens after the first, without what on_token takes.
 struct Generated {
   std::vector<int64_t> tokens;
   size_t proposed = 0, accepted = 0, verifies = 0, decodes = 0, rollbacks = 0, forced = 0;
-  double prefill_seconds = 0, draft_seconds = 0, verify_seconds = 0, commit_seconds = 0, decode_seconds = 0, new_seconds = 0;
+  double prefill_seconds = 0, draft_seconds = 0, verify_seconds = 0, commit_seconds = 0, decode_seconds = 0,
+         new_seconds = 0;
 };
 
-// One generation, a round at a time: `begin`, `next` as long as all tokens are wanted and there are any, `end`. In between, the
-// session is to be left alone. The last token given is not committed yet: it waits for the next round.
+// One generation, a round at a time: `begin`, `next` as long as all tokens are wanted and there are any, `end`. In
+// between, the session is to be left alone. The last token given is not committed yet: it waits for the next round.
 class Generator {
  public:
   // drafters: none for plain decoding; of several, each round asks the one that promises the most tokens a second.
@@ -131,14 +131,15 @@ class Generator {
   // max_new_tokens, and where it is cancelled. INVALID_STATE behind a call that failed: the session's text may lack
   // tokens.
   Result<Tokens> next() {
-    if (!std::exchange(is_running_, false)) return Status(HYBRIDGE_INVALID_STATE, "the generation has ended; begin another");
+    if (!std::exchange(is_running_, false))
+      return Status(HYBRIDGE_INVALID_STATE, "the generation has ended; begin another");
     auto round = in_turn([&] { return follow(); });
     is_running_ = round.ok();
     return round;
   }
 
-  // The first `taken` tokens that were given last are wanted, and no more come. The session's text then ends just before the last
-  // one.
+  // The first `taken` tokens that were given last are wanted, and no more come. The session's text then ends just
+  // before the last one.
   Status end(size_t taken) {
     is_running_ = false;
     return in_turn([&] { return settle(std::min(taken, now_.tokens.size())); });
@@ -167,8 +168,10 @@ class Generator {
   }
 
   Result<Tokens> read(Tokens prompt) {
-    if (options_.max_new_tokens < 1) return Status(HYBRIDGE_INVALID_ARGUMENT, "max_new_tokens is 0, but must be at least 1");
-    if (!options_.sampling.is_valid()) return Status(HYBRIDGE_INVALID_ARGUMENT, "the options of sampling make no distribution");
+    if (options_.max_new_tokens < 1)
+      return Status(HYBRIDGE_INVALID_ARGUMENT, "max_new_tokens is 0, but must be at least 1");
+    if (!options_.sampling.is_valid())
+      return Status(HYBRIDGE_INVALID_ARGUMENT, "the options of sampling make no distribution");
     const Logits logits = HYBRIDGE_TRY(timed(done_.prefill_seconds, [&] {
       return session_.prefill(prompt, options_.cancelled, options_.on_read);
     }));
@@ -190,8 +193,8 @@ class Generator {
     return Tokens(now_.tokens);
   }
 
-  // drafter: proposed, for a block of `planned` tokens. seconds: until its tokens were there; drafting: of these, those of the
-  // drafter's proposal; comparing: those of proposals that are only compared, the last one by `compared`.
+  // drafter: proposed, for a block of `planned` tokens. seconds: until its tokens were there; drafting: of these, those
+  // of the drafter's proposal; comparing: those of proposals that are only compared, the last one by `compared`.
   struct Round {
     std::vector<int64_t> tokens = {}, proposed = {};
     bool is_forced = false, is_counted = false;
@@ -231,7 +234,8 @@ class Generator {
     if (!last.is_counted) return Status();
     const double began = options_.clock(), started = seconds_now();
     const size_t proposed = last.proposed.size(), accepted = last.tokens.empty() ? 0 : last.tokens.size() - 1;
-    if (proposed > 0) HYBRIDGE_TRY(timed(done_.commit_seconds, [&] { return session_.commit(static_cast<int64_t>(taken)); }));
+    if (proposed > 0)
+      HYBRIDGE_TRY(timed(done_.commit_seconds, [&] { return session_.commit(static_cast<int64_t>(taken)); }));
     const double seconds = last.seconds + options_.clock() - began;
     done_.new_seconds += seconds_now() - started;
     account(last, seconds, accepted, Tokens(last.tokens).first(taken));
@@ -247,7 +251,8 @@ class Generator {
       DraftLengthController& controller = controller_of(*each);
       if (each != round.drafter) controller.round_passed(seconds);
       else controller.round_done(costs_, round.planned, proposed, accepted, target + round.drafting, round.drafting);
-      // Whatever a decode takes longer behind a proposal or a block, because the caches hold other things, is a part of its price.
+      // Whatever a decode takes longer behind a proposal or a block, because the caches hold other things, is a part of
+      // its price.
       if (proposed == 0 && (each == round.compared || each == before_)) {
         controller.spend(costs_, std::max(0.0, std::min(target, 2 * costs_.of(1)) - costs_.of(1)));
       }
@@ -265,9 +270,12 @@ class Generator {
   }
 
   // Tokens that still may come.
-  size_t most() const { return std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room())); }
+  size_t most() const {
+    return std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room()));
+  }
 
-  // A drafter with the block that it promises the most for, and its proposal once it was asked; none for plain decoding.
+  // A drafter with the block that it promises the most for, and its proposal once it was asked; none for plain
+  // decoding.
   struct Choice {
     Drafter* drafter = nullptr;
     BlockPlan plan = {};
@@ -315,8 +323,8 @@ class Generator {
     }
   }
 
-  // Asks a drafter that takes time, and leaves out draft tokens that are not worth verifying. Returns false if all are: then they
-  // are only compared.
+  // Asks a drafter that takes time, and leaves out draft tokens that are not worth verifying. Returns false if all are:
+  // then they are only compared.
   bool ask(Choice& choice) {
     const double began = options_.clock();
     Proposal proposal = propose(*choice.drafter, choice.plan.length - 1);
@@ -344,7 +352,8 @@ class Generator {
     return proposal;
   }
 
-  // Lets drafters that take time and could pay read the prompt, which is a prefill too; their first proposals are compared.
+  // Lets drafters that take time and could pay read the prompt, which is a prefill too; their first proposals are
+  // compared.
   void read_prompt() {
     const double drafting = done_.draft_seconds;
     for (Drafter* each : drafters_) {
@@ -394,7 +403,8 @@ class Generator {
     return Status();
   }
 
-  // The draft tokens that are accepted, and the model's own token behind them; row i of its logits comes after draft token i - 1.
+  // The draft tokens that are accepted, and the model's own token behind them; row i of its logits comes after draft
+  // token i - 1.
   std::vector<int64_t> accept(const Logits& logits, const Proposal& proposal) {
     const size_t known = text_.size();
     const auto& proposed = proposal.tokens;
@@ -402,7 +412,8 @@ class Generator {
     if (are_drawn && options_.mask == nullptr) return accept_block(logits, proposal);
     for (size_t i = 0; i == 0 || (i <= proposed.size() && proposed[i - 1] == text_.back()); ++i) {
       const Distribution* q = i < proposed.size() ? proposal.drawn_from(i) : nullptr;
-      const int64_t token = q != nullptr ? sampler_.judge(logits[i], text_, proposed[i], *q) : sampler_.draw(logits[i], text_);
+      const int64_t token = q != nullptr ? sampler_.judge(logits[i], text_, proposed[i], *q)
+                                         : sampler_.draw(logits[i], text_);
       is_stuck_ = token < 0;
       if (is_stuck_) break;
       see(token, logits[i]);
@@ -441,7 +452,8 @@ class Generator {
 // Runs a generation to its end; see below.
 template <std::predicate<int64_t> OnToken>
 Result<Generated> generate(
-    Generator& generator, const Facts& facts, const std::atomic<bool>* cancelled, Tokens prompt, OnToken on_token) {
+    Generator& generator, const Facts& facts, const std::atomic<bool>* cancelled, Tokens prompt, OnToken on_token
+) {
   const auto is_end = [&](int64_t token) { return std::ranges::find(facts.eos_ids, token) != facts.eos_ids.end(); };
   Tokens given = HYBRIDGE_TRY(generator.begin(prompt));
   while (!given.empty()) {
@@ -460,20 +472,24 @@ Result<Generated> generate(
   return generator.done();
 }
 
-// Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence token,
-// where the context is full, where on_token(token) answers false, or where it is cancelled. The session's text then ends just
-// before the last token. Cancelled before its first token it is CANCELLED, and the session's text is what it was.
-// Refuses what `prefill` does, a max_new_tokens of 0 and a sampling that makes no distribution. With draft tokens outside the
-// vocabulary (INVALID_TOKEN), a mask that leaves no token (INVALID_GRAMMAR) and logits that are NaN, tokens that were given may be
-// committed.
+// Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence
+// token, where the context is full, where on_token(token) answers false, or where it is cancelled. The session's text
+// then ends just before the last token. Cancelled before its first token it is CANCELLED, and the session's text is
+// what it was. Refuses what `prefill` does, a max_new_tokens of 0 and a sampling that makes no distribution. With draft
+// tokens outside the vocabulary (INVALID_TOKEN), a mask that leaves no token (INVALID_GRAMMAR) and logits that are NaN,
+// tokens that were given may be committed.
 template <std::predicate<int64_t> OnToken>
-Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, std::vector<Drafter*> drafters, OnToken on_token) {
+Result<Generated> generate(
+    Session& session, Tokens prompt, const Generation& options, std::vector<Drafter*> drafters, OnToken on_token
+) {
   Generator generator(session, options, std::move(drafters));
   return generate(generator, session.facts(), options.cancelled, prompt, on_token);
 }
 
 template <std::predicate<int64_t> OnToken>
-Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, Drafter& drafter, OnToken on_token) {
+Result<Generated> generate(
+    Session& session, Tokens prompt, const Generation& options, Drafter& drafter, OnToken on_token
+) {
   return generate(session, prompt, options, std::vector<Drafter*>{&drafter}, std::move(on_token));
 }
 

@@ -86,7 +86,9 @@ class StateReader {
     if (header.format != StateHeader::FORMAT) {
       const bool is_state = std::string_view(header.format.data(), header.format.size()).starts_with("hybridge-state");
       const bool is_older = is_state && header.format < StateHeader::FORMAT;
-      return reader.invalid(is_older ? "was saved by an older version of hybridge; save it again" : "is no saved state");
+      return reader.invalid(
+          is_older ? "was saved by an older version of hybridge; save it again" : "is no saved state"
+      );
     }
     if (header.model != model) return reader.invalid("is of another artifact; load it with that one");
     return reader;
@@ -122,7 +124,8 @@ class StateReader {
   bool finish() {
     const uint64_t wanted = checksum_;
     uint64_t checksum = 0;
-    return read_exactly(&checksum, sizeof(checksum)) && ((left_ == 0 && checksum == wanted) || refuse(invalid(DAMAGED)));
+    return read_exactly(&checksum, sizeof(checksum)) &&
+           ((left_ == 0 && checksum == wanted) || refuse(invalid(DAMAGED)));
   }
 
   // The byte that is read next; what lies between can be read again from there.
@@ -143,7 +146,10 @@ class StateReader {
   static constexpr const char* DAMAGED = "is damaged; save the state again";
 
   StateReader(std::string path, OpenFile file, uint64_t model)
-      : path_(std::move(path)), file_(std::move(file)), size_(static_cast<size_t>(file_.status().st_size)), left_(size_),
+      : path_(std::move(path)),
+        file_(std::move(file)),
+        size_(static_cast<size_t>(file_.status().st_size)),
+        left_(size_),
         checksum_(model) {}
 
   bool read_exactly(void* data, size_t size) {
@@ -168,8 +174,8 @@ class StateReader {
   Status status_;
 };
 
-// Writes what `content(StateWriter&)` gives. The file appears whole or not at all, and is on the disk then: UNWRITABLE_FILE where
-// it cannot be written.
+// Writes what `content(StateWriter&)` gives. The file appears whole or not at all, and is on the disk then:
+// UNWRITABLE_FILE where it cannot be written.
 template <typename Content>
 Status write_state(const std::string& path, uint64_t model, Content content) {
   const auto file = HYBRIDGE_TRY(ReplacedFile::begin(path));

@@ -1,5 +1,5 @@
-// The layout of a saved state: texts, buffers, the rows by position that these texts have filled, and the note. Also which numbers
-// are possible, because methods go by them without looking again.
+// The layout of a saved state: texts, buffers, the rows by position that these texts have filled, and the note. Also
+// which numbers are possible, because methods go by them without looking again.
 #ifndef HYBRIDGE_NATIVE_STATE_LAYOUT_H
 #define HYBRIDGE_NATIVE_STATE_LAYOUT_H
 
@@ -28,8 +28,8 @@ struct KeptText {
   HiddenRows unread = {};
 };
 
-// texts: the committed one, then those of each snapshot slot. buffers: those that are neither rows by position nor staged, where they
-// lie in the program or in `memory`.
+// texts: the committed one, then those of each snapshot slot. buffers: those that are neither rows by position nor
+// staged, where they lie in the program or in `memory`.
 struct SavedState {
   std::vector<KeptText> texts;
   std::map<std::string, Bytes, std::less<>> buffers = {};
@@ -40,7 +40,8 @@ struct SavedState {
 
 class StateLayout {
  public:
-  StateLayout(Program& program, const Facts& facts, const RowBuffers& rows) : program_(&program), facts_(facts), rows_(&rows) {
+  StateLayout(Program& program, const Facts& facts, const RowBuffers& rows)
+      : program_(&program), facts_(facts), rows_(&rows) {
     for (const std::string& name : program.names()) {
       const size_t size = program.bytes(name).size();
       const bool has_rows = std::ranges::find(rows.names(), name) != rows.names().end();
@@ -98,8 +99,8 @@ class StateLayout {
     out.write_counted(std::span(state.note));
   }
 
-  // Reads a file to its end, but leaves the rows there, for `restore`. UNREADABLE_FILE if it cannot be read; INVALID_SAVED_STATE if it
-  // is damaged, or no program could have left this state.
+  // Reads a file to its end, but leaves the rows there, for `restore`. UNREADABLE_FILE if it cannot be read;
+  // INVALID_SAVED_STATE if it is damaged, or no program could have left this state.
   Result<SavedState> read(StateReader& in, size_t slots) const {
     SavedState state{.texts = std::vector<KeptText>(1 + slots)};
     for (KeptText& text : state.texts) in.read_counted(text.tokens, static_cast<size_t>(facts_.max_seq_len));
@@ -114,16 +115,21 @@ class StateLayout {
       state.buffers.emplace(each.first, Bytes(next, each.second));
       next += each.second;
     }
-    each_piece(state, [&](const Piece& piece, Bytes bytes) { return in.read(bytes.data() + piece.offset, piece.size); });
+    each_piece(state, [&](const Piece& piece, Bytes bytes) {
+      return in.read(bytes.data() + piece.offset, piece.size);
+    });
     if (!in.status().ok()) return in.status();
     if (!allows(state)) return in.invalid("has a state that no session of this model can have; save it again");
     state.rows_place = in.place();
-    each_chunk(state, [&](size_t i, size_t start, size_t stop) { return in.skip((stop - start) * (*rows_)[i].row_bytes()); });
+    each_chunk(state, [&](size_t i, size_t start, size_t stop) {
+      return in.skip((stop - start) * (*rows_)[i].row_bytes());
+    });
     in.read_counted(state.note, LONGEST_NOTE);
     return in.finish() ? Result<SavedState>(std::move(state)) : in.status();
   }
 
-  // Gives the program a state that was read, and its rows. Fails if these can no longer be read: some of them are there then.
+  // Gives the program a state that was read, and its rows. Fails if these can no longer be read: some of them are there
+  // then.
   Status restore(StateReader& in, const SavedState& state) const {
     in.go_back(state.rows_place);
     std::vector<uint8_t> chunk;
@@ -135,7 +141,10 @@ class StateLayout {
     });
     if (!in.status().ok()) return in.status();
     each_piece(state, [&](const Piece& piece, Bytes bytes) {
-      std::ranges::copy(bytes.subspan(piece.offset, piece.size), program_->bytes(piece.name).begin() + static_cast<ptrdiff_t>(piece.offset));
+      std::ranges::copy(
+          bytes.subspan(piece.offset, piece.size),
+          program_->bytes(piece.name).begin() + static_cast<ptrdiff_t>(piece.offset)
+      );
       return true;
     });
     return Status();
@@ -146,13 +155,14 @@ class StateLayout {
     const auto is_text = [&](const KeptText& text) {
       const auto known = [&](int64_t id) { return facts_.is_id(id); };
       const size_t length = text.tokens.size();
-      return length <= static_cast<size_t>(facts_.max_seq_len) && std::ranges::all_of(text.tokens, known) && text.unread.fits(facts_, length);
+      return length <= static_cast<size_t>(facts_.max_seq_len) && std::ranges::all_of(text.tokens, known) &&
+             text.unread.fits(facts_, length);
     };
     const std::vector<int64_t> operations = numbers<int64_t>(state, OPERATIONS);
     return std::all_of(state.texts.begin(), state.texts.end(), is_text) &&
-           numbers<int64_t>(state, LENGTH) == std::vector{length_of(state.texts.front().tokens)} && allows_slots(state) &&
-           operations.size() == 1 && 0 <= operations[0] && operations[0] < MOST_OPERATIONS && allows_drafted(state) &&
-           allows_rope_deltas(state);
+           numbers<int64_t>(state, LENGTH) == std::vector{length_of(state.texts.front().tokens)} &&
+           allows_slots(state) && operations.size() == 1 && 0 <= operations[0] && operations[0] < MOST_OPERATIONS &&
+           allows_drafted(state) && allows_rope_deltas(state);
   }
 
   // Returns whether a drafter can have read this number of tokens, stored as float32, of a text of at most `longest`.
@@ -182,7 +192,8 @@ class StateLayout {
   static int64_t length_of(const std::vector<int64_t>& text) { return static_cast<int64_t>(text.size()); }
 
   static bool is_number(std::string_view name) {
-    return name == LENGTH || name == OPERATIONS || name == SLOT_LENGTHS || (name.starts_with(SLOT) && name.ends_with(".length"));
+    return name == LENGTH || name == OPERATIONS || name == SLOT_LENGTHS ||
+           (name.starts_with(SLOT) && name.ends_with(".length"));
   }
 
   // A slot's buffers are slots.N.layers.…, or all slots' in one, layers.…_slots [1, slots, …].
@@ -191,7 +202,8 @@ class StateLayout {
     if (name.starts_with(SLOT) && !is_number(name)) return {{name, 0, size, std::atoll(name.c_str() + SLOT.size())}};
     if (!name.ends_with("_slots") || slots == 0 || size % slots != 0) return {{name, 0, size}};
     std::vector<Piece> pieces;
-    for (size_t slot = 0; slot < slots; ++slot) pieces.push_back({name, slot * (size / slots), size / slots, static_cast<int64_t>(slot)});
+    for (size_t slot = 0; slot < slots; ++slot)
+      pieces.push_back({name, slot * (size / slots), size / slots, static_cast<int64_t>(slot)});
     return pieces;
   }
 
@@ -208,8 +220,8 @@ class StateLayout {
     rows.width = width;
   }
 
-  // Calls visit(piece, its buffer) until it is false, for all pieces but those of slots that keep nothing. The numbers come first:
-  // they say which slots follow.
+  // Calls visit(piece, its buffer) until it is false, for all pieces but those of slots that keep nothing. The numbers
+  // come first: they say which slots follow.
   template <typename Visit>
   void each_piece(const SavedState& state, Visit visit) const {
     for (const Piece& piece : numbers_) {
@@ -238,7 +250,9 @@ class StateLayout {
   std::vector<size_t> rows_in_use(const SavedState& state) const {
     const std::string& drafter = rows_->drafter();
     const auto filled = [&](const std::vector<int64_t>& text, const std::vector<float>& drafted, size_t place) {
-      return rows_->filled(text.size(), drafter.empty() || place >= drafted.size() ? text.size() : static_cast<size_t>(drafted[place]));
+      return rows_->filled(
+          text.size(), drafter.empty() || place >= drafted.size() ? text.size() : static_cast<size_t>(drafted[place])
+      );
     };
     auto counts = filled(state.texts.front().tokens, numbers<float>(state, drafter), 0);
     const auto drafted = numbers<float>(state, drafter + "_slots");
@@ -255,7 +269,8 @@ class StateLayout {
   Names slot_names() const {
     if (sizes_.contains(SLOT_LENGTHS)) return {SLOT_LENGTHS};
     Names names;
-    for (int64_t slot = 0; slot < facts_.snapshot_slots; ++slot) names.push_back(std::string(SLOT) + std::to_string(slot) + ".length");
+    for (int64_t slot = 0; slot < facts_.snapshot_slots; ++slot)
+      names.push_back(std::string(SLOT) + std::to_string(slot) + ".length");
     return names;
   }
 
@@ -268,7 +283,9 @@ class StateLayout {
     return lengths;
   }
 
-  static bool keeps(const std::vector<int64_t>& lengths, size_t slot) { return slot < lengths.size() && lengths[slot] != -1; }
+  static bool keeps(const std::vector<int64_t>& lengths, size_t slot) {
+    return slot < lengths.size() && lengths[slot] != -1;
+  }
 
   // A slot of length -1 keeps nothing; the others keep their texts, which stand behind the state's own.
   bool allows_slots(const SavedState& state) const {

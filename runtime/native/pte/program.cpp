@@ -1,5 +1,5 @@
-// A program of ExecuTorch: model.pte of an artifact, mapped once for all sessions, and its methods over one memory. This file and
-// runtime.cpp are all that knows ExecuTorch.
+// A program of ExecuTorch: model.pte of an artifact, mapped once for all sessions, and its methods over one memory.
+// This file and runtime.cpp are all that knows ExecuTorch.
 
 #include <executorch/runtime/backend/backend_options_map.h>
 #include <executorch/runtime/core/data_loader.h>
@@ -88,8 +88,8 @@ uint8_t* align(uint8_t* address, size_t alignment) {
   return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(address) + alignment - 1) / alignment * alignment);
 }
 
-// Zeros, that a program was planned for. Where the system hands out cleared pages lazily, those that no token has reached take no
-// memory.
+// Zeros, that a program was planned for. Where the system hands out cleared pages lazily, those that no token has
+// reached take no memory.
 class Arena {
  public:
   explicit Arena(size_t size) : memory_(static_cast<uint8_t*>(std::calloc(size + ALIGNMENT, 1))), size_(size) {}
@@ -107,7 +107,8 @@ class Arena {
   size_t size_;
 };
 
-// For what the runtime builds while it loads methods: grows with what is asked of it and gives everything back at its end.
+// For what the runtime builds while it loads methods: grows with what is asked of it and gives everything back at its
+// end.
 class Heap final : public executorch::runtime::MemoryAllocator {
  public:
   Heap() : MemoryAllocator(0, nullptr) {}
@@ -153,7 +154,8 @@ class PteMethods final : public Program {
  public:
   // The file must outlive its methods. prefix: of their names in it; here they are called without it.
   static Result<std::unique_ptr<PteMethods>> load(
-      const File& file, const Names& methods, const std::string& prefix = "", const MappedFile* mapped = nullptr) {
+      const File& file, const Names& methods, const std::string& prefix = "", const MappedFile* mapped = nullptr
+  ) {
     std::unique_ptr<PteMethods> loaded(new PteMethods(prefix, mapped));
     HYBRIDGE_TRY(loaded->plan(file, methods));
     for (const std::string& name : methods) HYBRIDGE_TRY(loaded->add(file, name));
@@ -175,7 +177,8 @@ class PteMethods final : public Program {
     const auto* method = HYBRIDGE_TRY(run(name, {}));
     std::vector<int64_t> values;
     for (size_t i = 0; i < method->outputs_size(); ++i) {
-      if (!method->get_output(i).isInt()) return invalid("the program's '" + std::string(name) + "' has other values than integers");
+      if (!method->get_output(i).isInt())
+        return invalid("the program's '" + std::string(name) + "' has other values than integers");
       values.push_back(method->get_output(i).toInt());
     }
     if (values.empty()) return invalid("the program's '" + std::string(name) + "' has no values");
@@ -207,7 +210,8 @@ class PteMethods final : public Program {
       const std::string full(described->name());
       auto tensor = owner.get_attribute(full);
       if (!tensor.ok()) return failed(tensor.error(), "the program's buffer " + full + " cannot be read");
-      if (!type_of(tensor->scalar_type())) return invalid("the program's buffer " + full + " has a type that is not known");
+      if (!type_of(tensor->scalar_type()))
+        return invalid("the program's buffer " + full + " has a type that is not known");
       names_.push_back(full.starts_with(PREFIX) ? full.substr(PREFIX.size()) : full);
       buffers_.emplace(names_.back(), array(*tensor));
     }
@@ -219,7 +223,8 @@ class PteMethods final : public Program {
     return Status();
   }
 
-  // Returns whether each method has outputs, and only tensors: the runtime ends a process that takes another value for one.
+  // Returns whether each method has outputs, and only tensors: the runtime ends a process that takes another value for
+  // one.
   bool answer_with_tensors() const {
     return std::all_of(methods_.begin(), methods_.end(), [](const auto& entry) {
       const Method& method = entry.second;
@@ -237,7 +242,8 @@ class PteMethods final : public Program {
   Result<Method*> run(std::string_view name, std::initializer_list<Array> inputs) {
     has_changed_nothing_ = true;
     const auto found = methods_.find(name);
-    if (found == methods_.end()) return Status(HYBRIDGE_PROGRAM_FAILED, "the program has no method '" + std::string(name) + "'");
+    if (found == methods_.end())
+      return Status(HYBRIDGE_PROGRAM_FAILED, "the program has no method '" + std::string(name) + "'");
     pte::clear_log();
     size_t index = 0;
     for (const Array& given : inputs) {
@@ -258,12 +264,14 @@ class PteMethods final : public Program {
     for (const std::string& name : methods) {
       pte::clear_log();
       const auto method = file.method_meta((prefix_ + name).c_str());
-      if (!method.ok() || !widen(sizes, *method)) return invalid("the program has no method '" + name + "'" + pte::logged());
+      if (!method.ok() || !widen(sizes, *method))
+        return invalid("the program has no method '" + name + "'" + pte::logged());
       if (hold_ == nullptr && method->uses_backend("XnnpackBackend")) hold_ = std::make_unique<pte::PoolHold>();
     }
     for (const size_t size : sizes) {
       arenas_.emplace_back(size);
-      if (!arenas_.back().allocated()) return Status(HYBRIDGE_OUT_OF_MEMORY, "there is no memory for a session's state");
+      if (!arenas_.back().allocated())
+        return Status(HYBRIDGE_OUT_OF_MEMORY, "there is no memory for a session's state");
       spans_.push_back(arenas_.back().bytes());
     }
     planned_ = std::make_unique<HierarchicalAllocator>(Span<Span<uint8_t>>(spans_.data(), spans_.size()));
@@ -288,7 +296,8 @@ class PteMethods final : public Program {
     executorch::runtime::BackendOptions<1> once;
     executorch::runtime::LoadBackendOptionsMap options;
     if (const Error set = once.set_option("weight_cache_enabled", true); set != Error::Ok) return failed(set, doing);
-    if (const Error set = options.set_options("XnnpackBackend", once.view()); set != Error::Ok) return failed(set, doing);
+    if (const Error set = options.set_options("XnnpackBackend", once.view()); set != Error::Ok)
+      return failed(set, doing);
     auto method = file.load_method((prefix_ + name).c_str(), manager_.get(), nullptr, nullptr, &options);
     if (!method.ok()) return failed(method.error(), doing);
     methods_.emplace(name, std::move(method.get()));
@@ -334,21 +343,24 @@ class PteModel final : public Model {
     const int64_t format = HYBRIDGE_TRY(constants(*file, "hybridge_format_version")).front();
     if (format != FORMAT) {
       return invalid(
-          "the program has format version " + std::to_string(format) + ", and this library reads " + std::to_string(FORMAT) +
-          "; export the model again");
+          "the program has format version " + std::to_string(format) + ", and this library reads " +
+          std::to_string(FORMAT) + "; export the model again"
+      );
     }
     Facts facts = HYBRIDGE_TRY(read(*file));
     auto bounded = HYBRIDGE_TRY(constants(*file, "hybridge_bounded"));
     const uint64_t fingerprint = sample(mapped->bytes());
     return std::shared_ptr<const Model>(new PteModel(
-        std::move(mapped), std::move(loader), std::move(*file), std::move(facts), std::move(bounded), fingerprint));
+        std::move(mapped), std::move(loader), std::move(*file), std::move(facts), std::move(bounded), fingerprint
+    ));
   }
 
   void ask(std::function<bool()> is_same) const override { mapped_->ask(std::move(is_same)); }
 
   Result<std::unique_ptr<Program>> program() const override {
     auto methods = HYBRIDGE_TRY(PteMethods::load(file_, this->methods(), METHOD_PREFIX, mapped_.get()));
-    if (!methods->answer_with_tensors()) return invalid("the program has methods that answer with something else than tensors");
+    if (!methods->answer_with_tensors())
+      return invalid("the program has methods that answer with something else than tensors");
     HYBRIDGE_TRY(methods->find_buffers(bounded_));
     return std::unique_ptr<Program>(std::move(methods));
   }
@@ -358,8 +370,9 @@ class PteModel final : public Model {
   static constexpr const char* METHOD_PREFIX = "hybridge_";
 
   PteModel(
-      std::unique_ptr<MappedFile> mapped, std::unique_ptr<DataLoader> loader, File file, Facts facts, std::vector<int64_t> bounded,
-      uint64_t fingerprint)
+      std::unique_ptr<MappedFile> mapped, std::unique_ptr<DataLoader> loader, File file, Facts facts,
+      std::vector<int64_t> bounded, uint64_t fingerprint
+  )
       : Model(std::move(facts), fingerprint),
         mapped_(std::move(mapped)),
         loader_(std::move(loader)),
@@ -382,7 +395,8 @@ class PteModel final : public Model {
     if (has_method(file, "hybridge_vision")) {
       const auto form = HYBRIDGE_TRY(constants_if_any(file, "hybridge_vision_form"));
       facts.encoder = Encoder::of(HYBRIDGE_TRY(constants(file, "hybridge_vision")), form);
-      if (!facts.encoder) return invalid("the program describes an encoder of pictures that is not known; export the model again");
+      if (!facts.encoder)
+        return invalid("the program describes an encoder of pictures that is not known; export the model again");
     }
     facts.draft_samples = has_method(file, "hybridge_draft") && file.method_meta("hybridge_draft")->num_inputs() > 3;
     if (!facts.are_sane()) return invalid("the program has sizes that cannot be; export the model again");

@@ -55,8 +55,10 @@ Status use(size_t count) {
   if (pool != nullptr && count != pool->get_thread_count()) {
     if (choice().holders > 0) {
       return Status(
-          HYBRIDGE_INVALID_STATE, "open sessions compute with XNNPACK on the " + std::to_string(pool->get_thread_count()) +
-              " threads that they found: close them, or set the threads before");
+          HYBRIDGE_INVALID_STATE, "open sessions compute with XNNPACK on the " +
+                                      std::to_string(pool->get_thread_count()) +
+                                      " threads that they found: close them, or set the threads before"
+      );
     }
     pool->_unsafe_reset_threadpool(static_cast<uint32_t>(count));
   }
@@ -80,14 +82,14 @@ void keep(const char* message, size_t length) noexcept {
     std::string& kept = lines();
     if (!kept.empty() && kept.size() < MOST) kept += "; ";
     kept.append(message, std::min(length, MOST - std::min(kept.size(), MOST)));
-  } catch (...) {
-  }
+  } catch (...) {}
 }
 
 // Takes lines from where the runtime, or an app's own platform layer, would print them.
 void take(
-    et_timestamp_t timestamp, et_pal_log_level_t level, const char* file, const char* function, size_t line, const char* message,
-    size_t length) {
+    et_timestamp_t timestamp, et_pal_log_level_t level, const char* file, const char* function, size_t line,
+    const char* message, size_t length
+) {
   if (level == kError || level == kFatal) keep(message, length);
   const pal_emit_log_message_method print = printing;
   if (is_printed && print != nullptr) print(timestamp, level, file, function, line, message, length);

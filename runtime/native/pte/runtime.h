@@ -6,7 +6,8 @@
 
 namespace hybridge::pte {
 
-// Keeps the pool of threads as it is for as long as it lives: for programs with parts of XNNPACK, which point to it from their load on.
+// Keeps the pool of threads as it is for as long as it lives: for programs with parts of XNNPACK, which point to it
+// from their load on.
 class PoolHold {
  public:
   PoolHold();
@@ -18,7 +19,8 @@ class PoolHold {
 // Sets the default threads when the first model is loaded, unless a number was chosen.
 void set_default_threads();
 
-// Listens to the runtime's log, again where a library that came meanwhile, such as the runtime's Python extension, has had its turn.
+// Listens to the runtime's log, again where a library that came meanwhile, such as the runtime's Python extension, has
+// had its turn.
 void listen_to_log();
 
 // Forgets the lines that this thread has logged so far.

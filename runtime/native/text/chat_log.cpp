@@ -20,7 +20,9 @@ class Writer {
 
   yyjson_mut_doc* get() const { return document_.get(); }
 
-  yyjson_mut_val* list(yyjson_mut_val* object, const char* key) const { return yyjson_mut_obj_add_arr(get(), object, key); }
+  yyjson_mut_val* list(yyjson_mut_val* object, const char* key) const {
+    return yyjson_mut_obj_add_arr(get(), object, key);
+  }
 
   void add(yyjson_mut_val* object, const char* key, const std::string& text) const {
     yyjson_mut_obj_add_strncpy(get(), object, key, text.data(), text.size());
@@ -31,7 +33,8 @@ class Writer {
     const std::unique_ptr<yyjson_doc, decltype(&yyjson_doc_free)> read(
         yyjson_read(json.data(), json.size(), YYJSON_READ_BIGNUM_AS_RAW), yyjson_doc_free
     );
-    yyjson_mut_val* const value = read == nullptr ? nullptr : yyjson_val_mut_copy(get(), yyjson_doc_get_root(read.get()));
+    yyjson_mut_val* const value = read == nullptr ? nullptr
+                                                  : yyjson_val_mut_copy(get(), yyjson_doc_get_root(read.get()));
     if (value == nullptr) throw TextError("the arguments of a call are no JSON");
     return value;
   }
@@ -62,26 +65,36 @@ Message read_message(const Json& value) {
     calls.each([&](const Json& each) {
       const Json function = each["function"];
       if (!function["arguments"].is_object()) function["arguments"].fail("an object");
-      read.calls.push_back({std::string(function["name"].string()), function["arguments"].written(), std::string(each["id"].string())});
+      read.calls.push_back(
+          {std::string(function["name"].string()), function["arguments"].written(), std::string(each["id"].string())}
+      );
     });
   }
-  if (read.role == "tool") read.call = {std::string(value["name"].string()), "", std::string(value["tool_call_id"].string())};
-  else if (read.role != "system" && read.role != "user" && read.role != "assistant") value["role"].fail("system, user, assistant or tool");
+  if (read.role == "tool")
+    read.call = {std::string(value["name"].string()), "", std::string(value["tool_call_id"].string())};
+  else if (read.role != "system" && read.role != "user" && read.role != "assistant")
+    value["role"].fail("system, user, assistant or tool");
   return read;
 }
 
 Turn read_turn(const Json& value) {
   Turn read{
-      .start = value["start"].integer(MOST_TOKENS), .answer = value["answer"].integer(MOST_TOKENS),
-      .rendered = std::string(value["rendered"].string())};
+      .start = value["start"].integer(MOST_TOKENS),
+      .answer = value["answer"].integer(MOST_TOKENS),
+      .rendered = std::string(value["rendered"].string())
+  };
   if (value["lasting"]) read.lasting = value["lasting"].integer(MOST_TOKENS);
   if (value["said"]) read.said = value["said"].string();
   if (const Json spelled = value["spelled"]) {
-    spelled.each([&](const Json& each) { read.spelled.push_back({each.item(0).integer(MOST_TOKENS), each.item(1).integer(MOST_TOKENS)}); });
+    spelled.each([&](const Json& each) {
+      read.spelled.push_back({each.item(0).integer(MOST_TOKENS), each.item(1).integer(MOST_TOKENS)});
+    });
   }
   if (const Json pictures = value["pictures"]) {
     pictures.each([&](const Json& each) {
-      read.pictures.push_back(std::make_shared<MessagePicture>(MessagePicture{{}, [saved = std::string(each.string())] { return saved; }}));
+      read.pictures.push_back(std::make_shared<MessagePicture>(MessagePicture{{}, [saved = std::string(each.string())] {
+                                                                                return saved;
+                                                                              }}));
     });
   }
   return read;
@@ -126,7 +139,8 @@ std::string ChatLog::to_json() const {
       writer.add(message, "content", each.content);
     } else {
       yyjson_mut_val* content = writer.list(message, "content");
-      for (size_t i = 0; i < each.pictures; ++i) writer.add(yyjson_mut_arr_add_obj(writer.get(), content), "type", "image");
+      for (size_t i = 0; i < each.pictures; ++i)
+        writer.add(yyjson_mut_arr_add_obj(writer.get(), content), "type", "image");
       yyjson_mut_val* text = yyjson_mut_arr_add_obj(writer.get(), content);
       writer.add(text, "type", "text");
       writer.add(text, "text", each.content);

@@ -19,8 +19,9 @@
 
 namespace hybridge::text {
 
-// role: system, user, assistant or tool. reasoning: what an assistant thought before it answered. pictures: the number of those before
-// the content. calls: of an assistant. call: of which a tool's message is the result, without its arguments.
+// role: system, user, assistant or tool. reasoning: what an assistant thought before it answered. pictures: the number
+// of those before the content. calls: of an assistant. call: of which a tool's message is the result, without its
+// arguments.
 struct Message {
   std::string role, content, reasoning = {};
   size_t pictures = 0;
@@ -28,8 +29,9 @@ struct Message {
   ToolCall call = {};
 };
 
-// A picture of a message. ids: what stands in the place of its placeholder, rows of open pictures and tokens around them. saved: makes
-// the text by which a saved conversation opens it again, and keeps open what must live as long as the message.
+// A picture of a message. ids: what stands in the place of its placeholder, rows of open pictures and tokens around
+// them. saved: makes the text by which a saved conversation opens it again, and keeps open what must live as long as
+// the message.
 struct MessagePicture {
   std::vector<int64_t> ids = {};
   std::function<std::string()> saved = {};
@@ -56,8 +58,8 @@ class Splitter {
  public:
   virtual ~Splitter() = default;
 
-  // The text that ends the reasoning which the prompt has begun; empty if it has begun none, or that is not known beforehand. Asked
-  // before the first piece.
+  // The text that ends the reasoning which the prompt has begun; empty if it has begun none, or that is not known
+  // beforehand. Asked before the first piece.
   virtual std::string reasoning_end() const { return ""; }
 
   // What a piece of the answer adds to its parts, and what its end does.
@@ -69,8 +71,8 @@ class ChatTemplate {
  public:
   virtual ~ChatTemplate() = default;
 
-  // The text of a conversation that ends with a user's message or the results of tools, up to where the assistant is to speak. Throws
-  // TextError for one that the template cannot write.
+  // The text of a conversation that ends with a user's message or the results of tools, up to where the assistant is to
+  // speak. Throws TextError for one that the template cannot write.
   virtual Rendered render(std::span<const Message> messages) const = 0;
 
   // Begins the answer to a text that `render` made, which may have begun its reasoning. Throws TextError.

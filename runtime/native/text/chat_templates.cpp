@@ -21,8 +21,14 @@ constexpr std::string_view SWITCHES[] = {"enable_thinking", "thinking"};
 
 // What a conversation sets itself.
 constexpr std::string_view RESERVED[] = {
-    "messages", "conversations", "tools", "chat_template", "add_generation_prompt", "continue_final_message",
-    "return_assistant_tokens_mask"};
+    "messages",
+    "conversations",
+    "tools",
+    "chat_template",
+    "add_generation_prompt",
+    "continue_final_message",
+    "return_assistant_tokens_mask"
+};
 
 // The name of the template in a file: chat_template.jinja is the default one, chat_template.rag.jinja the one for rag.
 std::optional<std::string_view> template_in(std::string_view file) {
@@ -67,7 +73,9 @@ std::tm local_time() {
   return time;
 }
 
-std::string member(std::string_view name, std::string_view json) { return to_json(name) + ": " + std::string(json) + ", "; }
+std::string member(std::string_view name, std::string_view json) {
+  return to_json(name) + ": " + std::string(json) + ", ";
+}
 
 // A message as chat templates expect it, with the reasoning under both names that they read.
 std::string written(const Message& message) {
@@ -84,14 +92,17 @@ std::string written(const Message& message) {
   }
   std::string calls;
   for (const ToolCall& each : message.calls) {
-    const std::string function = "{" + member("name", to_json(each.name)) + to_json("arguments") + ": " + each.arguments + "}";
+    const std::string function = "{" + member("name", to_json(each.name)) + to_json("arguments") + ": " +
+                                 each.arguments + "}";
     calls += (calls.empty() ? "{" : ", {") + member("id", to_json(each.id)) + member("type", to_json("function")) +
              to_json("function") + ": " + function + "}";
   }
   if (!calls.empty()) calls = member("tool_calls", "[" + calls + "]");
   std::string call;
-  if (message.role == "tool") call = member("name", to_json(message.call.name)) + member("tool_call_id", to_json(message.call.id));
-  return "{" + member("role", to_json(message.role)) + reasoning + calls + call + to_json("content") + ": " + content + "}";
+  if (message.role == "tool")
+    call = member("name", to_json(message.call.name)) + member("tool_call_id", to_json(message.call.id));
+  return "{" + member("role", to_json(message.role)) + reasoning + calls + call + to_json("content") + ": " + content +
+         "}";
 }
 
 // Keeps the parts of an answer apart.
@@ -151,7 +162,8 @@ ChatTemplates::ChatTemplates(const Files& files, std::string_view place) {
     if (own.is_array()) {
       own.each([&](const Json& each) {
         const Json name = each["name"], source = each["template"];
-        if (name.is_string() && source.is_string()) found.insert_or_assign(std::string(name.string()), std::string(source.string()));
+        if (name.is_string() && source.is_string())
+          found.insert_or_assign(std::string(name.string()), std::string(source.string()));
       });
     }
   }
@@ -168,7 +180,9 @@ bool ChatTemplates::is_read(std::string_view file) {
   return file == TOKENIZER_CONFIG || file == SPECIAL_TOKENS_MAP || file == PROCESSORS || template_in(file).has_value();
 }
 
-void ChatTemplates::add(std::string_view name, std::string_view source) { templates_[std::string(name)].source = source; }
+void ChatTemplates::add(std::string_view name, std::string_view source) {
+  templates_[std::string(name)].source = source;
+}
 
 const ChatTemplates::Named& ChatTemplates::chosen(bool has_tools) const {
   if (templates_.empty()) throw TextError("there is no chat template, so the model was not made to chat");
@@ -178,7 +192,8 @@ const ChatTemplates::Named& ChatTemplates::chosen(bool has_tools) const {
   for (const std::string& each : names()) all += (all.empty() ? "" : ", ") + each;
   throw TextError(
       "there are chat templates for " + all + " and no default one: put the one that you mean into the checkpoint as " +
-      "chat_template.jinja, and export it again");
+      "chat_template.jinja, and export it again"
+  );
 }
 
 jinja::Text ChatTemplates::render(
@@ -197,7 +212,9 @@ jinja::Text ChatTemplates::render(
   return render_as_it_is(told.variables(ToldTools::Teller::USER), false, options);
 }
 
-jinja::Text ChatTemplates::render_as_it_is(std::string_view variables, bool has_tools, jinja::RenderOptions options) const {
+jinja::Text ChatTemplates::render_as_it_is(
+    std::string_view variables, bool has_tools, jinja::RenderOptions options
+) const {
   if (!options.now) options.now = local_time();
   options.own = special_;
   const std::lock_guard lock(reading_);
@@ -206,7 +223,9 @@ jinja::Text ChatTemplates::render_as_it_is(std::string_view variables, bool has_
     return chosen.render(variables, options);
   } catch (const TextError& error) {
     const std::string_view why = error.what();
-    throw TextError("the model's chat template refuses this conversation: " + std::string(why.empty() ? "it says no reason" : why));
+    throw TextError(
+        "the model's chat template refuses this conversation: " + std::string(why.empty() ? "it says no reason" : why)
+    );
   }
 }
 
@@ -263,8 +282,8 @@ AnswerForm ChatTemplates::answer_form(const Tokenizer& tokenizer) const {
 }
 
 ModelTemplate::ModelTemplate(
-    std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer, Thinking thinking, std::string_view variables,
-    std::string_view tools, std::optional<std::tm> now
+    std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer, Thinking thinking,
+    std::string_view variables, std::string_view tools, std::optional<std::tm> now
 )
     : templates_(std::move(templates)),
       form_(templates_->answer_form(tokenizer)),
@@ -284,9 +303,11 @@ ModelTemplate::ModelTemplate(
     const JsonDocument document(variables);
     document.root("the variables of the chat template").each_entry([&](std::string_view name, const Json& value) {
       for (const std::string_view each : RESERVED) {
-        if (name == each) throw TextError("the chat template's variable '" + std::string(name) + "' is the conversation's own");
+        if (name == each)
+          throw TextError("the chat template's variable '" + std::string(name) + "' is the conversation's own");
       }
-      if (name == choice) throw TextError("thinking is switched, and the chat template's variable '" + std::string(name) + "' is given");
+      if (name == choice)
+        throw TextError("thinking is switched, and the chat template's variable '" + std::string(name) + "' is given");
       variables_ += member(name, value.written());
     });
   }
@@ -296,7 +317,8 @@ ModelTemplate::ModelTemplate(
 Rendered ModelTemplate::render(std::span<const Message> messages) const {
   std::string all;
   for (const Message& each : messages) all += (all.empty() ? "" : ", ") + written(each);
-  const std::string variables = "{" + variables_ + member("messages", "[" + all + "]") + to_json("add_generation_prompt") + ": true}";
+  const std::string variables = "{" + variables_ + member("messages", "[" + all + "]") +
+                                to_json("add_generation_prompt") + ": true}";
   jinja::Text text = templates_->render(variables, tools_ != nullptr, form_.tells_tools, {.now = now_});
   Rendered rendered{std::move(text.bytes), {}};
   for (const auto& [begin, end] : text.input) rendered.words.push_back({begin, end});

@@ -31,14 +31,18 @@ class ChatTemplates {
   // One template, and no special tokens.
   explicit ChatTemplates(std::string_view source);
 
-  // The templates of a folder. files: those of its files that `is_read` names, as transformers and exports write them. place: the
-  // text that stands for a picture, if the model's processor has empty lines around it. Throws TextError for a file that is no JSON.
+  // The templates of a folder. files: those of its files that `is_read` names, as transformers and exports write them.
+  // place: the text that stands for a picture, if the model's processor has empty lines around it. Throws TextError for
+  // a file that is no JSON.
   ChatTemplates(const Files& files, std::string_view place);
   static bool is_read(std::string_view file);
 
-  // The text for variables, which are a JSON object, and for the special tokens: by the template for tools if there are some and it
-  // exists, or else by the default one. tells_tools: the variables' tools are told in the messages. Throws TextError.
-  jinja::Text render(std::string_view variables, bool has_tools, bool tells_tools, const jinja::RenderOptions& options) const;
+  // The text for variables, which are a JSON object, and for the special tokens: by the template for tools if there are
+  // some and it exists, or else by the default one. tells_tools: the variables' tools are told in the messages. Throws
+  // TextError.
+  jinja::Text render(
+      std::string_view variables, bool has_tools, bool tells_tools, const jinja::RenderOptions& options
+  ) const;
 
   // Throws TextError with the line of an error in the default template's syntax, or if there is none.
   void check() const;
@@ -56,8 +60,9 @@ class ChatTemplates {
   // The text of all templates.
   std::string sources() const;
 
-  // The form of the model's answers: by its tokenizer's own description, or by the templates and the vocabulary. Where the template
-  // reads no tools, or the form of the model's calls is not known, tools are told in words, and calls have the general form.
+  // The form of the model's answers: by its tokenizer's own description, or by the templates and the vocabulary. Where
+  // the template reads no tools, or the form of the model's calls is not known, tools are told in words, and calls have
+  // the general form.
   AnswerForm answer_form(const Tokenizer& tokenizer) const;
 
   // Why the tokenizer's own description is not followed; empty if it is, or if there is none.
@@ -86,11 +91,14 @@ class ChatTemplates {
 // The chat template of a model as a conversation uses it.
 class ModelTemplate final : public ChatTemplate {
  public:
-  // variables: more of them for the template, as a JSON object; empty for none. tools: that the model may call, a list as OpenAI's API
-  // has it in JSON; empty for none. now: the local time that the template sees; the system's without. Throws TextError.
+  // variables: more of them for the template, as a JSON object; empty for none. tools: that the model may call, a list
+  // as OpenAI's API has it in JSON; empty for none. now: the local time that the template sees; the system's without.
+  // Throws TextError.
   ModelTemplate(
-      std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer, Thinking thinking = Thinking::AS_USUAL,
-      std::string_view variables = {}, std::string_view tools = {}, std::optional<std::tm> now = {});
+      std::shared_ptr<const ChatTemplates> templates, const Tokenizer& tokenizer,
+      Thinking thinking = Thinking::AS_USUAL, std::string_view variables = {}, std::string_view tools = {},
+      std::optional<std::tm> now = {}
+  );
 
   Rendered render(std::span<const Message> messages) const override;
   std::unique_ptr<Splitter> answer(std::string_view rendered) const override;

@@ -66,8 +66,8 @@ std::string joined(const Tokens& tokens) {
   return text;
 }
 
-// Replaces the characters of a byte-level vocabulary by the bytes that they stand for; a token with another character is its own
-// bytes.
+// Replaces the characters of a byte-level vocabulary by the bytes that they stand for; a token with another character
+// is its own bytes.
 bool spell_byte_level(std::string& token, bool& is_bytes) {
   static const std::array<int, 0x144> bytes = [] {
     std::array<int, 0x144> all;
@@ -99,7 +99,10 @@ void byte_level(Tokens& tokens) {
 // The byte of a token such as <0x0A>, or -1.
 int byte_of(std::string_view token) {
   const auto digit = [](char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
   };
   if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return -1;
   const int high = token[3] == '+' ? 0 : digit(token[3]), low = digit(token[4]);  // Rust reads "+F" as a number, too
@@ -150,19 +153,32 @@ std::unique_ptr<Decoder> strip(const Json& json) {
 }
 
 std::unique_ptr<Decoder> word_piece(const Json& json) {
-  static constexpr std::array<std::array<std::string_view, 2>, 11> cleaned = {{{" .", "."}, {" ?", "?"}, {" !", "!"},
-      {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"},
-      {" 're", "'re"}}};
+  static constexpr std::array<std::array<std::string_view, 2>, 11> cleaned = {
+      {{" .", "."},
+       {" ?", "?"},
+       {" !", "!"},
+       {" ,", ","},
+       {" ' ", "'"},
+       {" n't", "n't"},
+       {" 'm", "'m"},
+       {" do not", " don't"},
+       {" 's", "'s"},
+       {" 've", "'ve"},
+       {" 're", "'re"}}
+  };
   const auto prefix = std::string(json["prefix"].string());
   const bool cleanup = json["cleanup"].boolean();
-  return simple([=](Tokens& tokens) {
-    for (size_t i = 0; i < tokens.size(); i++) {
-      if (i > 0 && tokens[i].starts_with(prefix)) tokens[i].erase(0, prefix.size());
-      else if (i > 0) tokens[i].insert(0, " ");
-      if (!cleanup) continue;
-      for (const auto& [from, to] : cleaned) replace_all(tokens[i], from, to);
-    }
-  }, spell_unknown);
+  return simple(
+      [=](Tokens& tokens) {
+        for (size_t i = 0; i < tokens.size(); i++) {
+          if (i > 0 && tokens[i].starts_with(prefix)) tokens[i].erase(0, prefix.size());
+          else if (i > 0) tokens[i].insert(0, " ");
+          if (!cleanup) continue;
+          for (const auto& [from, to] : cleaned) replace_all(tokens[i], from, to);
+        }
+      },
+      spell_unknown
+  );
 }
 
 std::unique_ptr<Decoder> metaspace(const Json& json) {
@@ -179,9 +195,8 @@ std::unique_ptr<Decoder> metaspace(const Json& json) {
 }
 
 std::unique_ptr<Decoder> replace(const Json& json) {
-  const auto change = [pattern = read_pattern(json["pattern"]), content = std::string(json["content"].string())](
-      std::string& token, Work& work
-  ) {
+  const auto change = [pattern = read_pattern(json["pattern"]),
+                       content = std::string(json["content"].string())](std::string& token, Work& work) {
     std::string text;
     for (const auto& [begin, end, match] : pattern.parts(token, work)) {
       work.spend(STEPS_FOR_A_BYTE * (match ? content.size() : end - begin));
@@ -203,14 +218,13 @@ std::unique_ptr<Decoder> replace(const Json& json) {
 
 class Sequence : public Decoder {
  public:
-  explicit Sequence(const Json& json) {
-    read_parts(json, "decoders", read_decoder, decoders_);
-  }
+  explicit Sequence(const Json& json) { read_parts(json, "decoders", read_decoder, decoders_); }
   void apply(Tokens& tokens) const override {
     const size_t most = MOST_GROWTH * (bytes_of(tokens) + tokens.size()) + ROOM;
     for (const auto& each : decoders_) {
       each->apply(tokens);
-      if (bytes_of(tokens) > most) throw TextError("the tokenizer's decoder makes a text of these tokens that is too long");
+      if (bytes_of(tokens) > most)
+        throw TextError("the tokenizer's decoder makes a text of these tokens that is too long");
     }
   }
   bool spell(std::string& token, bool& bytes) const override {
@@ -237,9 +251,12 @@ std::unique_ptr<Decoder> read_decoder(const Json& json) {
   if (type == "Metaspace") return metaspace(json);
   if (type == "WordPiece") return word_piece(json);
   if (type == "BPEDecoder") {
-    return simple([suffix = std::string(json["suffix"].string())](Tokens& tokens) {
-      for (size_t i = 0; i < tokens.size(); i++) replace_all(tokens[i], suffix, i + 1 == tokens.size() ? "" : " ");
-    }, spell_unknown);
+    return simple(
+        [suffix = std::string(json["suffix"].string())](Tokens& tokens) {
+          for (size_t i = 0; i < tokens.size(); i++) replace_all(tokens[i], suffix, i + 1 == tokens.size() ? "" : " ");
+        },
+        spell_unknown
+    );
   }
   throw TextError("the decoder '" + std::string(type) + "' is not supported");
 }

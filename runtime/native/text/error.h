@@ -7,8 +7,8 @@
 
 namespace hybridge::text {
 
-// A tokenizer.json, a chat format or a log is damaged or asks for what is not here, or a text is none that they can be used on;
-// the message names it.
+// A tokenizer.json, a chat format or a log is damaged or asks for what is not here, or a text is none that they can be
+// used on; the message names it.
 struct TextError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -50,7 +50,8 @@ class Json {
 
   // An integer from 0 to `most`.
   uint64_t integer(uint64_t most) const {
-    if (!yyjson_is_uint(value_) || yyjson_get_uint(value_) > most) fail(("an integer from 0 to " + std::to_string(most)).c_str());
+    if (!yyjson_is_uint(value_) || yyjson_get_uint(value_) > most)
+      fail(("an integer from 0 to " + std::to_string(most)).c_str());
     return yyjson_get_uint(value_);
   }
 
@@ -67,7 +68,9 @@ class Json {
   // The value as JSON.
   std::string written() const {
     size_t size;
-    const std::unique_ptr<char, decltype(&std::free)> text(yyjson_val_write(value_, YYJSON_WRITE_NOFLAG, &size), std::free);
+    const std::unique_ptr<char, decltype(&std::free)> text(
+        yyjson_val_write(value_, YYJSON_WRITE_NOFLAG, &size), std::free
+    );
     if (text == nullptr) fail("JSON");
     return {text.get(), size};
   }
@@ -99,8 +102,8 @@ class Json {
   std::string name_;
 };
 
-// Lists and objects inside each other that a document may have, as many as serde_json and so the tokenizers library read: what a
-// document describes is read by recursion, in threads of apps whose stacks have half a megabyte.
+// Lists and objects inside each other that a document may have, as many as serde_json and so the tokenizers library
+// read: what a document describes is read by recursion, in threads of apps whose stacks have half a megabyte.
 inline constexpr size_t MOST_NESTED = 127;
 
 // A document. Throws TextError if the text is no JSON; invalid UTF-8 and more than MOST_NESTED lists in lists are none.
@@ -110,7 +113,8 @@ class JsonDocument {
     if (nesting(text) > MOST_NESTED) throw TextError("no JSON that is read here: it is nested too deeply");
     yyjson_read_err error;
     document_.reset(yyjson_read_opts(const_cast<char*>(text.data()), text.size(), YYJSON_READ_NOFLAG, nullptr, &error));
-    if (document_ == nullptr) throw TextError("no JSON: " + std::string(error.msg) + " at byte " + std::to_string(error.pos));
+    if (document_ == nullptr)
+      throw TextError("no JSON: " + std::string(error.msg) + " at byte " + std::to_string(error.pos));
   }
 
   // How many lists and objects of a JSON text are inside each other at most.

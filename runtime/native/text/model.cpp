@@ -33,7 +33,9 @@ std::array<std::optional<uint32_t>, 256> byte_tokens(const Vocabulary& vocabular
 }
 
 // Adds a token for each byte of a text; false, and nothing, if one has none.
-bool add_bytes(const std::array<std::optional<uint32_t>, 256>& tokens, std::string_view text, Token of, std::vector<Token>& into) {
+bool add_bytes(
+    const std::array<std::optional<uint32_t>, 256>& tokens, std::string_view text, Token of, std::vector<Token>& into
+) {
   const auto token = [&](char byte) { return tokens[static_cast<uint8_t>(byte)]; };
   if (!std::ranges::all_of(text, [&](char byte) { return token(byte).has_value(); })) return false;
   for (const char byte : text) into.push_back({*token(byte), of.begin, of.end});
@@ -53,7 +55,9 @@ class Merges {
     entries_.assign(size, {NONE, 0, 0, 0});
   }
 
-  void add(uint32_t left, uint32_t right, Merge merge) { entries_[slot(left, right)] = {left, right, merge.rank, merge.id}; }
+  void add(uint32_t left, uint32_t right, Merge merge) {
+    entries_[slot(left, right)] = {left, right, merge.rank, merge.id};
+  }
 
   std::optional<Merge> find(uint32_t left, uint32_t right) const {
     const Entry& entry = entries_[slot(left, right)];
@@ -99,7 +103,8 @@ class BytePairs : public Model {
         const std::string_view line = merge.string();
         if (line.starts_with("#version")) return;
         const size_t blank = line.find(' ');
-        if (blank == std::string_view::npos || line.find(' ', blank + 1) != std::string_view::npos) merge.fail("two tokens");
+        if (blank == std::string_view::npos || line.find(' ', blank + 1) != std::string_view::npos)
+          merge.fail("two tokens");
         parts = {line.substr(0, blank), line.substr(blank + 1)};
       } else {
         size_t count = 0;
@@ -112,7 +117,8 @@ class BytePairs : public Model {
       if (parts[1].size() < prefix_.size()) merge.fail("a pair with the prefix of its vocabulary");
       both.assign(parts[0]).append(parts[1].substr(prefix_.size()));
       const auto left = vocabulary_.id(parts[0]), right = vocabulary_.id(parts[1]), merged = vocabulary_.id(both);
-      if (!left || !right || !merged) throw TextError("a merge is of tokens that the vocabulary does not have: " + both);
+      if (!left || !right || !merged)
+        throw TextError("a merge is of tokens that the vocabulary does not have: " + both);
       merges_.add(*left, *right, {rank++, *merged});
     });
     if (!unknown_text_.empty()) unknown_ = vocabulary_.id(unknown_text_);
@@ -162,8 +168,9 @@ class BytePairs : public Model {
     flush();
   }
 
-  // Merges the tokens from `first` on: of all pairs the one of the least rank, the leftmost of several. They stand one after the
-  // other, as in the reference; the bytes of a prefix or a suffix have tokens but no part of the word, which is `size` long.
+  // Merges the tokens from `first` on: of all pairs the one of the least rank, the leftmost of several. They stand one
+  // after the other, as in the reference; the bytes of a prefix or a suffix have tokens but no part of the word, which
+  // is `size` long.
   void merge(std::vector<Token>& tokens, size_t first, size_t size) const {
     const size_t count = tokens.size() - first;
     struct Symbol {
@@ -183,7 +190,9 @@ class BytePairs : public Model {
     queue.clear();
     for (uint32_t i = 0; i < count; i++) {
       const Token& token = tokens[first + i];
-      symbols.push_back({token.id, static_cast<uint32_t>(token.end - token.begin), i - 1, i + 1 < count ? i + 1 : none});
+      symbols.push_back(
+          {token.id, static_cast<uint32_t>(token.end - token.begin), i - 1, i + 1 < count ? i + 1 : none}
+      );
     }
     const auto consider = [&](uint32_t left, uint32_t right) {
       if (left == none || right == none) return;
@@ -296,7 +305,8 @@ class Unigram : public Model {
     std::vector<Token> found;
     for (size_t end = word.size(); end > 0;) {
       const Best& node = best[end];
-      if (node.id == NO_TOKEN) throw TextError("the vocabulary has neither a character of this text nor an unknown token");
+      if (node.id == NO_TOKEN)
+        throw TextError("the vocabulary has neither a character of this text nor an unknown token");
       const bool unknown = unknown_ && node.id == *unknown_;
       if (unknown && !found.empty() && found.back().id == *unknown_ && found.back().begin == end) {
         found.back().begin = node.begin;  // unknown characters in a row are one token
@@ -318,7 +328,8 @@ class Unigram : public Model {
 
   static uint64_t next_hash(uint64_t hash, char byte) { return mixed(hash + static_cast<uint8_t>(byte) + 1); }
 
-  // Keeps a hash of each beginning of a token: behind one that is none, no longer token begins. A false hit costs a look-up.
+  // Keeps a hash of each beginning of a token: behind one that is none, no longer token begins. A false hit costs a
+  // look-up.
   void add_prefixes() {
     std::vector<uint64_t> all;
     for (uint32_t id = 0; id < scores_.size(); id++) {
@@ -339,7 +350,8 @@ class Unigram : public Model {
   }
 
   bool is_prefix(uint64_t hash) const {
-    for (size_t place = hash & (prefixes_.size() - 1); prefixes_[place] != 0; place = (place + 1) & (prefixes_.size() - 1)) {
+    for (size_t place = hash & (prefixes_.size() - 1); prefixes_[place] != 0;
+         place = (place + 1) & (prefixes_.size() - 1)) {
       if (prefixes_[place] == tag(hash)) return true;
     }
     return false;
@@ -378,7 +390,8 @@ class WordPiece : public Model {
         work.spend(1 + (end - begin + prefix_.size()) / 8);
         piece.assign(begin > 0 ? prefix_ : "").append(word.substr(begin, end - begin));
         if ((id = vocabulary_.id(piece)) || whole_words_) break;
-        do end--; while (end > begin && (word[end] & 0xC0) == 0x80);
+        do end--;
+        while (end > begin && (word[end] & 0xC0) == 0x80);
       }
       if (!id) {
         begin = SIZE_MAX;

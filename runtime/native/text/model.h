@@ -20,8 +20,8 @@ struct Token {
 class Model {
  public:
   virtual ~Model() = default;
-  // Adds the tokens of a word, which is not empty: each is inside the word. Throws TextError if the word has none, or takes more
-  // work than is left.
+  // Adds the tokens of a word, which is not empty: each is inside the word. Throws TextError if the word has none, or
+  // takes more work than is left.
   virtual void tokenize(std::string_view word, Work& work, std::vector<Token>& into) const = 0;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }

@@ -115,7 +115,9 @@ void NormalizedText::replace(const Pattern& pattern, std::string_view content) {
       spans.insert(spans.end(), content.size(), end == 0 ? Span{start_, start_} : spans_[end - 1]);
     } else {
       text.append(text_, begin, end - begin);
-      spans.insert(spans.end(), spans_.begin() + static_cast<ptrdiff_t>(begin), spans_.begin() + static_cast<ptrdiff_t>(end));
+      spans.insert(
+          spans.end(), spans_.begin() + static_cast<ptrdiff_t>(begin), spans_.begin() + static_cast<ptrdiff_t>(end)
+      );
     }
   }
   text_ = std::move(text);

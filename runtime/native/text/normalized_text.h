@@ -51,7 +51,9 @@ class NormalizedText {
   std::vector<Found> parts(const Pattern& pattern) const { return pattern.parts(text_, *work_); }
 
   // The parts that are left of it; `inverted`: what does not match is the delimiter.
-  void split(const std::vector<Found>& parts, Delimiter behavior, bool inverted, std::vector<NormalizedText>& into) const;
+  void split(
+      const std::vector<Found>& parts, Delimiter behavior, bool inverted, std::vector<NormalizedText>& into
+  ) const;
 
  private:
   explicit NormalizedText(Work* work) : work_(work) {}

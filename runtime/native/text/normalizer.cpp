@@ -97,7 +97,8 @@ class Precompiled : public Normalizer {
     const std::string bytes = from_base64(charsmap);
     uint32_t size = 0;
     if (bytes.size() >= 4) std::memcpy(&size, bytes.data(), 4);
-    if (bytes.size() < 4 || size % 4 != 0 || size > bytes.size() - 4) throw TextError("precompiled_charsmap is damaged");
+    if (bytes.size() < 4 || size % 4 != 0 || size > bytes.size() - 4)
+      throw TextError("precompiled_charsmap is damaged");
     units_.resize(size / 4);
     std::memcpy(units_.data(), bytes.data() + 4, size);
     replacements_ = bytes.substr(4 + size);
@@ -162,9 +163,7 @@ class Precompiled : public Normalizer {
 
 class Sequence : public Normalizer {
  public:
-  explicit Sequence(const Json& json) {
-    read_parts(json, "normalizers", read_normalizer, normalizers_);
-  }
+  explicit Sequence(const Json& json) { read_parts(json, "normalizers", read_normalizer, normalizers_); }
   void apply(NormalizedText& text) const override {
     for (const auto& each : normalizers_) {
       text.work().spend(text.text().size());
@@ -235,7 +234,8 @@ std::unique_ptr<Normalizer> read_normalizer(const Json& json) {
     return simple([before = std::string(json["prepend"].string())](NormalizedText& text) { text.prepend(before); });
   }
   if (type == "Replace") {
-    return simple([pattern = read_pattern(json["pattern"]), content = std::string(json["content"].string())](NormalizedText& text) {
+    return simple([pattern = read_pattern(json["pattern"]),
+                   content = std::string(json["content"].string())](NormalizedText& text) {
       text.replace(pattern, content);
     });
   }

@@ -21,8 +21,8 @@ std::unique_ptr<Normalizer> read_normalizer(const Json& json);
 // Parts of a kind that a file may have: more than any published one has several times.
 inline constexpr size_t MOST_PARTS = 100;
 
-// Adds the parts of a Sequence, and of the Sequences in it, which are as one list of them. key: of the list; read: what reads a
-// part, null for none. Throws TextError for more than MOST_PARTS.
+// Adds the parts of a Sequence, and of the Sequences in it, which are as one list of them. key: of the list; read: what
+// reads a part, null for none. Throws TextError for more than MOST_PARTS.
 template <typename Part, typename Read>
 void read_parts(const Json& json, const char* key, Read&& read, std::vector<std::unique_ptr<Part>>& into) {
   json[key].each([&](const Json& each) {

@@ -19,8 +19,8 @@ constexpr std::string_view NO_WHITESPACE =  // all categories but Z, and of Cc w
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{7f}-\\x{84}\\x{86}-\\x{9f}\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Cs}\\p{Co}\\p{Cn}";
 constexpr std::string_view WORD = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
-// Steps that a match is tried with first, and how many times more each time that they were not enough. PCRE2 does not say how
-// many it took: all that it was given are spent.
+// Steps that a match is tried with first, and how many times more each time that they were not enough. PCRE2 does not
+// say how many it took: all that it was given are spent.
 constexpr uint32_t FIRST_STEPS = 128, MORE_STEPS = 8;
 
 [[noreturn]] void refuse(std::string_view expression, const std::string& why) {
@@ -38,8 +38,8 @@ bool is_script(std::string_view name) {
   return code != nullptr;
 }
 
-// A property such as {L} or {^Han}, with its braces. A script is the characters of that script to Oniguruma; PCRE2 takes those that
-// are used with it for it, too, unless it is told.
+// A property such as {L} or {^Han}, with its braces. A script is the characters of that script to Oniguruma; PCRE2
+// takes those that are used with it for it, too, unless it is told.
 std::string property(std::string_view braces) {
   const size_t begin = braces.starts_with("{^") ? 2 : 1;
   const std::string_view name = braces.substr(begin, braces.size() - begin - 1);
@@ -64,16 +64,34 @@ std::string translate(std::string_view from) {
           if (in_class) refuse(from, "has \\W inside brackets, which is not supported");
           to += "[^" + std::string(WORD) + "]";
           break;
-        case 'h': case 'H': case 'R': case 'X': case 'N': case 'O': case 'K': case 'Q': case 'E': case 'y': case 'Y': case 'M':
-        case 'C': case 'g': case 'k': case 'u': case 'b': case 'B':
-          refuse(from, std::string("has \\") + next + ", which is not supported");
+        case 'h':
+        case 'H':
+        case 'R':
+        case 'X':
+        case 'N':
+        case 'O':
+        case 'K':
+        case 'Q':
+        case 'E':
+        case 'y':
+        case 'Y':
+        case 'M':
+        case 'C':
+        case 'g':
+        case 'k':
+        case 'u':
+        case 'b':
+        case 'B': refuse(from, std::string("has \\") + next + ", which is not supported");
         default: {
           // \p{L} and \x{20} are copied whole: their braces repeat nothing
-          const size_t end = (next == 'p' || next == 'P' || next == 'x') && from.substr(i + 1).starts_with('{') ? from.find('}', i) : i;
+          const size_t end = (next == 'p' || next == 'P' || next == 'x') && from.substr(i + 1).starts_with('{')
+                                 ? from.find('}', i)
+                                 : i;
           if (end == std::string_view::npos) refuse(from, "has a brace that never ends");
           to += '\\';
           to += from[i];
-          if (end > i) to += next == 'x' ? std::string(from.substr(i + 1, end - i)) : property(from.substr(i + 1, end - i));
+          if (end > i)
+            to += next == 'x' ? std::string(from.substr(i + 1, end - i)) : property(from.substr(i + 1, end - i));
           i = end;
         }
       }

@@ -18,7 +18,8 @@ struct Found {
   bool match;
 };
 
-// What Rust's regular expressions know as \w, inside brackets; Oniguruma's has ², ³, ¹, ¼, ½ and ¾ besides, and no joiners.
+// What Rust's regular expressions know as \w, inside brackets; Oniguruma's has ², ³, ¹, ¼, ½ and ¾ besides, and no
+// joiners.
 inline constexpr char RUST_WORD[] = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d})";
 
 class Pattern {
@@ -27,8 +28,8 @@ class Pattern {
   static Pattern regex(std::string_view expression);
   static Pattern literal(std::string_view text);
 
-  // The parts of a text, those between matches included, one after the other. Throws TextError if the work that is left is not
-  // enough to match.
+  // The parts of a text, those between matches included, one after the other. Throws TextError if the work that is left
+  // is not enough to match.
   std::vector<Found> parts(std::string_view text, Work& work) const;
 
   // Whether a text matches as a whole.

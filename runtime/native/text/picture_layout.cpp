@@ -24,8 +24,9 @@ double real(size_t count) { return static_cast<double>(count); }
 
 [[noreturn]] void too_narrow(Size size, const std::string& reason) {
   throw TextError(
-      "a picture of " + std::to_string(size.width) + " x " + std::to_string(size.height) + " pixels is too long and narrow: " + reason +
-      "; crop it, or resize it to sides less unequal");
+      "a picture of " + std::to_string(size.width) + " x " + std::to_string(size.height) +
+      " pixels is too long and narrow: " + reason + "; crop it, or resize it to sides less unequal"
+  );
 }
 
 // The multiple of the encoder's unit that is nearest to a side, the even one of two.
@@ -34,7 +35,8 @@ size_t nearest(size_t side, size_t unit) { return static_cast<size_t>(std::nearb
 // A side in as few units as hold it.
 size_t whole_units(size_t side, size_t unit) { return (side + unit - 1) / unit * unit; }
 
-// The size of a picture in one part. least: of a side that is not resized to fewer or more pixels; 0 makes such a picture larger.
+// The size of a picture in one part. least: of a side that is not resized to fewer or more pixels; 0 makes such a
+// picture larger.
 Size whole_size(const PictureDescription& of, Size size, size_t least) {
   const size_t unit = of.unit(), fewest = of.min_tokens * unit * unit, most = of.max_tokens * unit * unit;
   const auto each_side = [&](auto&& resized) { return Size{resized(size.width), resized(size.height)}; };
@@ -46,18 +48,22 @@ Size whole_size(const PictureDescription& of, Size size, size_t least) {
     });
   } else if (found.area() < fewest) {
     const double grow = std::sqrt(real(fewest) / real(size.area()));
-    found = each_side([&](size_t side) { return static_cast<size_t>(std::ceil(real(side) * grow / real(unit))) * unit; });
+    found = each_side([&](size_t side) {
+      return static_cast<size_t>(std::ceil(real(side) * grow / real(unit))) * unit;
+    });
   }
   const size_t tokens = found.area() / (unit * unit), largest = static_cast<size_t>(of.budgets.back());
   if (tokens > largest) {
     too_narrow(
-        size, "it would take " + std::to_string(tokens) + " tokens at once, and the encoder takes " + std::to_string(largest));
+        size,
+        "it would take " + std::to_string(tokens) + " tokens at once, and the encoder takes " + std::to_string(largest)
+    );
   }
   return found;
 }
 
-// Columns and rows of the tiles whose shape is nearest to the picture's; of equally near ones the last that has not twice the
-// picture's pixels or more, from the fewest tiles on, or else the first.
+// Columns and rows of the tiles whose shape is nearest to the picture's; of equally near ones the last that has not
+// twice the picture's pixels or more, from the fewest tiles on, or else the first.
 Size grid(const PictureDescription& of, Size size) {
   Size best{1, 1};
   double nearest = std::numeric_limits<double>::infinity();
@@ -121,7 +127,8 @@ PictureLayout gemma3(const PictureDescription& of, std::span<const uint8_t> rgb,
   return {{resized_to<BilinearFixed>(rgb, size, {of.tile_size, of.tile_size})}};
 }
 
-// Gemma 4 (transformers' Gemma4ImageProcessorPil): one part of as many tokens as fit; a line of tokens of a long and narrow picture.
+// Gemma 4 (transformers' Gemma4ImageProcessorPil): one part of as many tokens as fit; a line of tokens of a long and
+// narrow picture.
 PictureLayout gemma4(const PictureDescription& of, std::span<const uint8_t> rgb, Size size) {
   const size_t unit = of.unit(), most = of.max_tokens;
   const double factor = std::sqrt(real(most * unit * unit) / real(size.area()));
@@ -135,14 +142,16 @@ PictureLayout gemma4(const PictureDescription& of, std::span<const uint8_t> rgb,
   return {{resized_to<Bicubic>(rgb, size, {found.width * unit, found.height * unit})}};
 }
 
-// The largest canvas of whole tokens, at most `most` pixels, around the picture in one of its own shapes; one token of a picture that
-// is too narrow for any.
+// The largest canvas of whole tokens, at most `most` pixels, around the picture in one of its own shapes; one token of
+// a picture that is too narrow for any.
 Size canvas_within(Size size, size_t unit, size_t most) {
   Size best{unit, unit};
   size_t low = 1, high = size.height;
   while (low <= high) {
     const size_t height = (low + high) / 2;
-    const Size tried{whole_units(std::max<size_t>(1, size.width * height / size.height), unit), whole_units(height, unit)};
+    const Size tried{
+        whole_units(std::max<size_t>(1, size.width * height / size.height), unit), whole_units(height, unit)
+    };
     if (tried.area() <= most) {
       best = tried, low = height + 1;
     } else {
@@ -152,14 +161,16 @@ Size canvas_within(Size size, size_t unit, size_t most) {
   return best;
 }
 
-// GLM5-Next (transformers' Glm5NextImageProcessorPil): one part in the picture's own size or, if that has too few or too many tokens, in
-// its own shape; black fills whole tokens up on the right and below.
+// GLM5-Next (transformers' Glm5NextImageProcessorPil): one part in the picture's own size or, if that has too few or
+// too many tokens, in its own shape; black fills whole tokens up on the right and below.
 PictureLayout glm5_next(const PictureDescription& of, std::span<const uint8_t> rgb, Size size) {
   const size_t unit = of.unit(), fewest = of.min_tokens * unit * unit, most = of.max_tokens * unit * unit;
   Size canvas{whole_units(size.width, unit), whole_units(size.height, unit)};
   if (canvas.area() < fewest) {
     const double grow = std::sqrt(real(fewest) / real(size.area()));
-    const auto grown = [&](size_t side) { return whole_units(static_cast<size_t>(std::ceil(real(side) * grow)), unit); };
+    const auto grown = [&](size_t side) {
+      return whole_units(static_cast<size_t>(std::ceil(real(side) * grow)), unit);
+    };
     canvas = {grown(size.width), grown(size.height)};
   }
   if (canvas.area() > most) canvas = canvas_within(size, unit, most);
@@ -168,16 +179,21 @@ PictureLayout glm5_next(const PictureDescription& of, std::span<const uint8_t> r
   const auto content = [&](size_t side, size_t whole) {
     return std::clamp<size_t>(static_cast<size_t>(std::floor(real(side) * scale)), 1, whole);
   };
-  const PicturePart picture = resized_to<Bicubic>(rgb, size, {content(size.width, canvas.width), content(size.height, canvas.height)});
+  const PicturePart picture = resized_to<Bicubic>(
+      rgb, size, {content(size.width, canvas.width), content(size.height, canvas.height)}
+  );
   PicturePart part{std::vector<uint8_t>(canvas.area() * 3), canvas.width, canvas.height};
   for (size_t row = 0; row < picture.height; ++row) {
-    std::ranges::copy(std::span(picture.rgb).subspan(row * picture.width * 3, picture.width * 3), part.rgb.data() + row * part.width * 3);
+    std::ranges::copy(
+        std::span(picture.rgb).subspan(row * picture.width * 3, picture.width * 3),
+        part.rgb.data() + row * part.width * 3
+    );
   }
   return {{std::move(part)}};
 }
 
-// Nemotron-H Omni (transformers' NemotronH_Omni_Reasoning_V3ImageProcessor): one part, whose sides are rounded up as long as it
-// fits.
+// Nemotron-H Omni (transformers' NemotronH_Omni_Reasoning_V3ImageProcessor): one part, whose sides are rounded up as
+// long as it fits.
 PictureLayout nemotron_h_omni(const PictureDescription& of, std::span<const uint8_t> rgb, Size size) {
   const size_t square = of.merge * of.merge, fewest = of.min_tokens * square, most = of.max_tokens * square;
   Size found{size.width / of.patch_size + 1, size.height / of.patch_size + 1};
@@ -185,11 +201,17 @@ PictureLayout nemotron_h_omni(const PictureDescription& of, std::span<const uint
   if (exactly(size.width)) found.width -= 1;  // halves are rounded to even numbers
   if (exactly(size.height)) found.height -= 1;
   const double shrink = std::min(std::sqrt(real(most) / real(found.area())), 1.0);
-  found = {static_cast<size_t>(std::floor(shrink * real(found.width))), static_cast<size_t>(std::floor(shrink * real(found.height)))};
+  found = {
+      static_cast<size_t>(std::floor(shrink * real(found.width))),
+      static_cast<size_t>(std::floor(shrink * real(found.height)))
+  };
   if (found.area() == 0) too_narrow(size, "it would be less than " + std::to_string(of.patch_size) + " pixels across");
   if (most > fewest && found.area() < fewest) {
     const double grow = std::sqrt(real(fewest) / real(found.area()));
-    found = {static_cast<size_t>(std::ceil(grow * real(found.width))), static_cast<size_t>(std::ceil(grow * real(found.height)))};
+    found = {
+        static_cast<size_t>(std::ceil(grow * real(found.width))),
+        static_cast<size_t>(std::ceil(grow * real(found.height)))
+    };
   }
   const auto whole_squares = [&](size_t& side, const size_t& other) {
     const size_t left = side % of.merge;
@@ -198,12 +220,13 @@ PictureLayout nemotron_h_omni(const PictureDescription& of, std::span<const uint
   };
   whole_squares(found.height, found.width);
   whole_squares(found.width, found.height);
-  if (found.area() > most) too_narrow(size, "it would take " + std::to_string(found.area() / square) + " tokens at once");
+  if (found.area() > most)
+    too_narrow(size, "it would take " + std::to_string(found.area() / square) + " tokens at once");
   return {{resized_to<Unclamped>(rgb, size, {found.width * of.patch_size, found.height * of.patch_size})}};
 }
 
-// begin, end: the special tokens around a picture, if it has marks. most_side: learned positions along a side. place: what chat
-// templates write for a picture, where empty lines are around it in the text.
+// begin, end: the special tokens around a picture, if it has marks. most_side: learned positions along a side. place:
+// what chat templates write for a picture, where empty lines are around it in the text.
 struct Preparation {
   std::string_view model_type;
   PictureLayout (*layout)(const PictureDescription&, std::span<const uint8_t>, Size);
@@ -246,18 +269,27 @@ std::string_view picture_place(std::string_view model_type) {
   return found != PREPARATIONS.end() ? found->place : "";
 }
 
-PictureDescription::PictureDescription(std::string_view json) : PictureDescription(JsonDocument(json).root("pictures")) {}
+PictureDescription::PictureDescription(std::string_view json)
+    : PictureDescription(JsonDocument(json).root("pictures")) {}
 
 PictureDescription::PictureDescription(const Json& value)
-    : model_type(preparation(value["model_type"]).model_type), placeholder(value["placeholder"].signed_integer()),
-      patch_size(positive(value["patch_size"], 64)), merge(positive(value["merge"], 8)),
-      position_side(positive(value["position_side"], preparation(value["model_type"]).most_side)), min_tokens(positive(value["min_tokens"], 4096)),
-      max_tokens(positive(value["max_tokens"], 4096)), tile_size(positive(value["tile_size"], 4096)),
-      min_tiles(positive(value["min_tiles"], 256)), max_tiles(positive(value["max_tiles"], 256)), tolerance(value["tolerance"].number()),
-      thumbnail(value["thumbnail"].boolean()), marks(value["marks"].boolean()) {
+    : model_type(preparation(value["model_type"]).model_type),
+      placeholder(value["placeholder"].signed_integer()),
+      patch_size(positive(value["patch_size"], 64)),
+      merge(positive(value["merge"], 8)),
+      position_side(positive(value["position_side"], preparation(value["model_type"]).most_side)),
+      min_tokens(positive(value["min_tokens"], 4096)),
+      max_tokens(positive(value["max_tokens"], 4096)),
+      tile_size(positive(value["tile_size"], 4096)),
+      min_tiles(positive(value["min_tiles"], 256)),
+      max_tiles(positive(value["max_tiles"], 256)),
+      tolerance(value["tolerance"].number()),
+      thumbnail(value["thumbnail"].boolean()),
+      marks(value["marks"].boolean()) {
   value["budgets"].each([&](const Json& each) { budgets.push_back(static_cast<int64_t>(positive(each, 4096))); });
   if (budgets.empty() || !std::ranges::is_sorted(budgets)) value["budgets"].fail("numbers of tokens in order");
-  if (min_tokens > max_tokens || min_tiles > max_tiles) value.fail("a description whose least numbers are at most its largest");
+  if (min_tokens > max_tokens || min_tiles > max_tiles)
+    value.fail("a description whose least numbers are at most its largest");
   if (!(0.1 <= tolerance && tolerance <= 100)) value["tolerance"].fail("a number from 0.1 to 100");
   const size_t across = tile_size / unit();
   const bool fits = tile_size % unit() == 0 && across * across <= static_cast<size_t>(budgets.back());
@@ -269,14 +301,18 @@ std::pair<std::string, std::string> PictureDescription::around() const {
   return {std::string(own.begin), std::string(own.end)};
 }
 
-PictureLayout layout_of(const PictureDescription& description, std::span<const uint8_t> rgb, size_t width, size_t height) {
+PictureLayout layout_of(
+    const PictureDescription& description, std::span<const uint8_t> rgb, size_t width, size_t height
+) {
   if (width == 0 || height == 0) throw TextError("the picture has no pixels");
   if (width > MOST_PICTURE_PIXELS || height > MOST_PICTURE_PIXELS || width * height > MOST_PICTURE_PIXELS) {
     throw TextError(
         "the picture has " + std::to_string(width) + " x " + std::to_string(height) + " pixels, and more than " +
-        std::to_string(MOST_PICTURE_PIXELS) + " are not taken; make it smaller");
+        std::to_string(MOST_PICTURE_PIXELS) + " are not taken; make it smaller"
+    );
   }
-  if (rgb.size() != width * height * 3) throw TextError("the picture has another number of bytes than 3 for each pixel");
+  if (rgb.size() != width * height * 3)
+    throw TextError("the picture has another number of bytes than 3 for each pixel");
   return preparation(description).layout(description, rgb, {width, height});
 }
 

@@ -61,9 +61,11 @@ std::unique_ptr<PreTokenizer> byte_level(const Json& json) {
 
 std::unique_ptr<PreTokenizer> metaspace(const Json& json) {
   const Metaspace of(json);
-  return simple([of, blank = Pattern::literal(" "), mark = Pattern::literal(of.replacement)](NormalizedText word, Words& into) {
+  return simple([of, blank = Pattern::literal(" "),
+                 mark = Pattern::literal(of.replacement)](NormalizedText word, Words& into) {
     word.replace(blank, of.replacement);
-    const bool wanted = of.prepend == Metaspace::Prepend::Always || (of.prepend == Metaspace::Prepend::First && word.start() == 0);
+    const bool wanted = of.prepend == Metaspace::Prepend::Always ||
+                        (of.prepend == Metaspace::Prepend::First && word.start() == 0);
     if (wanted && !word.text().starts_with(of.replacement)) word.prepend(of.replacement);
     if (of.split) word.split(word.parts(mark), Delimiter::MergedWithNext, false, into);
     else into.push_back(std::move(word));
@@ -86,9 +88,7 @@ std::unique_ptr<PreTokenizer> fixed_length(const Json& json) {
 
 class Sequence : public PreTokenizer {
  public:
-  explicit Sequence(const Json& json) {
-    read_parts(json, "pretokenizers", read_pre_tokenizer, all_);
-  }
+  explicit Sequence(const Json& json) { read_parts(json, "pretokenizers", read_pre_tokenizer, all_); }
 
   void split(NormalizedText word, Words& into) const override {
     Words words;
@@ -112,14 +112,16 @@ class Sequence : public PreTokenizer {
 
 }  // namespace
 
-Metaspace::Metaspace(const Json& json) : replacement(json["replacement"].string()), split(json["split"].boolean_or(true)) {
+Metaspace::Metaspace(const Json& json)
+    : replacement(json["replacement"].string()), split(json["split"].boolean_or(true)) {
   if (count_characters(replacement) != 1) json["replacement"].fail("one character");
   const std::string_view scheme = json["prepend_scheme"].string_or("always");
   if (scheme == "first") prepend = Prepend::First;
   else if (scheme == "never") prepend = Prepend::Never;
   else if (scheme != "always") json["prepend_scheme"].fail("first, never or always");
   if (!json["add_prefix_space"].boolean_or(true)) {
-    if (json["prepend_scheme"] && prepend != Prepend::Never) json.fail("of one mind: add_prefix_space and prepend_scheme differ");
+    if (json["prepend_scheme"] && prepend != Prepend::Never)
+      json.fail("of one mind: add_prefix_space and prepend_scheme differ");
     prepend = Prepend::Never;
   }
 }
@@ -148,7 +150,8 @@ std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Json& json) {
     return simple([](NormalizedText word, Words& into) {
       Words words;
       word.split(parts_where(word.text(), is_whitespace), Delimiter::Removed, false, words);
-      for (const auto& each : words) each.split(parts_where(each.text(), is_punctuation), Delimiter::Isolated, false, into);
+      for (const auto& each : words)
+        each.split(parts_where(each.text(), is_punctuation), Delimiter::Isolated, false, into);
     });
   }
   throw TextError("the pre-tokenizer '" + std::string(type) + "' is not supported");

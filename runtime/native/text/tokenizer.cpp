@@ -68,7 +68,9 @@ class Matcher {
  private:
   static constexpr size_t MOST_NODES = 1 << 22;
 
-  static uint64_t edge(uint32_t node, char byte) { return static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(byte); }
+  static uint64_t edge(uint32_t node, char byte) {
+    return static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(byte);
+  }
 
   std::unordered_map<uint64_t, uint32_t> edges_;
   std::unordered_map<uint32_t, uint32_t> ids_;  // by the node at which a text ends
@@ -101,7 +103,8 @@ class PlainParts {
     std::ranges::sort(parts_, {}, &TextPart::begin);
     size_t last = 0;
     for (const TextPart& part : parts_) {  // those that touch are one
-      if (last > 0 && part.begin <= parts_[last - 1].end) parts_[last - 1].end = std::max(parts_[last - 1].end, part.end);
+      if (last > 0 && part.begin <= parts_[last - 1].end)
+        parts_[last - 1].end = std::max(parts_[last - 1].end, part.end);
       else parts_[last++] = part;
     }
     parts_.resize(last);
@@ -211,7 +214,8 @@ void read_post_processors(const Json& json, std::vector<PostProcessor>& into) {
   if (!json) return;
   const std::string_view type = json["type"].string();
   if (type == "Sequence") return json["processors"].each([&](const Json& each) { read_post_processors(each, into); });
-  if (into.size() == MOST_PARTS) json.fail(("one of " + std::to_string(MOST_PARTS) + " post-processors at most").c_str());
+  if (into.size() == MOST_PARTS)
+    json.fail(("one of " + std::to_string(MOST_PARTS) + " post-processors at most").c_str());
   PostProcessor processor;
   if (type == "TemplateProcessing") {
     processor.around = read_template(json);
@@ -227,11 +231,12 @@ void read_post_processors(const Json& json, std::vector<PostProcessor>& into) {
   into.push_back(std::move(processor));
 }
 
-// Takes a character off a part of the text for each blank that the token begins or ends with; value: the token as the vocabulary
-// has it.
+// Takes a character off a part of the text for each blank that the token begins or ends with; value: the token as the
+// vocabulary has it.
 void trim(TextToken& token, std::string_view text, std::string_view value, bool first, bool keeps_first_blank) {
   const auto is_blank = [](std::string_view character) {
-    return character == "\xC4\xA0" || is_whitespace(character_at(character, 0));  // Ġ is the blank of byte-level vocabularies
+    return character == "\xC4\xA0" ||
+           is_whitespace(character_at(character, 0));  // Ġ is the blank of byte-level vocabularies
   };
   size_t leading = 0, trailing = 0;
   for (size_t place = 0; place < value.size() && is_blank(value.substr(place, length_of(value[place]))); leading++) {
@@ -241,7 +246,8 @@ void trim(TextToken& token, std::string_view text, std::string_view value, bool 
     left = left.substr(0, last_character(left));
   }
   if (leading == 1 && keeps_first_blank && (first || token.begin == 0)) leading = 0;
-  for (; leading > 0 && token.begin < token.end; leading--) token.begin += static_cast<uint32_t>(length_of(text[token.begin]));
+  for (; leading > 0 && token.begin < token.end; leading--)
+    token.begin += static_cast<uint32_t>(length_of(text[token.begin]));
   token.begin = std::min(token.begin, token.end);
   for (; trailing > 0 && token.end > token.begin; trailing--) {
     token.end = static_cast<uint32_t>(last_character(text.substr(0, token.end)));
@@ -285,8 +291,10 @@ struct Tokenizer::Parts {
       const auto known = find(token.content);
       const uint32_t id = known.value_or(static_cast<uint32_t>(next));
       if (id != token.id) {
-        throw TextError("the added token '" + token.content + "' has the id " + std::to_string(token.id) + " in the file, and " +
-                        std::to_string(id) + " by its place among the tokens");
+        throw TextError(
+            "the added token '" + token.content + "' has the id " + std::to_string(token.id) + " in the file, and " +
+            std::to_string(id) + " by its place among the tokens"
+        );
       }
       if (const auto other = model->vocabulary().text(id); other && *other != token.content) {
         throw TextError("the added token '" + token.content + "' has the id of '" + std::string(*other) + "'");
@@ -327,11 +335,12 @@ struct Tokenizer::Parts {
     return found != added.end() && special.contains(found->second.content);
   }
 
-  // Calls `call(begin, end, id)` for the parts of a text; id: the added token that one is, if it is one. original: where a part
-  // of this text is in the one that `plain` is of.
+  // Calls `call(begin, end, id)` for the parts of a text; id: the added token that one is, if it is one. original:
+  // where a part of this text is in the one that `plain` is of.
   template <typename Original, typename Call>
   void cut(
-      const Matcher& matcher, std::string_view text, const PlainParts& plain, Work& work, Original&& original, Call&& call
+      const Matcher& matcher, std::string_view text, const PlainParts& plain, Work& work, Original&& original,
+      Call&& call
   ) const {
     // A special token that is half people's words and half not is none; the shorter one that it may begin with is.
     const auto allowed = [&](const Matcher::Match& match) {
@@ -368,8 +377,8 @@ struct Tokenizer::Parts {
     if (last < text.size()) call(last, text.size(), std::optional<uint32_t>());
   }
 
-  // Adds the tokens of a word. A vocabulary may have special tokens among the others: one that people spelled is read in two
-  // parts, its first character and the rest.
+  // Adds the tokens of a word. A vocabulary may have special tokens among the others: one that people spelled is read
+  // in two parts, its first character and the rest.
   void tokenize(const NormalizedText& word, const PlainParts& plain, std::vector<Token>& into) const {
     if (plain.empty()) return model->tokenize(word.text(), word.work(), into);
     const std::string_view text = word.text();
@@ -437,21 +446,27 @@ std::vector<TextToken> Tokenizer::encode(std::string_view given, bool special, s
       add({token.id, span.begin, span.end}, *parts.model->vocabulary().text(token.id));
     }
   };
-  const auto as_given = [](size_t begin, size_t end) { return Span{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)}; };
+  const auto as_given = [](size_t begin, size_t end) {
+    return Span{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)};
+  };
   parts.cut(parts.as_written, given, plain, work, as_given, [&](size_t begin, size_t end, std::optional<uint32_t> id) {
     const std::string_view part = given.substr(begin, end - begin);
     if (id) return add({*id, static_cast<uint32_t>(begin), static_cast<uint32_t>(end)}, part);
     NormalizedText text(part, work, static_cast<uint32_t>(begin));
     if (parts.normalizer != nullptr) parts.normalizer->apply(text);
     const auto original = [&](size_t first, size_t last) { return text.original(first, last); };
-    parts.cut(parts.as_normalized, text.text(), plain, work, original, [&](size_t first, size_t last, std::optional<uint32_t> found) {
-      const Span span = text.original(first, last);
-      if (found) return add({*found, span.begin, span.end}, std::string_view(text.text()).substr(first, last - first));
-      if (parts.pre_tokenizer == nullptr) return add_word(text.slice(first, last));
-      Words words;
-      parts.pre_tokenizer->split(text.slice(first, last), words);
-      std::ranges::for_each(words, add_word);
-    });
+    parts.cut(
+        parts.as_normalized, text.text(), plain, work, original,
+        [&](size_t first, size_t last, std::optional<uint32_t> found) {
+          const Span span = text.original(first, last);
+          if (found)
+            return add({*found, span.begin, span.end}, std::string_view(text.text()).substr(first, last - first));
+          if (parts.pre_tokenizer == nullptr) return add_word(text.slice(first, last));
+          Words words;
+          parts.pre_tokenizer->split(text.slice(first, last), words);
+          std::ranges::for_each(words, add_word);
+        }
+    );
   });
   for (const auto& each : parts.post_processors) {
     if (each.around.empty()) continue;
@@ -528,10 +543,12 @@ size_t Tokenizer::vocab_size() const {
   return size;
 }
 
-// Whether a token is a byte behind the first one of a character, as vocabularies that fall back to bytes have it: <0x80> to <0xBF>.
+// Whether a token is a byte behind the first one of a character, as vocabularies that fall back to bytes have it:
+// <0x80> to <0xBF>.
 static bool is_further_byte(std::string_view token) {
   static constexpr std::string_view first = "89ABab";
-  return token.size() == 6 && token.starts_with("<0x") && first.find(token[3]) != std::string_view::npos && token[5] == '>';
+  return token.size() == 6 && token.starts_with("<0x") && first.find(token[3]) != std::string_view::npos &&
+         token[5] == '>';
 }
 
 std::string TextStream::push(uint32_t id) {
@@ -542,13 +559,16 @@ std::string TextStream::push(uint32_t id) {
   if (text.size() <= given) return "";
   if (!text.ends_with(REPLACEMENT)) return settle(ids_.size(), text.substr(given));
   if (ids_.size() - settled_ <= LONGEST_CHARACTER) return "";
-  // Bytes that are no character are given if the last token begins a new character behind them: no further byte of one does.
+  // Bytes that are no character are given if the last token begins a new character behind them: no further byte of one
+  // does.
   size_t further = 0;
-  while (further < ids_.size() - settled_ && is_further_byte(tokenizer_.token(ids_[ids_.size() - 1 - further]))) further++;
+  while (further < ids_.size() - settled_ && is_further_byte(tokenizer_.token(ids_[ids_.size() - 1 - further])))
+    further++;
   if (further > 0 && further < LONGEST_CHARACTER) return "";
   const size_t count = ids_.size() - 1;
   std::string before = decoded(0, count);
-  const bool is_given = before.size() >= given && std::string_view(before).substr(0, given) == std::string_view(text).substr(0, given);
+  const bool is_given = before.size() >= given &&
+                        std::string_view(before).substr(0, given) == std::string_view(text).substr(0, given);
   if (!is_given || before + decoded(count, count + 1) != text) return "";
   return settle(count, before.substr(given));
 }
@@ -568,7 +588,9 @@ std::string TextStream::decoded(size_t begin, size_t end) const {
 std::pair<std::string, size_t> TextStream::window() const {
   std::string text = decoded(0, ids_.size());
   if (text.starts_with(given_)) return {std::move(text), given_.size()};
-  return {decoded(settled_, ids_.size()), 0};  // single bytes that no longer make a character: what was given stays as it is
+  return {
+      decoded(settled_, ids_.size()), 0
+  };  // single bytes that no longer make a character: what was given stays as it is
 }
 
 std::string TextStream::settle(size_t count, std::string piece) {

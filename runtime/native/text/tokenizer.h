@@ -1,8 +1,10 @@
-// A tokenizer.json of Hugging Face's tokenizers library (0.23), and what it makes of texts: the same tokens, offsets and texts.
+// A tokenizer.json of Hugging Face's tokenizers library (0.23), and what it makes of texts: the same tokens, offsets
+// and texts.
 //
-// The parts, in the order in which a text goes through them: added tokens are cut out (tokenizer.cpp), the rest is changed by
-// the normalizer, split by the pre-tokenizer, made tokens of by the model; the post-processor adds what begins and ends a text.
-// The decoder goes back. Truncation and padding, which training leaves in the file, are ignored.
+// The parts, in the order in which a text goes through them: added tokens are cut out (tokenizer.cpp), the rest is
+// changed by the normalizer, split by the pre-tokenizer, made tokens of by the model; the post-processor adds what
+// begins and ends a text. The decoder goes back. Truncation and padding, which training leaves in the file, are
+// ignored.
 #ifndef HYBRIDGE_NATIVE_TEXT_TOKENIZER_H
 #define HYBRIDGE_NATIVE_TEXT_TOKENIZER_H
 
@@ -40,17 +42,18 @@ class Tokenizer {
   explicit Tokenizer(std::string_view json);
   ~Tokenizer();
 
-  // The tokens of a text. Invalid UTF-8 is read as U+FFFD. special: with what begins and ends a text. plain: the parts that people
-  // wrote, in any order: no special token takes anything of them, however they spell it. Only one of a single character, which
-  // the vocabulary has no other token for, is said by that token still. Throws TextError for a text that the vocabulary has
-  // no tokens for.
+  // The tokens of a text. Invalid UTF-8 is read as U+FFFD. special: with what begins and ends a text. plain: the parts
+  // that people wrote, in any order: no special token takes anything of them, however they spell it. Only one of a
+  // single character, which the vocabulary has no other token for, is said by that token still. Throws TextError for a
+  // text that the vocabulary has no tokens for.
   std::vector<TextToken> encode(std::string_view text, bool special = true, std::span<const TextPart> plain = {}) const;
 
   // The text of tokens; ids that nothing has are left out.
   std::string decode(std::span<const uint32_t> ids, bool skip_special = true) const;
 
-  // The bytes that a token adds to a text behind others, such as a part of a character: those that `decode` makes characters of.
-  // Empty for special tokens and ids that nothing has. Throws TextError for a tokenizer that has no tokens for single bytes.
+  // The bytes that a token adds to a text behind others, such as a part of a character: those that `decode` makes
+  // characters of. Empty for special tokens and ids that nothing has. Throws TextError for a tokenizer that has no
+  // tokens for single bytes.
   std::string bytes(uint32_t id) const;
 
   // The bytes of all tokens, put in order when they are first asked for. Throws like `bytes`.
@@ -79,13 +82,14 @@ class Tokenizer {
   std::unique_ptr<const Parts> parts_;
 };
 
-// The text of tokens that come one after the other, in pieces that never change: a character is held back until it is whole. Only
-// a few tokens are decoded at a time, however long the text is: those since the last piece and the ones before them, because some
-// tokenizers decode a token by what precedes it.
+// The text of tokens that come one after the other, in pieces that never change: a character is held back until it is
+// whole. Only a few tokens are decoded at a time, however long the text is: those since the last piece and the ones
+// before them, because some tokenizers decode a token by what precedes it.
 class TextStream {
  public:
   // The tokenizer must outlive it.
-  explicit TextStream(const Tokenizer& tokenizer, bool skip_special = true) : tokenizer_(tokenizer), skip_special_(skip_special) {}
+  explicit TextStream(const Tokenizer& tokenizer, bool skip_special = true)
+      : tokenizer_(tokenizer), skip_special_(skip_special) {}
 
   // What a token adds to the text.
   std::string push(uint32_t id);

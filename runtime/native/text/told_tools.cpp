@@ -71,7 +71,8 @@ void ToldTools::add_result(const Json& message) {
 void ToldTools::add(const Json& message) {
   Plain plain{std::string(message["role"].string_or("")), "", "", ""};
   message.each_entry([&](std::string_view name, const Json& value) {
-    if (name != "role" && name != "content" && name != "tool_calls") plain.members += to_json(name) + ": " + value.written() + ", ";
+    if (name != "role" && name != "content" && name != "tool_calls")
+      plain.members += to_json(name) + ": " + value.written() + ", ";
   });
   const Json content = message["content"], calls = message["tool_calls"];
   if (content.is_string()) plain.text = content.string();

@@ -10,12 +10,14 @@
 
 namespace hybridge::text {
 
-// The variables of a chat template, with messages and perhaps tools, for a template that reads neither tools, calls nor results.
+// The variables of a chat template, with messages and perhaps tools, for a template that reads neither tools, calls nor
+// results.
 class ToldTools {
  public:
   enum class Teller { SYSTEM, USER };
 
-  // variables: a JSON object. Throws TextError for variables that are none, and for tools beside a message with pictures.
+  // variables: a JSON object. Throws TextError for variables that are none, and for tools beside a message with
+  // pictures.
   explicit ToldTools(std::string_view variables);
 
   // Whether the messages change: there are tools, calls or results.
@@ -24,12 +26,13 @@ class ToldTools {
   // The tools in JSON, a line for each; empty without any.
   const std::string& functions() const { return functions_; }
 
-  // The variables without tools. The message of the system tells the functions, before which there may be none; or the first one of
-  // the user does, for a template that refuses or drops the system's.
+  // The variables without tools. The message of the system tells the functions, before which there may be none; or the
+  // first one of the user does, for a template that refuses or drops the system's.
   std::string variables(Teller teller) const;
 
  private:
-  // members: the others in JSON, each with a comma after it. text, parts: the content, whose parts in JSON come after its text.
+  // members: the others in JSON, each with a comma after it. text, parts: the content, whose parts in JSON come after
+  // its text.
   struct Plain {
     std::string role, members, text, parts;
 

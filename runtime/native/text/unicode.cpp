@@ -54,7 +54,8 @@ std::vector<Change> decomposed(std::string_view text, bool compatibility) {
     int boundary = 0;
     const auto character = static_cast<utf8proc_int32_t>(character_at(text, place));
     auto count = utf8proc_decompose_char(character, parts.data(), parts.size(), options, &boundary);
-    if ((count != 1 || parts[0] != character) && is_in(YOUNGER_FORMS, static_cast<char32_t>(character))) parts[0] = character, count = 1;
+    if ((count != 1 || parts[0] != character) && is_in(YOUNGER_FORMS, static_cast<char32_t>(character)))
+      parts[0] = character, count = 1;
     for (ptrdiff_t i = 0; i < count; i++) {
       const auto part = static_cast<char32_t>(parts[i]);
       if (combining_class(part) == 0) order();
@@ -148,7 +149,8 @@ bool is_numeric(char32_t character) {
 }
 
 bool is_punctuation(char32_t c) {
-  if (c < 0x80) return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+  if (c < 0x80)
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
   const auto of = category(c);
   return (of >= UTF8PROC_CATEGORY_PC && of <= UTF8PROC_CATEGORY_PO) != is_in(OTHER_PUNCTUATION, c);
 }
@@ -158,11 +160,14 @@ bool is_mark(char32_t character) {
   return (of >= UTF8PROC_CATEGORY_MN && of <= UTF8PROC_CATEGORY_ME) != is_in(OTHER_MARKS, character);
 }
 
-bool is_nonspacing_mark(char32_t character) { return (category(character) == UTF8PROC_CATEGORY_MN) != is_in(OTHER_NONSPACING_MARKS, character); }
+bool is_nonspacing_mark(char32_t character) {
+  return (category(character) == UTF8PROC_CATEGORY_MN) != is_in(OTHER_NONSPACING_MARKS, character);
+}
 
 bool is_other(char32_t character) {
   const auto of = category(character);
-  const bool other = of == UTF8PROC_CATEGORY_CC || of == UTF8PROC_CATEGORY_CF || of == UTF8PROC_CATEGORY_CO || of == UTF8PROC_CATEGORY_CS;
+  const bool other = of == UTF8PROC_CATEGORY_CC || of == UTF8PROC_CATEGORY_CF || of == UTF8PROC_CATEGORY_CO ||
+                     of == UTF8PROC_CATEGORY_CS;
   return other != is_in(OTHER_CONTROLS, character);
 }
 

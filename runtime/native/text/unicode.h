@@ -39,28 +39,30 @@ std::string to_utf8(char32_t character);
 std::u32string to_utf32(std::string_view text);
 size_t count_characters(std::string_view text);
 
-// The text with U+FFFD for each longest part of a character that never ends, as Rust and browsers read it. places: takes where
-// each byte went, and where the text ends.
+// The text with U+FFFD for each longest part of a character that never ends, as Rust and browsers read it. places:
+// takes where each byte went, and where the text ends.
 std::string valid_utf8(std::string_view bytes, std::vector<size_t>* places = nullptr);
 bool is_valid_utf8(std::string_view bytes);
 
-bool is_whitespace(char32_t character);  // the property White_Space
+bool is_whitespace(char32_t character);    // the property White_Space
 bool is_python_space(char32_t character);  // what Python's strip, and so Jinja's trim, takes off
-bool is_numeric(char32_t character);     // Nd, Nl or No
-bool is_punctuation(char32_t character);  // P*, or punctuation of ASCII
-bool is_mark(char32_t character);         // M*
+bool is_numeric(char32_t character);       // Nd, Nl or No
+bool is_punctuation(char32_t character);   // P*, or punctuation of ASCII
+bool is_mark(char32_t character);          // M*
 bool is_nonspacing_mark(char32_t character);
 bool is_other(char32_t character);  // C* but for what is not assigned
 std::u32string to_lower(char32_t character);
-char32_t without_case_of(char32_t character);  // the same for all that differ by their case alone, as simple case folding has it
+char32_t without_case_of(
+    char32_t character
+);  // the same for all that differ by their case alone, as simple case folding has it
 
 // The length in bytes of the grapheme cluster at a place of a valid text.
 size_t grapheme_length(std::string_view text, size_t place);
 
 enum class NormalForm { NFC, NFD, NFKC, NFKD };
 
-// A character of a transformed text, and how it came about: 0 stands for one of before, 1 was added behind the last, -n stands
-// for one and the n behind it.
+// A character of a transformed text, and how it came about: 0 stands for one of before, 1 was added behind the last, -n
+// stands for one and the n behind it.
 using Change = std::pair<char32_t, int>;
 
 std::vector<Change> normalize(std::string_view text, NormalForm form);

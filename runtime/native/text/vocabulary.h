@@ -34,7 +34,8 @@ inline uint64_t hash_of(std::string_view text) {
     hash = mixed(hash ^ part);
   }
   uint64_t rest = 0;
-  for (size_t i = 0; place + i < text.size(); i++) rest |= static_cast<uint64_t>(static_cast<uint8_t>(text[place + i])) << 8 * i;
+  for (size_t i = 0; place + i < text.size(); i++)
+    rest |= static_cast<uint64_t>(static_cast<uint8_t>(text[place + i])) << 8 * i;
   return mixed(hash ^ rest);
 }
 

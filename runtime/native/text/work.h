@@ -9,8 +9,8 @@
 
 namespace hybridge::text {
 
-// Steps that are left: of matching, of searching tokens, of comparing bytes. Published tokenizers take a few hundred for a byte of
-// text at most; a file that takes more is refused for this text, because nothing can interrupt a call.
+// Steps that are left: of matching, of searching tokens, of comparing bytes. Published tokenizers take a few hundred
+// for a byte of text at most; a file that takes more is refused for this text, because nothing can interrupt a call.
 class Work {
  public:
   // bytes: of the text.

@@ -1,8 +1,9 @@
 // Runs the calls that it reads, each behind its length, and answers each with a line; see target.py and stub_runtime.h.
 //
-// Every tensor ends where its memory ends, so that the sanitizers see what a kernel touches behind it. A call that is refused must
-// leave all tensors but the output, which is the last, as they were, unless they share their memory. Each call is made again and
-// again, first with no scratch memory at all, then with one request for it granted, and so on, until it needs no more.
+// Every tensor ends where its memory ends, so that the sanitizers see what a kernel touches behind it. A call that is
+// refused must leave all tensors but the output, which is the last, as they were, unless they share their memory. Each
+// call is made again and again, first with no scratch memory at all, then with one request for it granted, and so on,
+// until it needs no more.
 #include <cstring>
 
 namespace hybridge {
@@ -22,7 +23,8 @@ std::string answer(const char* (*kernel)()) {
   const char* refused = kernel();
   if (!refused) return "accepted";
   for (size_t i = 0; i + 1 < seen().size() && !some_share_memory(); ++i)
-    if (*seen()[i].bytes != given()[i]) return "wrong: it refused (" + std::string(refused) + ") and wrote to tensor " + std::to_string(i);
+    if (*seen()[i].bytes != given()[i])
+      return "wrong: it refused (" + std::string(refused) + ") and wrote to tensor " + std::to_string(i);
   return "refused: " + std::string(refused);
 }
 
@@ -54,7 +56,8 @@ int main(int count, char**) {
     if (std::fread(call.data(), length, 1, stdin) != 1) return 2;
     std::string said;
     bool has_enough = false;
-    for (int64_t granted = 0; !has_enough && !said.starts_with("wrong"); ++granted) said = run(call, granted, has_enough);
+    for (int64_t granted = 0; !has_enough && !said.starts_with("wrong"); ++granted)
+      said = run(call, granted, has_enough);
     std::puts(said.c_str());
     std::fflush(stdout);
   }

@@ -1,5 +1,6 @@
-// The child of the target native-picture-files, by the driver's protocol: decodes each input as hybridge-cli does a picture's file.
-// With the argument "pixels" the pixels follow the line of an input that is accepted: "accepted: WIDTH HEIGHT".
+// The child of the target native-picture-files, by the driver's protocol: decodes each input as hybridge-cli does a
+// picture's file. With the argument "pixels" the pixels follow the line of an input that is accepted: "accepted: WIDTH
+// HEIGHT".
 #include <cstdint>
 #include <cstdio>
 #include <string_view>

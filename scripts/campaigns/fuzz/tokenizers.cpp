@@ -1,6 +1,7 @@
-// Reads tokenizers and texts, or with the argument `chats` files of chat templates and what is said, with `grammars` schemas and
-// regular expressions and what is chosen, with `calls` tools and what is chosen, with `templates` chat templates and their variables,
-// each pair after its length, and answers each with a line; see driver.py. A pair is the length of the file (uint32), the file and the text.
+// Reads tokenizers and texts, or with the argument `chats` files of chat templates and what is said, with `grammars`
+// schemas and regular expressions and what is chosen, with `calls` tools and what is chosen, with `templates` chat
+// templates and their variables, each pair after its length, and answers each with a line; see driver.py. A pair is the
+// length of the file (uint32), the file and the text.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -31,33 +32,41 @@ std::string refused(const TextError& error) {
   return "refused: " + reason.substr(0, 200);
 }
 
-constexpr std::string_view TOOLS = R"([{"type": "function", "function": {"name": "act", "parameters": {"properties": {"x": {"type": "integer"}}}}}])";
+constexpr std::string_view TOOLS =
+    R"([{"type": "function", "function": {"name": "act", "parameters": {"properties": {"x": {"type": "integer"}}}}}])";
 
-// Writes a conversation of parts of the text, splits the text as an answer with calls, and keeps both as a log. file: a template, or a
-// tokenizer_config.json, whose own description of answers is then followed.
+// Writes a conversation of parts of the text, splits the text as an answer with calls, and keeps both as a log. file: a
+// template, or a tokenizer_config.json, whose own description of answers is then followed.
 std::string answer_chat(std::string_view file, std::string_view text) {
   static const Tokenizer tokenizer(R"({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}})");
   try {
     const auto templates = file.starts_with("{\"")
-                               ? std::make_shared<const ChatTemplates>(ChatTemplates::Files{{"tokenizer_config.json", std::string(file)}}, "<image>")
+                               ? std::make_shared<const ChatTemplates>(
+                                     ChatTemplates::Files{{"tokenizer_config.json", std::string(file)}}, "<image>"
+                                 )
                                : std::make_shared<const ChatTemplates>(file);
     const auto part = [&](size_t number) { return valid_utf8(text.substr(text.size() * number / 5, text.size() / 5)); };
     const std::vector<Message> messages = {
-        {"system", part(0)}, {"user", part(1)}, {"assistant", part(2), part(3), 0, {{"act", R"({"x": [1.50, "a"]})", "a1"}}},
-        {"tool", part(4)}, {"user", part(1), "", text.size() % 2}};
+        {"system", part(0)},
+        {"user", part(1)},
+        {"assistant", part(2), part(3), 0, {{"act", R"({"x": [1.50, "a"]})", "a1"}}},
+        {"tool", part(4)},
+        {"user", part(1), "", text.size() % 2}
+    };
     std::string prompt = part(0);
     for (const Thinking thinking : {Thinking::AS_USUAL, Thinking::ON, Thinking::OFF}) {
       try {
         const auto tools = thinking == Thinking::AS_USUAL ? TOOLS : std::string_view();
-        const Rendered rendered = ModelTemplate(templates, tokenizer, thinking, R"({"x": [1]})", tools).render(messages);
+        const Rendered rendered = ModelTemplate(templates, tokenizer, thinking, R"({"x": [1]})", tools)
+                                      .render(messages);
         size_t end = 0;
         for (const TextPart& words : rendered.words) {
-          if (words.begin < end || words.end <= words.begin || words.end > rendered.text.size()) return "wrong: words out of place";
+          if (words.begin < end || words.end <= words.begin || words.end > rendered.text.size())
+            return "wrong: words out of place";
           end = words.end;
         }
         prompt = rendered.text;
-      } catch (const TextError&) {
-      }
+      } catch (const TextError&) {}
     }
     const std::string said = valid_utf8(text);
     const ModelTemplate chat_template(templates, tokenizer, Thinking::AS_USUAL, {}, TOOLS);
@@ -74,15 +83,19 @@ std::string answer_chat(std::string_view file, std::string_view text) {
     const Parts last = splitter->finish();
     for (const ToolCall& call : last.calls) const JsonDocument arguments(call.arguments);
     if (shown > said.size() || last.content.size() > said.size()) return "wrong: an answer has more than was said";
-    const auto picture = std::make_shared<const MessagePicture>(MessagePicture{{-5}, [saved = std::string(part(0))] { return saved; }});
-    const ChatLog log{{{"user", part(1), "", 1}, {"assistant", said, said}}, {{0, 2, 1, said, said, {{0, 1}}, {picture}}}, {1, -5, 3}};
-    if (ChatLog::from_json(log.to_json()).to_json() != log.to_json()) return "wrong: a log is another one when it is read";
+    const auto picture = std::make_shared<const MessagePicture>(MessagePicture{{-5}, [saved = std::string(part(0))] {
+                                                                                 return saved;
+                                                                               }});
+    const ChatLog log{
+        {{"user", part(1), "", 1}, {"assistant", said, said}}, {{0, 2, 1, said, said, {{0, 1}}, {picture}}}, {1, -5, 3}
+    };
+    if (ChatLog::from_json(log.to_json()).to_json() != log.to_json())
+      return "wrong: a log is another one when it is read";
     return "accepted";
   } catch (const TextError& error) {
     try {
       (void)ChatLog::from_json(file);
-    } catch (const TextError&) {
-    }
+    } catch (const TextError&) {}
     return refused(error);
   }
 }
@@ -94,9 +107,12 @@ constexpr int64_t END = 932, ENDS[] = {END};
 std::shared_ptr<const Tokenizer> bytes_and_pairs() {
   static const auto tokenizer = std::make_shared<const Tokenizer>([] {
     std::string vocabulary, characters;
-    for (int byte = 0; byte < 256; byte++) vocabulary += "\"<0x" + std::string{"0123456789ABCDEF"[byte / 16], "0123456789ABCDEF"[byte % 16]} + ">\":" + std::to_string(byte) + ",";
+    for (int byte = 0; byte < 256; byte++)
+      vocabulary += "\"<0x" + std::string{"0123456789ABCDEF"[byte / 16], "0123456789ABCDEF"[byte % 16]} +
+                    ">\":" + std::to_string(byte) + ",";
     for (int pair = 0; pair < 26 * 26; pair++) {
-      vocabulary += "\"" + std::string{static_cast<char>('a' + pair / 26), static_cast<char>('a' + pair % 26)} + "\":" + std::to_string(256 + pair) + ",";
+      vocabulary += "\"" + std::string{static_cast<char>('a' + pair / 26), static_cast<char>('a' + pair % 26)} +
+                    "\":" + std::to_string(256 + pair) + ",";
     }
     return R"({"added_tokens":[],"decoder":{"type":"ByteFallback"},"model":{"type":"BPE","byte_fallback":true,"unk_token":null,"merges":[],"vocab":{)" +
            vocabulary + R"("\u00e9":932}}})";
@@ -104,7 +120,8 @@ std::shared_ptr<const Tokenizer> bytes_and_pairs() {
   return tokenizer;
 }
 
-// What was chosen, without the end. wrong: what the grammar did that it must not, or why it cannot go on; empty otherwise.
+// What was chosen, without the end. wrong: what the grammar did that it must not, or why it cannot go on; empty
+// otherwise.
 struct Chosen {
   std::string text = {};
   bool has_ended = false;
@@ -129,10 +146,13 @@ Chosen follow(const std::shared_ptr<Grammar>& grammar, std::string_view choices)
       return {.wrong = "wrong: what is forced is not all that is allowed"};
     }
     if (follower.fitting(said, forced) != forced.size()) return {.wrong = "wrong: what is forced does not fit"};
-    said.push_back(allowed.back() == END && each % 2 == 0 ? END : allowed[static_cast<uint8_t>(each) * allowed.size() / 256]);
+    said.push_back(
+        allowed.back() == END && each % 2 == 0 ? END : allowed[static_cast<uint8_t>(each) * allowed.size() / 256]
+    );
     if (said.back() == END) break;
   }
-  if (follower.fitting({}, said) != said.size() && follower.failure().empty()) return {.wrong = "wrong: what was chosen does not fit"};
+  if (follower.fitting({}, said) != said.size() && follower.failure().empty())
+    return {.wrong = "wrong: what was chosen does not fit"};
   Chosen chosen{.has_ended = !said.empty() && said.back() == END};
   if (chosen.has_ended) said.pop_back();
   for (const int64_t token : said) chosen.text += bytes_and_pairs()->bytes(static_cast<uint32_t>(token));
@@ -158,15 +178,16 @@ std::vector<AnswerEvent> split(const AnswerForm& form, std::string_view said, st
   AnswerParser parser(form, form.has_channels ? "<|start|>assistant" : "", std::make_shared<const ToolSchemas>(tools));
   std::vector<AnswerEvent> events;
   for (size_t at = 0, length; at < said.size(); at += length) {
-    for (length = 0; at + length < said.size() && (length < most || length == 0);) length += length_of(said[at + length]);
+    for (length = 0; at + length < said.size() && (length < most || length == 0);)
+      length += length_of(said[at + length]);
     std::ranges::copy(parser.push(said.substr(at, length)), std::back_inserter(events));
   }
   std::ranges::copy(parser.finish(), std::back_inserter(events));
   return events;
 }
 
-// Follows the grammar of calls, and reads what was chosen, and a text, by the same form. given: the name of a form, a line end, tools.
-// text: a number of bytes, so many choices, and the text.
+// Follows the grammar of calls, and reads what was chosen, and a text, by the same form. given: the name of a form, a
+// line end, tools. text: a number of bytes, so many choices, and the text.
 std::string follow_calls(std::string_view given, std::string_view text) {
   try {
     const size_t line = std::min(given.find('\n'), given.size());
@@ -179,7 +200,9 @@ std::string follow_calls(std::string_view given, std::string_view text) {
       std::string all[2];
       for (const AnswerEvent& each : events) {
         if (each.kind == AnswerEvent::Kind::CALL) const JsonDocument arguments(each.arguments);  // are always JSON
-        all[each.kind == AnswerEvent::Kind::REASONING] += each.kind == AnswerEvent::Kind::CALL ? each.text + each.arguments : each.text;
+        all[each.kind == AnswerEvent::Kind::REASONING] += each.kind == AnswerEvent::Kind::CALL
+                                                              ? each.text + each.arguments
+                                                              : each.text;
       }
       return all[0] + '\0' + all[1];
     };
@@ -250,7 +273,11 @@ std::string answer(std::string_view json, std::string_view text) {
 
 int main(int argc, char** argv) {
   const std::string_view kind = argc > 1 ? argv[1] : "";
-  const auto& asked = kind == "chats" ? answer_chat : kind == "grammars" ? follow_grammar : kind == "calls" ? follow_calls : kind == "templates" ? render_template : answer;
+  const auto& asked = kind == "chats"       ? answer_chat
+                      : kind == "grammars"  ? follow_grammar
+                      : kind == "calls"     ? follow_calls
+                      : kind == "templates" ? render_template
+                                            : answer;
   uint32_t length;
   std::string data;
   while (std::fread(&length, sizeof length, 1, stdin) == 1) {

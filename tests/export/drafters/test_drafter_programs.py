@@ -240,9 +240,9 @@ def test_what_is_no_draft_is_refused(session: Session) -> None:
     prompt = read(session, 3)
     hidden = session.hidden
     calls: list[tuple[type[HybridgeError], Any, list[int], int]] = [
-        (DraftError, hidden, [*prompt[1:], -1], 3),
-        (DraftError, hidden, [*prompt[1:], 10**6], 3),
-        (DraftError, hidden, [*prompt[1:], 10**30], 3),
+        (TokenError, hidden, [*prompt[1:], -1], 3),
+        (TokenError, hidden, [*prompt[1:], 10**6], 3),
+        (TokenError, hidden, [*prompt[1:], 10**30], 3),
         (DraftError, hidden, [*prompt[1:], 5], 0),
         (DraftError, hidden[:, :-1], [*prompt[1:], 5], 3),
         (TokenError, hidden, [5], 3),

@@ -267,7 +267,7 @@ def test_another_change_of_the_text_ends_it(session: Session, model: Model) -> N
         given = [next(stream) for _ in range(5)]
         assert given == plain[:5]
         change()
-        with pytest.raises(UsageError, match="was changed while the generation waited"):
+        with pytest.raises(UsageError, match="text was changed while it waited"):
             list(stream)
     session.reset()
     session.prefill([3])

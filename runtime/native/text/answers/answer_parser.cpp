@@ -58,7 +58,9 @@ void AnswerParser::begin_prompt(std::string_view prompt) {
   if (answer > 0) {
     text_ = prompt.substr(answer);
     if (form_.has_channels) enter(Part::HEADER);
-  } else if (const auto [thought, after] = last_of(form_.reasoning_open, prompt); trimmed(prompt.substr(after)).empty()) {
+  } else if (
+      const auto [thought, after] = last_of(form_.reasoning_open, prompt); trimmed(prompt.substr(after)).empty()
+  ) {
     text_ = prompt.substr(std::min(thought, prompt.size()));  // earlier ones are in what people wrote
   }
   advance(false);
@@ -94,8 +96,7 @@ std::vector<AnswerEvent> AnswerParser::finish() {
 }
 
 void AnswerParser::advance(bool has_ended) {
-  while (step(has_ended)) {
-  }
+  while (step(has_ended)) {}
   text_.erase(0, at_);
   scanned_ -= std::min(scanned_, at_);
   at_ = 0;
@@ -222,7 +223,8 @@ AnswerParser::Found AnswerParser::next_mark(bool has_ended) const {
       for (const std::string& mark : *marks) {
         const Fit fits = fit(place, mark, has_ended);
         if (fits == Fit::PENDING) found.is_pending = true;
-        if (fits == Fit::WHOLE && place + mark.size() > found.end) found = {place, place + mark.size(), marks, found.is_pending};
+        if (fits == Fit::WHOLE && place + mark.size() > found.end)
+          found = {place, place + mark.size(), marks, found.is_pending};
       }
     }
     if (found.is_pending) return {place, place};
@@ -264,7 +266,9 @@ size_t AnswerParser::end_of_calls(bool has_ended, size_t& mark_size) {
   const Marks& closes = recipient_.empty() ? calls.close : CALL_ENDS;
   const bool is_json = !recipient_.empty() || calls.syntax == CallSyntax::JSON || calls.syntax == CallSyntax::NAMED;
   const bool is_gemma = calls.syntax == CallSyntax::GEMMA;
-  const std::string& quote = is_gemma ? GEMMA_QUOTE : calls.syntax == CallSyntax::PAIRS ? calls.value_open : calls.key_open;
+  const std::string& quote = is_gemma                            ? GEMMA_QUOTE
+                             : calls.syntax == CallSyntax::PAIRS ? calls.value_open
+                                                                 : calls.key_open;
   const std::string& quote_end = is_gemma ? GEMMA_QUOTE : calls.value_end;
   while (scanned_ < text_.size()) {
     const char each = text_[scanned_];
@@ -310,7 +314,8 @@ size_t AnswerParser::end_of_calls(bool has_ended, size_t& mark_size) {
 void AnswerParser::take_calls(std::string_view text, bool has_ended) {
   const CallForm& form = form_.calls;
   // Without a mark at the end of each call, it may have had more arguments.
-  const bool is_marked = form.syntax != CallSyntax::PAIRS && (form.syntax != CallSyntax::TAGS || !form.item_close.empty());
+  const bool is_marked = form.syntax != CallSyntax::PAIRS &&
+                         (form.syntax != CallSyntax::TAGS || !form.item_close.empty());
   const std::string_view all = text;
   if (has_ended) {
     Marks marks = recipient_.empty() ? form.close : CALL_ENDS;

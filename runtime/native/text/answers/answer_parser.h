@@ -15,7 +15,8 @@
 
 namespace hybridge::text {
 
-// A piece of an answer. text: of reasoning or content, or the name of the tool that is called. arguments: of a call, in JSON.
+// A piece of an answer. text: of reasoning or content, or the name of the tool that is called. arguments: of a call, in
+// JSON.
 struct AnswerEvent {
   enum class Kind : uint8_t { REASONING, CONTENT, CALL };
 
@@ -24,24 +25,26 @@ struct AnswerEvent {
   std::string arguments = {};
 };
 
-// Reads an answer in time linear in its length. White space between reasoning and content is dropped; that around calls stays, but
-// not at the end. A call comes when it is complete. Text that looks like a call and cannot be read as one is content, and so is a call
-// that is cut off; a mark in which the answer was cut is dropped.
+// Reads an answer in time linear in its length. White space between reasoning and content is dropped; that around calls
+// stays, but not at the end. A call comes when it is complete. Text that looks like a call and cannot be read as one is
+// content, and so is a call that is cut off; a mark in which the answer was cut is dropped.
 class AnswerParser {
  public:
-  // Begins the answer to a rendered prompt, which may have begun its reasoning. tools: those that are offered; without any, text that
-  // looks like a call is content. The form must outlive this.
+  // Begins the answer to a rendered prompt, which may have begun its reasoning. tools: those that are offered; without
+  // any, text that looks like a call is content. The form must outlive this.
   AnswerParser(const AnswerForm& form, std::string_view prompt, std::shared_ptr<const ToolSchemas> tools);
 
   // Return what a piece of the answer adds, and what its end does.
   std::vector<AnswerEvent> push(std::string_view piece);
   std::vector<AnswerEvent> finish();
 
-  // The text that ends the reasoning which the prompt has begun; empty if it has begun none. Asked before the first piece.
+  // The text that ends the reasoning which the prompt has begun; empty if it has begun none. Asked before the first
+  // piece.
   std::string reasoning_end() const;
 
  private:
-  // CALLS: the text between the marks of calls. HEADER: what precedes <|message|>. BETWEEN: after a message with a header.
+  // CALLS: the text between the marks of calls. HEADER: what precedes <|message|>. BETWEEN: after a message with a
+  // header.
   enum class Part : uint8_t { CONTENT, REASONING, CALLS, HEADER, BETWEEN };
   enum class Fit : uint8_t { NONE, WHOLE, PENDING };
 
@@ -85,8 +88,8 @@ class AnswerParser {
   std::string recipient_ = {};  // of a message with a header
   std::string opening_ = {};    // what opened them, if it is a part of their JSON
 
-  bool is_first_ = true;        // nothing was said in this part
-  bool drops_space_ = false;    // there is no content yet, but another part
+  bool is_first_ = true;      // nothing was said in this part
+  bool drops_space_ = false;  // there is no content yet, but another part
   bool has_reasoning_ = false, has_content_ = false;
   std::string spaces_ = {}, content_spaces_ = {};  // which may be the last of their part
   size_t marks_ = 0;

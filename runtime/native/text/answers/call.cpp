@@ -23,15 +23,16 @@ std::string_view trimmed(std::string_view text) {
 std::string clean_name(std::string_view name) {
   name = trimmed(name);
   if (name.starts_with("functions.")) name.remove_prefix(10);
-  if (const size_t colon = name.rfind(':'); colon != name.npos && colon + 1 < name.size() &&
-                                            name.find_first_not_of("0123456789", colon + 1) == name.npos) {
+  if (const size_t colon = name.rfind(':');
+      colon != name.npos && colon + 1 < name.size() && name.find_first_not_of("0123456789", colon + 1) == name.npos) {
     name = name.substr(0, colon);
   }
   if (name.empty()) fail("no name");
   return std::string(name);
 }
 
-// The JSON of arguments, which must be an object; some models write it as a string, and none for a function without parameters.
+// The JSON of arguments, which must be an object; some models write it as a string, and none for a function without
+// parameters.
 std::string object_of(const std::string* json) {
   if (json == nullptr || *json == "null" || *json == "\"\"") return "{}";
   if (const auto text = string_of(*json)) {
@@ -49,7 +50,8 @@ ToolCall call_of(const Members& members, const ToolSchemas& tools, bool is_neste
     const auto& [tool, arguments] = members.entries()[0];
     if (tools.has(tool) && arguments.starts_with('{')) return {tool, arguments};
   }
-  if (const std::string* function = members.find("function"); function != nullptr && function->starts_with('{') && !is_nested) {
+  if (const std::string* function = members.find("function");
+      function != nullptr && function->starts_with('{') && !is_nested) {
     ValueReader reader(*function, Notation::JSON);
     return call_of(reader.object(), tools, true);
   }
@@ -58,14 +60,16 @@ ToolCall call_of(const Members& members, const ToolSchemas& tools, bool is_neste
   const auto text = name != nullptr ? string_of(*name) : std::nullopt;
   if (!text) fail("no name");
   const std::string* arguments = nullptr;
-  for (const char* key : {"arguments", "parameters", "args"}) arguments = arguments != nullptr ? arguments : members.find(key);
+  for (const char* key : {"arguments", "parameters", "args"})
+    arguments = arguments != nullptr ? arguments : members.find(key);
   return {clean_name(*text), object_of(arguments)};
 }
 
 // Calls in a text, one after the other.
 class CallReader {
  public:
-  CallReader(const CallForm& form, std::string_view text, const ToolSchemas& tools) : form_(form), text_(text), tools_(tools) {}
+  CallReader(const CallForm& form, std::string_view text, const ToolSchemas& tools)
+      : form_(form), text_(text), tools_(tools) {}
 
   ReadCalls read() {
     ReadCalls found;
@@ -149,7 +153,8 @@ class CallReader {
     }
     const size_t begin = std::min(text_.find('{', at_), text_.size());
     std::string_view head = text_.substr(at_, begin - at_);
-    if (const size_t after = head.find(form_.name_after); after != head.npos) head.remove_prefix(after + form_.name_after.size());
+    if (const size_t after = head.find(form_.name_after); after != head.npos)
+      head.remove_prefix(after + form_.name_after.size());
     size_t end = head.size();
     for (const std::string& mark : form_.name_end) end = std::min(end, head.find(mark));
     if (end == head.size() && !form_.name_end.empty()) fail("no end of its name");
@@ -186,7 +191,9 @@ class CallReader {
     return call;
   }
 
-  std::string argument(std::string_view tool, std::string_view name, std::string_view value, std::string_view attributes) const {
+  std::string argument(
+      std::string_view tool, std::string_view name, std::string_view value, std::string_view attributes
+  ) const {
     static constexpr std::string_view CDATA = "<![CDATA[", CDATA_END = "]]>";
     const auto says = [&](const char* attribute) { return attributes.find(attribute) != attributes.npos; };
     if (says("string=\"true\"") || says("type=\"string\"")) return to_json(value);

@@ -1,4 +1,5 @@
-// The forms in which families of models write reasoning and calls of tools: one table, of which a model's form is a row.
+// The forms in which families of models write reasoning and calls of tools: one table, of which a model's form is a
+// row.
 #ifndef HYBRIDGE_NATIVE_TEXT_ANSWERS_FORM_H
 #define HYBRIDGE_NATIVE_TEXT_ANSWERS_FORM_H
 
@@ -26,10 +27,11 @@ enum class CallSyntax : uint8_t {
 // A call in JSON, as most forms write it.
 inline const std::string JSON_CALL = R"({"name": "$name", "arguments": $arguments})";
 
-// The marks around and inside calls. A form without `open` has no calls. The last ones are for grammars alone (grammar/calls.h).
+// The marks around and inside calls. A form without `open` has no calls. The last ones are for grammars alone
+// (grammar/calls.h).
 struct CallForm {
   CallSyntax syntax = CallSyntax::JSON;
-  Marks open = {}, close = {};                 // without a close, the end of the JSON ends the calls
+  Marks open = {}, close = {};                  // without a close, the end of the JSON ends the calls
   std::string item_open = {}, item_close = {};  // around one of several calls; empty if nothing is
   std::string name_after = {};                  // the name comes after this, if it is there
   Marks name_end = {};                          // the name ends before any of these
@@ -38,8 +40,8 @@ struct CallForm {
   std::string value_open = {}, value_end = {};  // around an argument's value
   bool has_own_lines = false;                   // a value has a line end before and after it
   std::string lead = {};                        // what comes before `open` in an answer that begins with a call
-  Marks written = {}, listed = {};              // how a call is written, alone or in a list: $name, $arguments, $id or $count
-  std::string name_attributes = {};             // of a tag with the name, which may be left out
+  Marks written = {}, listed = {};   // how a call is written, alone or in a list: $name, $arguments, $id or $count
+  std::string name_attributes = {};  // of a tag with the name, which may be left out
   Marks string_attributes = {}, attributes = {};  // of a tag with a value: of strings, and of others
 };
 
@@ -48,11 +50,11 @@ struct AnswerForm {
   std::vector<Marks> markers = {};  // the chat template or the vocabulary has all of one of these
   Marks reasoning_open = {"<think>"}, reasoning_close = {"</think>"};
   CallForm calls = {};
-  std::string content_lead = {};                  // what comes before content
-  Marks dropped = {};                             // marks around content
-  bool begins_reasoning = false;                  // also if neither the prompt nor the answer has a mark that opens it
-  bool has_channels = false;                      // gpt-oss' messages with headers, in place of the marks above
-  bool tells_tools = false;                       // the prompt tells the model its tools in words (told_tools.h)
+  std::string content_lead = {};  // what comes before content
+  Marks dropped = {};             // marks around content
+  bool begins_reasoning = false;  // also if neither the prompt nor the answer has a mark that opens it
+  bool has_channels = false;      // gpt-oss' messages with headers, in place of the marks above
+  bool tells_tools = false;       // the prompt tells the model its tools in words (told_tools.h)
   // What may begin the assistant's turn in a prompt: what comes after the last one is a part of the answer.
   Marks turn_open = {"<|im_start|>assistant", "<|start_of_role|>assistant<|end_of_role|>", "<|start|>assistant"};
 };
@@ -63,8 +65,8 @@ std::span<const AnswerForm> answer_forms();
 // The form in which all of an answer is its content.
 AnswerForm plain_form();
 
-// Returns the form of a model: the first one with calls whose markers are in the chat template, or else are tokens, or else one for
-// reasoning alone, or else the plain form. A turn begins as the template writes it.
+// Returns the form of a model: the first one with calls whose markers are in the chat template, or else are tokens, or
+// else one for reasoning alone, or else the plain form. A turn begins as the template writes it.
 AnswerForm find_answer_form(std::string_view chat_template, const std::function<bool(const std::string&)>& is_token);
 const AnswerForm* answer_form(std::string_view name);
 

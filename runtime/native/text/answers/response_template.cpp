@@ -12,12 +12,13 @@
 namespace hybridge::text {
 namespace {
 
-constexpr size_t LONGEST_PATTERN = 4096, LONGEST_MARK = 128, MOST_MARKS = 16, MOST_FIELDS = 16, MOST_TEXT = size_t{1} << 16;
+constexpr size_t LONGEST_PATTERN = 4096, LONGEST_MARK = 128, MOST_MARKS = 16, MOST_FIELDS = 16,
+                 MOST_TEXT = size_t{1} << 16;
 constexpr std::string_view SPACE = " \t\n\r\v\f";
 constexpr const char* REASONING[] = {"reasoning_content", "thinking", "reasoning"};
 
-// A piece of a regular expression: TEXT stands for itself, BLANK is white space that may be missing, NAME is a group with a name, GAP
-// is anything else that varies, and OR is between two ways to match.
+// A piece of a regular expression: TEXT stands for itself, BLANK is white space that may be missing, NAME is a group
+// with a name, GAP is anything else that varies, and OR is between two ways to match.
 struct Piece {
   enum class Kind : uint8_t { TEXT, BLANK, NAME, GAP, OR };
 
@@ -33,7 +34,9 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> al
   return std::find(all.begin(), all.end(), text) != all.end();
 }
 
-bool has(const Marks& marks, const std::string& mark) { return std::find(marks.begin(), marks.end(), mark) != marks.end(); }
+bool has(const Marks& marks, const std::string& mark) {
+  return std::find(marks.begin(), marks.end(), mark) != marks.end();
+}
 
 // A name of the checkpoint's in a message.
 std::string quoted(std::string_view name) {
@@ -48,11 +51,13 @@ void add_new(Marks& marks, const Marks& more) {
   }
 }
 
-// Takes an expression apart in one pass; groups become a part of what is around them. has_names: but for those with names.
+// Takes an expression apart in one pass; groups become a part of what is around them. has_names: but for those with
+// names.
 class PatternReader {
  public:
   explicit PatternReader(std::string_view pattern, bool has_names = true) : pattern_(pattern), has_names_(has_names) {
-    if (pattern.size() > LONGEST_PATTERN) throw TextError("has a pattern of more than " + std::to_string(LONGEST_PATTERN) + " bytes");
+    if (pattern.size() > LONGEST_PATTERN)
+      throw TextError("has a pattern of more than " + std::to_string(LONGEST_PATTERN) + " bytes");
   }
 
   std::vector<Piece> read() {
@@ -60,7 +65,10 @@ class PatternReader {
       const char each = pattern_[at_++];
       switch (each) {
         case '\\': escape(); break;
-        case '[': skip_class(); add(Kind::GAP); break;
+        case '[':
+          skip_class();
+          add(Kind::GAP);
+          break;
         case '(': begin_group(); break;
         case ')': end_group(); break;
         case '|': add(Kind::OR); break;
@@ -113,7 +121,8 @@ class PatternReader {
       return skip_group();
     }
     if (looks_back || rest.starts_with("?=") || rest.starts_with("?!")) return skip_group();
-    if (rest.starts_with("?") && !rest.starts_with("?:")) throw TextError("has a pattern with a group that is not known");
+    if (rest.starts_with("?") && !rest.starts_with("?:"))
+      throw TextError("has a pattern with a group that is not known");
     at_ += rest.starts_with("?:") ? 2 : 0;
     groups_.push_back(pieces_.size());
   }
@@ -233,7 +242,8 @@ std::string mark_of(const Piece& piece) {
   return std::string(mark);
 }
 
-// The texts at the ends of the ways; those before them are added to `others`. A way that matches an empty text has none.
+// The texts at the ends of the ways; those before them are added to `others`. A way that matches an empty text has
+// none.
 Marks marks_of(const std::vector<Way>& ways, Marks& others) {
   if (ways.size() > MOST_MARKS) throw TextError("has more than " + std::to_string(MOST_MARKS) + " marks");
   Marks marks;
@@ -257,7 +267,8 @@ void add_texts(const Json& part, std::string& texts) {
   if (!part.is_string() || part.string().size() > LONGEST_PATTERN) return;
   if (part.string().find("(?") == std::string_view::npos) texts += std::string(part.string()) + "\n";
   try {
-    for (const Piece& each : PatternReader(part.string(), false).read()) texts += each.kind == Kind::TEXT ? each.text + "\n" : "";
+    for (const Piece& each : PatternReader(part.string(), false).read())
+      texts += each.kind == Kind::TEXT ? each.text + "\n" : "";
   } catch (const TextError&) {  // a literal that is no expression
   }
 }
@@ -275,7 +286,8 @@ class CallDescription {
     const std::string_view content = field["content"].string_or("text");
     is_json_ = content == "json";
     if (!is_json_ && content != "xml-inline") throw TextError("has calls that are written as " + quoted(content));
-    for (const char* key : {"unquoted_keys", "string_delims"}) has_dialect_ = has_dialect_ || field["content_args"][key];
+    for (const char* key : {"unquoted_keys", "string_delims"})
+      has_dialect_ = has_dialect_ || field["content_args"][key];
     for (const Piece& each : name_pieces()) is_named_ = is_named_ || each.kind == Kind::NAME;
     check_transform();
   }
@@ -283,7 +295,9 @@ class CallDescription {
   // Tells whether a form of the table reads such calls, whose texts are in `all`.
   bool is_of(const AnswerForm& form, std::string_view all) const {
     const auto are_in = [&](const Marks& marks) {
-      return std::all_of(marks.begin(), marks.end(), [&](const std::string& each) { return all.find(each) != all.npos; });
+      return std::all_of(marks.begin(), marks.end(), [&](const std::string& each) {
+        return all.find(each) != all.npos;
+      });
     };
     const CallForm& calls = form.calls;
     if (calls.open.empty() || std::none_of(form.markers.begin(), form.markers.end(), are_in)) return false;
@@ -297,7 +311,9 @@ class CallDescription {
       case CallSyntax::NAMED: return is_json_ && is_named_ && !has_dialect_;
       case CallSyntax::GEMMA: return is_json_ && is_named_;
       case CallSyntax::PYTHON: return !is_json_ && is_named_;
-      default: return !is_json_ && is_named_ && is_here(calls.key_open.substr(0, calls.key_open.find(' '))) && is_here(calls.value_end);
+      default:
+        return !is_json_ && is_named_ && is_here(calls.key_open.substr(0, calls.key_open.find(' '))) &&
+               is_here(calls.value_end);
     }
   }
 
@@ -305,7 +321,9 @@ class CallDescription {
   CallForm form(Marks& others) const {
     if (has_dialect_) throw TextError("has calls in JSON with its own delimiters");
     if (is_json_ && !is_named_) {
-      CallForm form{.open = marks_of(ways_of(field_, "open"), others), .close = marks_of(ways_of(field_, "close"), others)};
+      CallForm form{
+          .open = marks_of(ways_of(field_, "open"), others), .close = marks_of(ways_of(field_, "close"), others)
+      };
       if (form.open.empty()) throw TextError("has nothing that opens it");
       (field_["transform_each"].boolean_or(false) ? form.listed : form.written) = {call_};
       return form;
@@ -319,7 +337,8 @@ class CallDescription {
     return pattern ? PatternReader(pattern.string()).read() : std::vector<Piece>{};
   }
 
-  // A value of the transform says where the name and the arguments of a call are; they must be where all calls have them.
+  // A value of the transform says where the name and the arguments of a call are; they must be where all calls have
+  // them.
   void check_transform() {
     const Json transform = field_["transform"];
     if (!transform) return;
@@ -335,7 +354,8 @@ class CallDescription {
     bool is_right = is_named_ ? arguments == "content" : is_one_of(name, {"name", "tool_name"});
     if (!is_named_) is_right = is_right && is_one_of(arguments, {"arguments", "parameters", "args"});
     if (!is_right) throw TextError("has a 'transform' with other keys than those of calls");
-    if (!is_named_) call_ = "{\"" + std::string(name) + "\": \"$name\", \"" + std::string(arguments) + "\": $arguments}";
+    if (!is_named_)
+      call_ = "{\"" + std::string(name) + "\": \"$name\", \"" + std::string(arguments) + "\": $arguments}";
   }
 
   CallForm named_form(Marks& others) const {
@@ -352,19 +372,23 @@ class CallDescription {
       if (is_after && after.empty()) after = mark_of(each);
     }
     if (before.empty() || before.size() > 2) throw TextError("has calls that no text opens");
-    CallForm form{.syntax = CallSyntax::NAMED, .open = {before.front()}, .close = marks_of(ways_of(field_, "close"), others)};
+    CallForm form{
+        .syntax = CallSyntax::NAMED, .open = {before.front()}, .close = marks_of(ways_of(field_, "close"), others)
+    };
     if (!after.empty()) form.name_end = {after};
     if (before.size() == 2) (has_gap ? form.name_after : form.item_open) = before.back();
     form.written = {form.name_after + "$name" + after + "$arguments"};
     if (is_json_) return form;
-    if (has_gap || after.empty() || form.close.empty()) throw TextError("has calls in tags that no text opens and closes");
+    if (has_gap || after.empty() || form.close.empty())
+      throw TextError("has calls in tags that no text opens and closes");
     read_tags(form);
     return form;
   }
 
   void read_tags(CallForm& form) const {
     const Json parser = field_["content_args"]["value_parser"]["name"];
-    if (parser && !is_one_of(parser.string(), {"json", "text"})) throw TextError("has arguments that are written in another way");
+    if (parser && !is_one_of(parser.string(), {"json", "text"}))
+      throw TextError("has arguments that are written in another way");
     const std::vector<Way> ways = split(PatternReader(field_["content_args"]["tag_pattern"].string()).read());
     Marks marks;              // before the key, between it and the value, and after the value
     std::string order;        // k: the key, v: the value, t: a text
@@ -377,7 +401,8 @@ class CallDescription {
       marks.push_back(mark_of(each));
     }
     const bool is_long = order == "tkttvt", is_pair = is_long && is_divided;
-    if (ways.size() != 1 || (!is_long && order != "tktvt")) throw TextError("has a 'tag_pattern' that is not a key and a value between texts");
+    if (ways.size() != 1 || (!is_long && order != "tktvt"))
+      throw TextError("has a 'tag_pattern' that is not a key and a value between texts");
     form.syntax = is_pair ? CallSyntax::PAIRS : CallSyntax::TAGS;
     form.key_open = marks[0];
     form.key_end = marks[1];
@@ -397,13 +422,12 @@ class TemplateReader {
  public:
   explicit TemplateReader(const Json& spec) : spec_(spec), fields_(spec["fields"]) {
     if (!spec.is_object()) throw TextError("it is no object");
-    if (const Json version = spec["version"]; version && version.integer(UINT32_MAX) != 1) throw TextError("its version is not 1");
+    if (const Json version = spec["version"]; version && version.integer(UINT32_MAX) != 1)
+      throw TextError("its version is not 1");
     check_keys(spec, "it ", {"version", "defaults", "fields", "start_anchor", "start_anchor_pattern"});
     if (!fields_.is_object() || fields_.size() == 0) throw TextError("it has no fields");
     if (fields_.size() > MOST_FIELDS) throw TextError("it has more than " + std::to_string(MOST_FIELDS) + " fields");
-    fields_.each_entry([&](std::string_view name, const Json& field) {
-      in_field(name, [&] { check(field); });
-    });
+    fields_.each_entry([&](std::string_view name, const Json& field) { in_field(name, [&] { check(field); }); });
   }
 
   AnswerForm read() {
@@ -413,7 +437,9 @@ class TemplateReader {
     if (reasoning.empty()) form_.reasoning_open = form_.reasoning_close = {};
     fields_.each_entry([&](std::string_view name, const Json& field) {
       if (name == "tool_calls") return;
-      in_field(name, [&] { name == reasoning ? read_reasoning(field, is_known) : read_content(field, name == "content"); });
+      in_field(name, [&] {
+        name == reasoning ? read_reasoning(field, is_known) : read_content(field, name == "content");
+      });
     });
     const Marks anchors = anchors_of_turns();
     if (!anchors.empty()) form_.turn_open = anchors;
@@ -442,8 +468,11 @@ class TemplateReader {
 
   static void check(const Json& field) {
     if (!field.is_object()) throw TextError("is no object");
-    check_keys(field, "", {"open", "open_pattern", "close", "close_pattern", "content", "content_args", "repeats", "join", "optional",
-                           "transform", "transform_each"});
+    check_keys(
+        field, "",
+        {"open", "open_pattern", "close", "close_pattern", "content", "content_args", "repeats", "join", "optional",
+         "transform", "transform_each"}
+    );
   }
 
   std::string_view reasoning_name() const {
@@ -539,13 +568,19 @@ OwnForm read_own_form(const Json& tokenizer_config) {
     try {
       return {TemplateReader(own).read(), ""};
     } catch (const TextError& error) {
-      return {{}, std::string("the tokenizer's response_template cannot be followed: ") + error.what() +
-                      "; answers are read by the form of the chat template"};
+      return {
+          {},
+          std::string("the tokenizer's response_template cannot be followed: ") + error.what() +
+              "; answers are read by the form of the chat template"
+      };
     }
   }
   if (const Json older = tokenizer_config["response_schema"]) {
     if (auto form = form_in(older)) return {std::move(form), ""};
-    return {{}, "the tokenizer's response_schema has no marks that are known; answers are read by the form of the chat template"};
+    return {
+        {},
+        "the tokenizer's response_schema has no marks that are known; answers are read by the form of the chat template"
+    };
   }
   return {};
 }

@@ -68,7 +68,8 @@ class SchemaReader {
   // Appends the schemas of a property, each of which an argument may follow.
   void find(const Json& schema, std::string_view name, std::vector<Json>& found, size_t depth = 0) {
     if (!schema.is_object() || depth > DEEPEST || ++steps_ > MOST_STEPS) return;
-    if (const Json property = schema["properties"].is_object() ? schema["properties"][name] : Json(); !property.is_missing()) {
+    if (const Json property = schema["properties"].is_object() ? schema["properties"][name] : Json();
+        !property.is_missing()) {
       found.push_back(property);
       return;
     }
@@ -112,17 +113,19 @@ class SchemaReader {
   }
 
  private:
-
   bool allows(const Json& schema, const Value& value, size_t depth) {
     if (schema.is_boolean()) return schema.boolean();
     if (!schema.is_object() || depth > DEEPEST || ++steps_ > MOST_STEPS) return true;
     if (const Json type = schema["type"]; type.is_string() || type.is_array()) {
       bool fits = type.is_string() && is_named(type.string(), value.type);
-      if (type.is_array()) type.each([&](const Json& each) { fits |= each.is_string() && is_named(each.string(), value.type); });
+      if (type.is_array())
+        type.each([&](const Json& each) { fits |= each.is_string() && is_named(each.string(), value.type); });
       if (!fits && !(value.type == Type::NOTHING && is_nullable(schema))) return false;
     }
     if (value.type == Type::NOTHING && is_nullable(schema)) return true;
-    const auto equals = [&](const Json& literal) { return only_types_ ? same_type(literal, value) : value.equals(literal); };
+    const auto equals = [&](const Json& literal) {
+      return only_types_ ? same_type(literal, value) : value.equals(literal);
+    };
     if (const Json literal = schema["const"]; !literal.is_missing() && !equals(literal)) return false;
     if (const Json literals = schema["enum"]; literals.is_array()) {
       bool fits = false;
@@ -144,7 +147,9 @@ class SchemaReader {
     return true;
   }
 
-  static bool is_nullable(const Json& schema) { return schema["nullable"].is_boolean() && schema["nullable"].boolean(); }
+  static bool is_nullable(const Json& schema) {
+    return schema["nullable"].is_boolean() && schema["nullable"].boolean();
+  }
   static bool same_type(const Json& literal, const Value& value) { return Value(literal.written()).type == value.type; }
 
   // The schema that a reference names: nothing for one that names none.
@@ -163,7 +168,9 @@ class SchemaReader {
         }
       }
       if (found.is_array()) {
-        found = key.find_first_not_of("0123456789") == key.npos && key.size() < 9 && !key.empty() ? found.item(std::stoul(key)) : Json();
+        found = key.find_first_not_of("0123456789") == key.npos && key.size() < 9 && !key.empty()
+                    ? found.item(std::stoul(key))
+                    : Json();
       } else {
         found = found.is_object() ? found[key] : Json();
       }
@@ -184,24 +191,30 @@ std::string_view trimmed(std::string_view text) {
 }
 
 // The value of a text in another spelling than JSON's that the schemas allow.
-std::optional<std::string> other_spelling(SchemaReader& reader, const std::vector<Json>& schemas, std::string_view text) {
+std::optional<std::string> other_spelling(
+    SchemaReader& reader, const std::vector<Json>& schemas, std::string_view text
+) {
   const std::string word(trimmed(text));
   std::vector<std::string> values;
-  if (const auto number = whole_value(word, Notation::JSON); number && type_of(*number) == Type::INTEGER && word.size() < 32) {
+  if (const auto number = whole_value(word, Notation::JSON);
+      number && type_of(*number) == Type::INTEGER && word.size() < 32) {
     values.push_back(std::to_string(static_cast<long long>(std::strtod(word.c_str(), nullptr))));  // "3.0"
   }
   std::string lower;
   for (const char each : word) lower += each >= 'A' && each <= 'Z' ? static_cast<char>(each | 0x20) : each;
   if (lower == "true" || lower == "1") values.emplace_back("true");
   if (lower == "false" || lower == "0") values.emplace_back("false");
-  if (auto python = whole_value(word, Notation::PYTHON); python && !python->starts_with('"')) values.push_back(std::move(*python));
+  if (auto python = whole_value(word, Notation::PYTHON); python && !python->starts_with('"'))
+    values.push_back(std::move(*python));
   for (std::string& each : values) {
     if (reader.allows(schemas, Value(each))) return std::move(each);
   }
   return std::nullopt;
 }
 
-std::string argument_of(SchemaReader& reader, const std::vector<Json>& schemas, std::string_view text, bool only_strings) {
+std::string argument_of(
+    SchemaReader& reader, const std::vector<Json>& schemas, std::string_view text, bool only_strings
+) {
   const std::string as_text = to_json(text);
   const bool allows_text = reader.allows(schemas, Value(as_text));
   if (only_strings && allows_text) return as_text;
@@ -228,7 +241,9 @@ ToolSchemas::ToolSchemas(std::string_view tools) : document_(tools) {
     if (!tool.is_object()) tool.fail("an object");
     const Json function = tool["function"].is_object() ? tool["function"] : tool;
     if (!function["name"].is_string()) return;
-    tools_.push_back({std::string(function["name"].string()), function["parameters"], function["strict"].boolean_or(true)});
+    tools_.push_back(
+        {std::string(function["name"].string()), function["parameters"], function["strict"].boolean_or(true)}
+    );
     parameters_.emplace(tools_.back().name, tools_.back().parameters);
   });
 }

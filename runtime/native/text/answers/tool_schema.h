@@ -1,7 +1,7 @@
 // The tools that a request offers, and the values of arguments that a model writes as plain text.
 //
-// Some forms of calls write an argument as the text between two tags, and do not say its type. `argument` is the rule for such a
-// text, which a grammar for these calls must share:
+// Some forms of calls write an argument as the text between two tags, and do not say its type. `argument` is the rule
+// for such a text, which a grammar for these calls must share:
 //   1. The schema allows strings only: the text as it is.
 //   2. The text is a JSON value that the schema allows and no string: this value.
 //   3. The schema allows the text as a string: the text. A string for which the first two rules have another value, is written as a

@@ -115,7 +115,8 @@ std::string ValueReader::value() {
     const size_t quote = left.substr(0, 3).find_first_of("'\"");
     if (quote <= 2 && left.substr(0, quote).find_first_not_of("bBrRuUfF") == left.npos) return to_json(python_string());
   }
-  if (is_digit(left[0]) || left[0] == '-' || (notation_ == Notation::PYTHON && (left[0] == '+' || left[0] == '.'))) return number();
+  if (is_digit(left[0]) || left[0] == '-' || (notation_ == Notation::PYTHON && (left[0] == '+' || left[0] == '.')))
+    return number();
   const size_t begin = at_;
   while (at_ < text_.size() && is_word(text_[at_])) at_++;
   const std::string_view word = text_.substr(begin, at_ - begin);
@@ -221,7 +222,8 @@ std::string ValueReader::identifier(bool is_dotted) {
 std::string ValueReader::number() {
   const size_t begin = at_;
   const bool is_python = notation_ == Notation::PYTHON;
-  while (at_ < text_.size() && (is_word(text_[at_]) || text_[at_] == '.' || text_[at_] == '+' || text_[at_] == '-')) at_++;
+  while (at_ < text_.size() && (is_word(text_[at_]) || text_[at_] == '.' || text_[at_] == '+' || text_[at_] == '-'))
+    at_++;
   const std::string_view written = text_.substr(begin, at_ - begin);
   std::string digits(written);
   bool is_negative = false;
@@ -242,7 +244,8 @@ std::string ValueReader::number() {
     const bool is_whole = digits.find_first_not_of("0123456789") == digits.npos;
     if (is_whole && digits.size() > 1 && digits[0] == '0') return to_json(written);
     if (digits.starts_with('.')) digits.insert(0, 1, '0');
-    if (const size_t point = digits.find('.'); point != digits.npos && (point + 1 == digits.size() || !is_digit(digits[point + 1]))) {
+    if (const size_t point = digits.find('.');
+        point != digits.npos && (point + 1 == digits.size() || !is_digit(digits[point + 1]))) {
       digits.insert(point + 1, 1, '0');
     }
     if (is_negative) digits.insert(0, 1, '-');
@@ -279,7 +282,7 @@ uint32_t ValueReader::hexadecimal(size_t digits) {
   uint32_t number = 0;
   for (size_t i = 0; i < digits; i++, at_++) {
     const char each = at_ < text_.size() ? text_[at_] : '\0';
-    const int digit = is_digit(each)                 ? each - '0'
+    const int digit = is_digit(each)               ? each - '0'
                       : each >= 'a' && each <= 'f' ? each - 'a' + 10
                       : each >= 'A' && each <= 'F' ? each - 'A' + 10
                                                    : -1;
@@ -349,7 +352,8 @@ std::string ValueReader::json_string() {
   fail("the end of a string");
 }
 
-// Chat templates write strings between quotes without escapes, so a quote ends a string only before what may follow a value.
+// Chat templates write strings between quotes without escapes, so a quote ends a string only before what may follow a
+// value.
 std::string ValueReader::python_string() {
   bool is_raw = false;
   for (; text_[at_] != '"' && text_[at_] != '\''; at_++) is_raw |= (text_[at_] | 0x20) == 'r';

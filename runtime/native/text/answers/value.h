@@ -12,8 +12,8 @@
 
 namespace hybridge::text {
 
-// JSON is strict. PYTHON is the syntax of Python's literals, and JSON's constants. GEMMA is JSON with keys that have no quotes and
-// strings between <|"|> marks.
+// JSON is strict. PYTHON is the syntax of Python's literals, and JSON's constants. GEMMA is JSON with keys that have no
+// quotes and strings between <|"|> marks.
 enum class Notation : uint8_t { JSON, PYTHON, GEMMA };
 
 inline constexpr std::string_view GEMMA_QUOTE = "<|\"|>";
@@ -33,7 +33,8 @@ class Members {
   std::unordered_map<std::string, size_t> places_;
 };
 
-// Reads a text from its beginning. Functions throw TextError if the text is not in the notation, or is nested too deeply.
+// Reads a text from its beginning. Functions throw TextError if the text is not in the notation, or is nested too
+// deeply.
 class ValueReader {
  public:
   ValueReader(std::string_view text, Notation notation) : text_(text), notation_(notation) {}

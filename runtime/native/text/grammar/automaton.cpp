@@ -29,7 +29,8 @@ Automaton::Automaton(const GrammarExpressions& grammar, const TokenBytes& tokens
 Automaton::State Automaton::state_of(Expression rest) {
   const auto [found, is_new] = by_expression_.try_emplace(rest, static_cast<State>(states_.size()));
   if (is_new) {
-    if (next_.size() > MOST_TRANSITIONS) throw TextError("it is too complex; write less of it, with smaller counts and fewer choices");
+    if (next_.size() > MOST_TRANSITIONS)
+      throw TextError("it is too complex; write less of it, with smaller counts and fewer choices");
     states_.push_back(rest);
     next_.resize(next_.size() + width_, UNKNOWN);
   }
@@ -90,14 +91,16 @@ const std::vector<uint32_t>& Automaton::forced(State state) {
   if (!is_new) return forced;
   const std::string bytes = forced_bytes(state);
   if (bytes.empty()) return forced;
-  // The tokens may be others once more follows: those that end behind the first place from which a longer token might begin.
+  // The tokens may be others once more follows: those that end behind the first place from which a longer token might
+  // begin.
   size_t certain = 0;
   while (certain < bytes.size() && !tokens_.all().has_longer(std::string_view(bytes).substr(certain))) certain++;
   size_t end = 0;
   const auto add = [&](uint32_t id) {
     const std::string_view each = tokens_.bytes(id);
     // A tokenizer that puts a blank before texts has other tokens for these bytes than inside of a text.
-    if (each.empty() || std::string_view(bytes).substr(end, each.size()) != each || end + each.size() > certain) return false;
+    if (each.empty() || std::string_view(bytes).substr(end, each.size()) != each || end + each.size() > certain)
+      return false;
     end += each.size();
     forced.push_back(id);
     return true;

@@ -24,11 +24,14 @@ const std::string UNNAMED = "\x1f";  // a name that no schema has
   throw TextError("the parameter \"" + escaped(name) + "\" cannot stand in this model's calls: give it another name");
 }
 
-// The arguments of one tool, each between tags with its value as text. tool_schema.h has the rule by which the parser reads such a
-// text, and is asked where it decides.
+// The arguments of one tool, each between tags with its value as text. tool_schema.h has the rule by which the parser
+// reads such a text, and is asked where it decides.
 class TagWriter {
  public:
-  TagWriter(const CallForm& marked, const CallForm& plain, const ToolSchemas& tools, std::string_view tool, Expressions& in, SchemaExpressions& made)
+  TagWriter(
+      const CallForm& marked, const CallForm& plain, const ToolSchemas& tools, std::string_view tool, Expressions& in,
+      SchemaExpressions& made
+  )
       : form_(marked),
         value_end_(plain.value_end),
         tools_(tools),
@@ -46,14 +49,15 @@ class TagWriter {
         .close = Expressions::EMPTY,
         .comma = Expressions::EMPTY,
         .key = [this](const std::string& name) { return key(name); },
-        .other_key = [this](Expression names) {
-          return around_name(in_.both({names, regex("[^\"\\\\\\x00-\\x1f<>]+")}));
-        },
-        .value = [this](const std::string* name, const SharedSchema& schema) {
-          const Expression end = in_.literal((form_.has_own_lines ? "\n" : "") + form_.value_end);
-          return in_.concat(value(name == nullptr ? UNNAMED : *name, schema), in_.concat(end, line()));
-        },
-        .has_free = false};
+        .other_key =
+            [this](Expression names) { return around_name(in_.both({names, regex("[^\"\\\\\\x00-\\x1f<>]+")})); },
+        .value =
+            [this](const std::string* name, const SharedSchema& schema) {
+              const Expression end = in_.literal((form_.has_own_lines ? "\n" : "") + form_.value_end);
+              return in_.concat(value(name == nullptr ? UNNAMED : *name, schema), in_.concat(end, line()));
+            },
+        .has_free = false
+    };
     return made_.objects(schema, tags);
   }
 
@@ -79,7 +83,8 @@ class TagWriter {
   bool may_be(const std::string& name, const char* example) const { return tools_.may_be(tool_, name, example); }
   std::string read(const std::string& name, std::string_view text) const { return tools_.argument(tool_, name, text); }
 
-  // What is between an argument's name and its value. attributes: of its tag, one of which is there unless there are none.
+  // What is between an argument's name and its value. attributes: of its tag, one of which is there unless there are
+  // none.
   Expression begin(const Marks& attributes) {
     if (!form_.value_open.empty()) return in_.concat(line(), in_.literal(form_.value_open));
     std::vector<Expression> tags;
@@ -122,7 +127,9 @@ class TagWriter {
     const auto text = string_of(json);
     const std::string wanted = text ? to_json(*text) : json;
     for (const std::string& way : {text.value_or(json), json}) {
-      if (read(name, way) != wanted || (form_.value_open.empty() && way.starts_with(CDATA)) || way.find(value_end_) != way.npos) continue;
+      if (read(name, way) != wanted || (form_.value_open.empty() && way.starts_with(CDATA)) ||
+          way.find(value_end_) != way.npos)
+        continue;
       ways.push_back(in_.literal(way));
       return;
     }
@@ -138,17 +145,20 @@ class TagWriter {
     return raw;
   }
 
-  // Adds the strings of a schema. Where other values are allowed too, texts that the parser might read as one of them are left out,
-  // and those that it does read as a number or a constant are written as JSON strings.
+  // Adds the strings of a schema. Where other values are allowed too, texts that the parser might read as one of them
+  // are left out, and those that it does read as a number or a constant are written as JSON strings.
   void add_strings(const std::string& name, const Choice& choice, std::vector<Expression>& ways) {
     std::vector<Expression> raw = raw_strings(choice);
     if (form_.value_open.empty()) {  // a tag, whose value may be between marks
       std::vector<Expression> in_cdata = raw;
       in_cdata.push_back(without(CDATA_END));
-      add_alive(in_.concat(in_.literal(CDATA), in_.concat(in_.both(std::move(in_cdata)), in_.literal(CDATA_END))), ways);
+      add_alive(
+          in_.concat(in_.literal(CDATA), in_.concat(in_.both(std::move(in_cdata)), in_.literal(CDATA_END))), ways
+      );
       raw.push_back(in_.complement(in_.concat(in_.literal(CDATA), in_.repeat(any_, 0, Expressions::UNLIMITED))));
     }
-    const bool has_null = may_be(name, "null"), has_boolean = may_be(name, "true"), has_number = may_be(name, "0") || may_be(name, "0.5");
+    const bool has_null = may_be(name, "null"), has_boolean = may_be(name, "true"),
+               has_number = may_be(name, "0") || may_be(name, "0.5");
     const bool has_list = may_be(name, "[]"), has_object = may_be(name, "{}");
     if (!has_null && !has_boolean && !has_number && !has_list && !has_object) {
       add_alive(in_.both(std::move(raw)), ways);
@@ -196,7 +206,10 @@ Expression in_python(const Schema& schema, std::string_view close, Expressions& 
     return in.concat(written, equals);
   };
   return made.objects(
-      schema, {.open = Expressions::EMPTY, .close = Expressions::EMPTY, .comma = in.literal(", "), .key = key,
+      schema, {.open = Expressions::EMPTY,
+               .close = Expressions::EMPTY,
+               .comma = in.literal(", "),
+               .key = key,
                .other_key = [&](Expression other) { return in.concat(in.both({other, names}), equals); },
                .value = [&](const std::string*, const SharedSchema& of) { return made.of(of); }}
   );
@@ -205,8 +218,8 @@ Expression in_python(const Schema& schema, std::string_view close, Expressions& 
 }  // namespace
 
 Expression write_arguments(
-    const CallForm& marked, const CallForm& plain, const TokenBytes& tokens, const ToolSchemas& tools, std::string_view tool,
-    const Schema& schema, Expressions& in, SchemaExpressions& made
+    const CallForm& marked, const CallForm& plain, const TokenBytes& tokens, const ToolSchemas& tools,
+    std::string_view tool, const Schema& schema, Expressions& in, SchemaExpressions& made
 ) {
   made.keep_numbers_finite();
   switch (plain.syntax) {

@@ -1,5 +1,5 @@
-// Calls of tools as a form of answers writes them, as an expression: whatever it allows, the form's parser (answers/call.h) turns
-// into arguments that fit the tool's schema.
+// Calls of tools as a form of answers writes them, as an expression: whatever it allows, the form's parser
+// (answers/call.h) turns into arguments that fit the tool's schema.
 #ifndef HYBRIDGE_NATIVE_TEXT_GRAMMAR_CALLS_H
 #define HYBRIDGE_NATIVE_TEXT_GRAMMAR_CALLS_H
 
@@ -21,10 +21,12 @@ struct ToolChoice {
   static ToolChoice of(std::string_view choice, bool is_single = false);
 };
 
-// Returns the grammar of an answer that must call tools; or, if it may, of what comes after the mark that opens calls, up to the end
-// of the calls. tools: a list as in OpenAI's API. Throws TextError for parameters that cannot be followed, with the tool's name; a
-// tool that is not strict may be called with any arguments then.
-GrammarExpressions read_calls(const AnswerForm& form, std::string_view tools, const ToolChoice& choice, const TokenBytes& tokens);
+// Returns the grammar of an answer that must call tools; or, if it may, of what comes after the mark that opens calls,
+// up to the end of the calls. tools: a list as in OpenAI's API. Throws TextError for parameters that cannot be
+// followed, with the tool's name; a tool that is not strict may be called with any arguments then.
+GrammarExpressions read_calls(
+    const AnswerForm& form, std::string_view tools, const ToolChoice& choice, const TokenBytes& tokens
+);
 
 }  // namespace hybridge::text
 

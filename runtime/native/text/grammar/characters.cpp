@@ -14,7 +14,9 @@ namespace {
 constexpr char32_t LAST = 0x10FFFF, FIRST_SURROGATE = 0xD800, LAST_SURROGATE = 0xDFFF;
 constexpr std::string_view SHORT_ESCAPES = "\"\"\\\\\bb\tt\nn\ff\rr";  // characters, each with its letter
 
-bool needs_escape(char32_t character) { return character < 0x20 || character == 0x7F || character == '"' || character == '\\'; }
+bool needs_escape(char32_t character) {
+  return character < 0x20 || character == 0x7F || character == '"' || character == '\\';
+}
 
 char short_escape(char32_t character) {
   for (size_t i = 0; i < SHORT_ESCAPES.size(); i += 2) {
@@ -47,7 +49,9 @@ class Utf8 {
     std::map<Expression, ByteSet> by_rest;
     for (; base <= last; base += step) {
       const auto byte = static_cast<uint8_t>(mark | (base / step & 0x3F));
-      const Expression left = rest(std::max(base, first), std::min<char32_t>(base + step - 1, last), base, step / 64, further);
+      const Expression left = rest(
+          std::max(base, first), std::min<char32_t>(base + step - 1, last), base, step / 64, further
+      );
       if (left != Expressions::NONE) by_rest[left].add(byte, byte);
     }
     std::vector<Expression> choices;
@@ -176,7 +180,8 @@ CharacterSet CharacterSet::without_case() const {
     std::ranges::sort(all);
     std::vector<std::pair<char32_t, char32_t>> shared;
     for (size_t i = 0; i < all.size(); i++) {
-      const bool has_other = (i > 0 && all[i - 1].first == all[i].first) || (i + 1 < all.size() && all[i + 1].first == all[i].first);
+      const bool has_other = (i > 0 && all[i - 1].first == all[i].first) ||
+                             (i + 1 < all.size() && all[i + 1].first == all[i].first);
       if (has_other) shared.push_back(all[i]);
     }
     return shared;

@@ -14,7 +14,8 @@ SharedSchema shared(Schema schema) { return std::make_shared<const Schema>(std::
 
 void add_counts(Type type, const Count& count, Schema& to) {
   if (count.least > 0) to.push_back({.type = type, .count = {0, count.least - 1}});
-  if (count.most != Expressions::UNLIMITED) to.push_back({.type = type, .count = {count.most + 1, Expressions::UNLIMITED}});
+  if (count.most != Expressions::UNLIMITED)
+    to.push_back({.type = type, .count = {count.most + 1, Expressions::UNLIMITED}});
 }
 
 void add_number_violations(const NumberRange& range, Schema& to) {
@@ -57,7 +58,8 @@ void SchemaMerger::add_violations(const Choice& of, Schema& to) {
   switch (of.type) {
     case Type::BOOLEAN:
       for (const char* const value : {"false", "true"}) {
-        if (of.literals && !std::ranges::binary_search(*of.literals, value)) to.push_back({.type = of.type, .literals = std::vector<std::string>{value}});
+        if (of.literals && !std::ranges::binary_search(*of.literals, value))
+          to.push_back({.type = of.type, .literals = std::vector<std::string>{value}});
       }
       return;
     case Type::NUMBER:
@@ -74,7 +76,8 @@ void SchemaMerger::add_violations(const Choice& of, Schema& to) {
       };
       if (of.literals) {
         std::vector<Expression> named;
-        for (const std::string& each : *of.literals) named.push_back(spellings(JsonDocument(each).root().string(), in_));
+        for (const std::string& each : *of.literals)
+          named.push_back(spellings(JsonDocument(each).root().string(), in_));
         to.push_back({.type = of.type, .patterns = {other_strings(in_.either(std::move(named)))}});
       }
       for (const Expression each : of.patterns) to.push_back({.type = of.type, .patterns = {other_strings(each)}});
@@ -101,7 +104,9 @@ void SchemaMerger::add_array_violations(const Choice& of, Schema& to) {
     else if (!other->empty()) to.push_back({.type = of.type, .contained = {{.schema = other, .from = from}}});
   }
   for (const Contained& each : of.contained) {
-    const auto add = [&](Count count) { to.push_back({.type = of.type, .contained = {{each.schema, count, each.from}}}); };
+    const auto add = [&](Count count) {
+      to.push_back({.type = of.type, .contained = {{each.schema, count, each.from}}});
+    };
     if (each.count.least > 0) add({0, each.count.least - 1});
     if (each.count.most != Expressions::UNLIMITED) add({each.count.most + 1, Expressions::UNLIMITED});
   }
@@ -110,7 +115,9 @@ void SchemaMerger::add_array_violations(const Choice& of, Schema& to) {
 void SchemaMerger::add_object_violations(const Choice& of, Schema& to) {
   const auto is_open = [](const auto& each) { return each.second == nullptr; };
   if (of.others != nullptr || !std::ranges::all_of(of.by_pattern, is_open)) {
-    throw TextError("objects that do not keep \"additionalProperties\", \"patternProperties\" or \"propertyNames\" are not supported");
+    throw TextError(
+        "objects that do not keep \"additionalProperties\", \"patternProperties\" or \"propertyNames\" are not supported"
+    );
   }
   add_counts(of.type, of.count, to);
   for (const std::string& each : of.required) to.push_back({.type = of.type, .properties = {{each, shared({})}}});

@@ -19,7 +19,9 @@ class Digits {
   // Numbers without a sign that are at least, or at most, a value.
   Expression at_least(const Decimal& value, bool is_exclusive) const {
     const auto size = static_cast<uint32_t>(value.whole.size());
-    const Expression longer = in_.concat(in_.byte('1', '9'), in_.concat(exactly(size - 1), in_.concat(more(1), fraction_)));
+    const Expression longer = in_.concat(
+        in_.byte('1', '9'), in_.concat(exactly(size - 1), in_.concat(more(1), fraction_))
+    );
     std::vector<Expression> rest;  // of the fraction
     if (is_integer()) {
       if (value.fraction.empty() && !is_exclusive) rest.push_back(Expressions::EMPTY);
@@ -35,16 +37,22 @@ class Digits {
     const auto size = static_cast<uint32_t>(value.whole.size());
     std::vector<Expression> choices;
     if (size > 1) {
-      const Expression shorter = in_.either(in_.literal("0"), in_.concat(in_.byte('1', '9'), in_.repeat(any_, 0, size - 2)));
+      const Expression shorter = in_.either(
+          in_.literal("0"), in_.concat(in_.byte('1', '9'), in_.repeat(any_, 0, size - 2))
+      );
       choices.push_back(in_.concat(shorter, fraction_));
     }
     Expression rest = Expressions::NONE;
     if (value.fraction.empty()) {
-      if (!is_exclusive) rest = is_integer() ? Expressions::EMPTY : in_.optional(in_.concat(point_, in_.repeat(in_.literal("0"), 1, Expressions::UNLIMITED)));
+      if (!is_exclusive)
+        rest = is_integer() ? Expressions::EMPTY
+                            : in_.optional(in_.concat(point_, in_.repeat(in_.literal("0"), 1, Expressions::UNLIMITED)));
     } else if (is_integer()) {
       rest = Expressions::EMPTY;
     } else {
-      rest = in_.optional(in_.concat(point_, compared(value.fraction, false, is_exclusive ? Expressions::NONE : Expressions::EMPTY)));
+      rest = in_.optional(
+          in_.concat(point_, compared(value.fraction, false, is_exclusive ? Expressions::NONE : Expressions::EMPTY))
+      );
     }
     choices.push_back(same_length(value.whole, false, rest));
     return in_.either(std::move(choices));
@@ -53,7 +61,9 @@ class Digits {
   Expression all() const { return in_.concat(whole(), fraction_); }
 
   // Numbers that are not integers, without zeros at their end.
-  Expression fractions() const { return in_.concat(whole(), in_.concat(point_, in_.concat(more(0), in_.byte('1', '9')))); }
+  Expression fractions() const {
+    return in_.concat(whole(), in_.concat(point_, in_.concat(more(0), in_.byte('1', '9'))));
+  }
 
   // Numbers without zeros behind their point: each can be written in one way alone.
   Expression shortest() const { return in_.either(whole(), fractions()); }
@@ -78,7 +88,8 @@ class Digits {
     return first > last ? Expressions::NONE : in_.byte(static_cast<uint8_t>(first), static_cast<uint8_t>(last));
   }
 
-  // Whole parts of as many digits that are above, or below, with any fraction; or are the same, with `rest` behind them.
+  // Whole parts of as many digits that are above, or below, with any fraction; or are the same, with `rest` behind
+  // them.
   Expression same_length(std::string_view whole, bool above, Expression rest) const {
     for (size_t place = whole.size(); place > 0; place--) {
       const char digit = whole[place - 1];
@@ -141,14 +152,17 @@ std::string Decimal::written() const {
 Expression numbers(const NumberRange& range, Expressions& in) {
   if (range.is_integer && range.is_fraction) return Expressions::NONE;
   const Digits digits(range.is_integer, in);
-  const bool has_no_limits = range.limits.empty() && range.steps.empty() && range.no_steps.empty() && range.excluded.empty();
+  const bool has_no_limits = range.limits.empty() && range.steps.empty() && range.no_steps.empty() &&
+                             range.excluded.empty();
   if (has_no_limits && !range.is_fraction) {
     const Expression sign = in.optional(in.literal("-"));
     if (range.is_integer) return in.concat(sign, digits.all());
     ByteSet letter('e', 'e'), plus_or_minus('+', '+');
     letter.add('E', 'E');
     plus_or_minus.add('-', '-');
-    const Expression power = in.concat(in.optional(in.bytes(plus_or_minus)), in.repeat(in.byte('0', '9'), 1, Expressions::UNLIMITED));
+    const Expression power = in.concat(
+        in.optional(in.bytes(plus_or_minus)), in.repeat(in.byte('0', '9'), 1, Expressions::UNLIMITED)
+    );
     return in.concat(sign, in.concat(digits.all(), in.optional(in.concat(in.bytes(letter), power))));
   }
   std::vector<Expression> above = {digits.all()}, below = {digits.all()};  // 0, without their sign
@@ -192,7 +206,10 @@ Expression numbers(const NumberRange& range, Expressions& in) {
   if (!(range.is_integer && has_least && has_most)) below.push_back(digits.not_zero_number());
   const Expression one = is_above ? in.both(std::move(above)) : Expressions::NONE;
   const Expression other = is_below ? in.both(std::move(below)) : Expressions::NONE;
-  return in.either(in.is_alive(one) ? one : Expressions::NONE, in.is_alive(other) ? in.concat(in.literal("-"), other) : Expressions::NONE);
+  return in.either(
+      in.is_alive(one) ? one : Expressions::NONE,
+      in.is_alive(other) ? in.concat(in.literal("-"), other) : Expressions::NONE
+  );
 }
 
 }  // namespace hybridge::text

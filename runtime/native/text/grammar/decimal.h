@@ -28,14 +28,16 @@ struct Limit {
   bool is_least, is_exclusive;
 };
 
-// Numbers that keep all limits, are multiples of all steps, and of none of those in `no_steps`, and are none of `excluded`. A number
-// without limits may have an exponent.
+// Numbers that keep all limits, are multiples of all steps, and of none of those in `no_steps`, and are none of
+// `excluded`. A number without limits may have an exponent.
 struct NumberRange {
   bool is_integer = false, is_fraction = false;  // is_fraction: not an integer
   std::vector<Limit> limits = {};
   std::vector<Decimal> steps = {}, no_steps = {}, excluded = {};
 
-  bool is_free() const { return !is_integer && !is_fraction && limits.empty() && steps.empty() && no_steps.empty() && excluded.empty(); }
+  bool is_free() const {
+    return !is_integer && !is_fraction && limits.empty() && steps.empty() && no_steps.empty() && excluded.empty();
+  }
 };
 
 // The numbers, NONE if there are none. Throws TextError for steps with too many digits.

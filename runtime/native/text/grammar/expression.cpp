@@ -7,14 +7,16 @@
 namespace hybridge::text {
 namespace {
 
-constexpr size_t MOST_NODES = size_t(1) << 21;       // 48 MB with their table
-constexpr size_t MOST_STEPS = size_t(1) << 24;       // of one call: less than a second
-constexpr size_t MOST_SEARCHED = size_t(1) << 17;    // derivatives that one search for a text may take
+constexpr size_t MOST_NODES = size_t(1) << 21;     // 48 MB with their table
+constexpr size_t MOST_STEPS = size_t(1) << 24;     // of one call: less than a second
+constexpr size_t MOST_SEARCHED = size_t(1) << 17;  // derivatives that one search for a text may take
 constexpr size_t MOST_SEARCHED_WIDE = size_t(1) << 12;
 constexpr size_t MOST_SETS = size_t(1) << 14;
-constexpr uint16_t HIGHEST = 250;                    // calls of `derive` inside each other
+constexpr uint16_t HIGHEST = 250;  // calls of `derive` inside each other
 
-[[noreturn]] void refuse() { throw TextError("it is too complex; write less of it, with smaller counts and fewer choices"); }
+[[noreturn]] void refuse() {
+  throw TextError("it is too complex; write less of it, with smaller counts and fewer choices");
+}
 
 }  // namespace
 
@@ -118,7 +120,8 @@ Expression Expressions::concat(Expression first, Expression second) {
     const auto flags = static_cast<uint8_t>((one & other & NULLABLE) | ((one | other) & MAY_BE_DEAD));
     second = add({Kind::CONCAT, flags, part, second, 0});
   };
-  if (nodes_[first].kind == Kind::CONCAT) {  // whose parts are put there one by one: the first part of none is one itself
+  if (nodes_[first].kind ==
+      Kind::CONCAT) {  // whose parts are put there one by one: the first part of none is one itself
     std::vector<Expression> parts;
     for (; nodes_[first].kind == Kind::CONCAT; first = nodes_[first].b) parts.push_back(nodes_[first].a);
     put_before(first);
@@ -165,7 +168,8 @@ Expression Expressions::either(std::vector<Expression> choices) {
   }
   if (!choices.empty() && choices.front() == NONE) choices.erase(choices.begin());
   const auto is_nullable = [&](Expression each) { return each != EMPTY && this->is_nullable(each); };
-  if (!choices.empty() && choices.front() == EMPTY && std::ranges::any_of(choices, is_nullable)) choices.erase(choices.begin());
+  if (!choices.empty() && choices.front() == EMPTY && std::ranges::any_of(choices, is_nullable))
+    choices.erase(choices.begin());
   if (choices.size() < 2) return choices.empty() ? NONE : choices.front();
   return add({Kind::EITHER, flags, 0, 0, 0}, choices);
 }
@@ -213,7 +217,8 @@ Expression Expressions::one_of(std::span<const std::string_view> sorted) {
   const auto choose = [&](auto&& self, size_t begin, size_t end, size_t depth) -> Expression {
     if (begin + 1 == end) return literal(sorted[begin].substr(depth));
     size_t same = depth;  // all have this beginning
-    while (same < sorted[begin].size() && same < sorted[end - 1].size() && sorted[begin][same] == sorted[end - 1][same]) same++;
+    while (same < sorted[begin].size() && same < sorted[end - 1].size() && sorted[begin][same] == sorted[end - 1][same])
+      same++;
     std::vector<Expression> choices;
     for (size_t first = begin; first < end;) {
       if (sorted[first].size() == same) {
@@ -232,7 +237,8 @@ Expression Expressions::one_of(std::span<const std::string_view> sorted) {
 }
 
 Expression Expressions::multiple_of(uint32_t coefficient, uint32_t places) {
-  for (const char each : {'0', '1', '2', '3', '4', '5', '6', '7', '8', '9', '.'}) literal({&each, 1});  // classes of their own
+  for (const char each : {'0', '1', '2', '3', '4', '5', '6', '7', '8', '9', '.'})
+    literal({&each, 1});  // classes of their own
   return add({Kind::MULTIPLE, NULLABLE, coefficient, 0, places << 1});
 }
 
@@ -295,7 +301,8 @@ void Expressions::mark_ending(Expression from, std::vector<uint8_t>& marks) cons
   }
 }
 
-// Returns how many calls of `derive` are inside each other for an expression; HIGHEST if it begins with itself, or for more.
+// Returns how many calls of `derive` are inside each other for an expression; HIGHEST if it begins with itself, or for
+// more.
 uint16_t Expressions::height(Expression of, std::vector<uint16_t>& heights, size_t depth) const {
   if (heights[of] != 0) return heights[of];
   if (depth >= HIGHEST) return HIGHEST;
@@ -313,7 +320,8 @@ Expression Expressions::find_endless() const {
   std::vector<uint8_t> marks(nodes_.size());
   std::vector<uint16_t> heights(nodes_.size());
   size_t open = rules_.size(), before = open + 1;
-  for (size_t rounds = 0; open > 0 && open < before; rounds++) {  // where rules refer to each other, one ends because another does
+  for (size_t rounds = 0; open > 0 && open < before;
+       rounds++) {  // where rules refer to each other, one ends because another does
     if (rounds * nodes_.size() > MOST_STEPS) refuse();
     for (uint8_t& each : marks) each = each == 2 ? 2 : 0;
     for (const Expression rule : rules_) mark_ending(rule, marks);
@@ -425,7 +433,9 @@ bool Expressions::search(Expression from) {
 
 std::optional<bool> Expressions::search_wide(Expression from) {
   const std::vector<uint8_t> bytes = classes_.bytes;
-  std::vector<std::pair<Expression, size_t>> seen = {{from, 0}};  // each with the place of the one that it is derived from
+  std::vector<std::pair<Expression, size_t>> seen = {
+      {from, 0}
+  };  // each with the place of the one that it is derived from
   std::vector<bool> is_seen(nodes_.size());
   for (size_t at = 0; at < seen.size(); at++) {
     if (is_certain(seen[at].first)) {

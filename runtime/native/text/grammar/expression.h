@@ -1,7 +1,8 @@
 // Languages of bytes as expressions, and what is left of one behind a byte: its derivative (Brzozowski, 1964).
 //
-// Equal expressions have the same number. So the rest of a text is one number, however deep the text is nested: a concatenation
-// is a stack, a choice is a set of them, and intersections, complements and counted repetitions need no states of their own.
+// Equal expressions have the same number. So the rest of a text is one number, however deep the text is nested: a
+// concatenation is a stack, a choice is a set of them, and intersections, complements and counted repetitions need no
+// states of their own.
 #ifndef HYBRIDGE_NATIVE_TEXT_GRAMMAR_EXPRESSION_H
 #define HYBRIDGE_NATIVE_TEXT_GRAMMAR_EXPRESSION_H
 
@@ -58,7 +59,9 @@ class Expressions {
   Expression literal(std::string_view text);
   Expression concat(Expression first, Expression second);
   Expression concat(std::span<const Expression> parts);
-  Expression either(std::span<const Expression> choices) { return either(std::vector<Expression>(choices.begin(), choices.end())); }
+  Expression either(std::span<const Expression> choices) {
+    return either(std::vector<Expression>(choices.begin(), choices.end()));
+  }
   Expression either(std::vector<Expression> choices);
   Expression either(Expression one, Expression other) { return either(std::vector<Expression>{one, other}); }
   Expression both(std::vector<Expression> parts);
@@ -72,8 +75,8 @@ class Expressions {
   // Decimal digits, with at most so many places behind a point, that are a multiple of coefficient / 10^places.
   Expression multiple_of(uint32_t coefficient, uint32_t places);
 
-  // A name for an expression that is defined later, and may refer to itself behind a byte. The names must be defined, and checked
-  // by `find_endless`, before derivatives are asked for.
+  // A name for an expression that is defined later, and may refer to itself behind a byte. The names must be defined,
+  // and checked by `find_endless`, before derivatives are asked for.
   Expression add_rule();
   void define(Expression rule, Expression as) { rules_[nodes_[rule].a] = as; }
 
@@ -100,7 +103,9 @@ class Expressions {
   const Classes& classes() const { return classes_; }
 
   // About how many bytes of memory all of them take.
-  size_t size() const { return nodes_.size() * (sizeof(Node) + 4 * sizeof(Expression)) + lists_.size() * sizeof(Expression); }
+  size_t size() const {
+    return nodes_.size() * (sizeof(Node) + 4 * sizeof(Expression)) + lists_.size() * sizeof(Expression);
+  }
 
   // Allows as many steps from here on as one call of the grammar may take.
   void refuel() { steps_ = 0; }
@@ -109,8 +114,9 @@ class Expressions {
   enum class Kind : uint8_t { NONE, EMPTY, BYTES, CONCAT, EITHER, BOTH, COMPLEMENT, REPEAT, RULE, MULTIPLE };
   static constexpr uint8_t NULLABLE = 1, MAY_BE_DEAD = 2, IS_ALIVE = 4, IS_DEAD = 8;
 
-  // a, b, c: of BYTES the set; of CONCAT both parts; of EITHER and BOTH the list and its length; of REPEAT the item, least and
-  // most; of RULE its number; of MULTIPLE the coefficient, the remainder so far, and the places that are left.
+  // a, b, c: of BYTES the set; of CONCAT both parts; of EITHER and BOTH the list and its length; of REPEAT the item,
+  // least and most; of RULE its number; of MULTIPLE the coefficient, the remainder so far, and the places that are
+  // left.
   struct Node {
     Kind kind;
     uint8_t flags;

@@ -8,14 +8,18 @@
 
 namespace hybridge::text {
 
-// Returns the expression of times with a leap second: it is the last one of a day of UTC. Offsets are whole quarters of an hour.
+// Returns the expression of times with a leap second: it is the last one of a day of UTC. Offsets are whole quarters of
+// an hour.
 inline std::string leap_seconds() {
-  const auto two = [](int number) { return std::string{static_cast<char>('0' + number / 10), static_cast<char>('0' + number % 10)}; };
+  const auto two = [](int number) {
+    return std::string{static_cast<char>('0' + number / 10), static_cast<char>('0' + number % 10)};
+  };
   std::string all = "23:59:60(\\.[0-9]+)?[zZ]";
   for (int minutes = 0; minutes < 24 * 60; minutes += 15) {
     for (const int sign : {1, -1}) {
       const int local = (24 * 60 + 23 * 60 + 59 + sign * minutes) % (24 * 60);
-      all += "|" + two(local / 60) + ":" + two(local % 60) + ":60(\\.[0-9]+)?" + (sign > 0 ? "\\+" : "-") + two(minutes / 60) + ":" + two(minutes % 60);
+      all += "|" + two(local / 60) + ":" + two(local % 60) + ":60(\\.[0-9]+)?" + (sign > 0 ? "\\+" : "-") +
+             two(minutes / 60) + ":" + two(minutes % 60);
     }
   }
   return all;
@@ -24,7 +28,9 @@ inline std::string leap_seconds() {
 // Returns the expression that all of a string of this format matches; none for an unknown format.
 inline std::optional<std::string> format_expression(std::string_view name) {
   const std::string leap_year = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)";
-  const std::string day = "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))|" + leap_year + "-02-29)";
+  const std::string day =
+      "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))|" +
+      leap_year + "-02-29)";
   const std::string minute = "([01][0-9]|2[0-3]):[0-5][0-9]", fraction = "(\\.[0-9]+)?";
   const auto time = [&] {  // RFC 3339
     return "(" + minute + ":[0-5][0-9]" + fraction + "([zZ]|[+-]" + minute + ")|" + leap_seconds() + ")";
@@ -51,7 +57,8 @@ inline std::optional<std::string> format_expression(std::string_view name) {
     const std::string group = hex + "{1,4}";
     std::string all = "(" + group + ":){7}" + group;
     for (int before = 0; before <= 7; before++) {
-      const std::string left = before == 0 ? "" : "((" + group + ":){0," + std::to_string(before - 1) + "}" + group + ")?";
+      const std::string left = before == 0 ? ""
+                                           : "((" + group + ":){0," + std::to_string(before - 1) + "}" + group + ")?";
       all += "|" + left + "::";
       if (before < 7) all += "(" + group + ":){0," + std::to_string(6 - before) + "}" + group;
     }
@@ -68,9 +75,11 @@ inline std::optional<std::string> format_expression(std::string_view name) {
     const std::string path = "(/" + part + "*)*";
     const std::string group = hex + "{1,4}";
     const std::string address = "\\[(" + *format_expression("ipv6") + "|v" + hex + "+\\.[" + letters + ":]+)\\]";
-    const std::string authority = "(([" + letters + ":]|" + escape + ")*@)?(" + address + "|" + name_part + ")(:[0-9]*)?";
+    const std::string authority = "(([" + letters + ":]|" + escape + ")*@)?(" + address + "|" + name_part +
+                                  ")(:[0-9]*)?";
     const std::string query = "(" + part + "|[/?])*";
-    return "[a-zA-Z][a-zA-Z0-9+.-]*:(//" + authority + path + "|/(" + part + "+" + path + ")?|" + part + "+" + path + ")?(\\?" + query + ")?(#" + query + ")?";
+    return "[a-zA-Z][a-zA-Z0-9+.-]*:(//" + authority + path + "|/(" + part + "+" + path + ")?|" + part + "+" + path +
+           ")?(\\?" + query + ")?(#" + query + ")?";
   }
   return std::nullopt;
 }

@@ -15,11 +15,15 @@ constexpr std::string_view BLANK_LINE = "\n\n";  // models write it between reas
 
 template <typename Read>
 std::shared_ptr<Grammar> read(
-    const char* what, std::string_view text, std::shared_ptr<const Tokenizer> tokenizer, Read&& read, Grammar::FreeText free = {}
+    const char* what, std::string_view text, std::shared_ptr<const Tokenizer> tokenizer, Read&& read,
+    Grammar::FreeText free = {}
 ) {
   const std::string name(what);
   if (text.size() > Grammar::LARGEST) {
-    throw TextError("this " + name + " has " + std::to_string(text.size()) + " bytes, and " + std::to_string(Grammar::LARGEST) + " are the most there can be");
+    throw TextError(
+        "this " + name + " has " + std::to_string(text.size()) + " bytes, and " + std::to_string(Grammar::LARGEST) +
+        " are the most there can be"
+    );
   }
   try {
     GrammarExpressions expressions = read();
@@ -33,12 +37,14 @@ std::shared_ptr<Grammar> read(
   }
 }
 
-// The marks of a form's answers. In messages with headers, those of bodies stand for the marks of reasoning: only a header opens calls,
-// or only what is no analysis.
+// The marks of a form's answers. In messages with headers, those of bodies stand for the marks of reasoning: only a
+// header opens calls, or only what is no analysis.
 Grammar::FreeText free_text(const AnswerForm& form) {
   if (!form.has_channels) return {form.calls.open, form.reasoning_open, form.reasoning_close};
   const bool in_header = form.calls.syntax == CallSyntax::JSON;
-  return {form.calls.open, {in_header ? "<|message|>" : "<|channel|>analysis"}, {"<|start|>", "<|channel|>", "<|end|>"}};
+  return {
+      form.calls.open, {in_header ? "<|message|>" : "<|channel|>analysis"}, {"<|start|>", "<|channel|>", "<|end|>"}
+  };
 }
 
 }  // namespace
@@ -61,18 +67,25 @@ std::shared_ptr<Grammar> Grammar::calls(
   const TokenBytes& tokens = tokenizer->token_bytes();
   FreeText free;
   if (!choice.is_required) free = free_text(form);
-  return read("list of tools", tools, std::move(tokenizer), [&] { return read_calls(form, tools, choice, tokens); }, std::move(free));
+  return read(
+      "list of tools", tools, std::move(tokenizer), [&] { return read_calls(form, tools, choice, tokens); },
+      std::move(free)
+  );
 }
 
 Grammar::Grammar(GrammarExpressions expressions, std::shared_ptr<const Tokenizer> tokenizer, FreeText free)
-    : expressions_(std::move(expressions)), tokenizer_(std::move(tokenizer)), tokens_(tokenizer_->token_bytes()), free_(std::move(free)) {}
+    : expressions_(std::move(expressions)),
+      tokenizer_(std::move(tokenizer)),
+      tokens_(tokenizer_->token_bytes()),
+      free_(std::move(free)) {}
 
 GrammarFollower::GrammarFollower(std::shared_ptr<Grammar> grammar, Tokens eos_ids, std::optional<size_t> start)
     : grammar_(std::move(grammar)), eos_ids_(eos_ids.begin(), eos_ids.end()), start_(start) {}
 
 bool GrammarFollower::is_eos(int64_t token) const { return std::ranges::find(eos_ids_, token) != eos_ids_.end(); }
 
-// Returns whether a token that ends texts may come: where the text is complete, or the token is a mark of its form that comes next.
+// Returns whether a token that ends texts may come: where the text is complete, or the token is a mark of its form that
+// comes next.
 bool GrammarFollower::may_end(Automaton& automaton, const Place& place, int64_t eos) const {
   if (place.phase == Phase::WAITING) return false;
   if (place.phase != Phase::FOLLOWING || automaton.is_complete(place.state)) return true;
@@ -126,15 +139,18 @@ void GrammarFollower::reach(Tokens text) {
 }
 
 GrammarFollower::Place GrammarFollower::start() {
-  if (!grammar_->free_.opening.empty()) return {awaited_.empty() ? Phase::FREE : Phase::REASONING, Automaton::NOWHERE, 0};
-  return awaited_.empty() ? Place{Phase::FOLLOWING, grammar_->automaton_->start(), 0} : Place{Phase::WAITING, Automaton::NOWHERE, 0};
+  if (!grammar_->free_.opening.empty())
+    return {awaited_.empty() ? Phase::FREE : Phase::REASONING, Automaton::NOWHERE, 0};
+  return awaited_.empty() ? Place{Phase::FOLLOWING, grammar_->automaton_->start(), 0}
+                          : Place{Phase::WAITING, Automaton::NOWHERE, 0};
 }
 
 // Where the first `count` taken tokens lead, of which all but the last lead to `from`.
 GrammarFollower::Place GrammarFollower::next(const Place& from, size_t count) {
   Automaton& automaton = *grammar_->automaton_;
   const int64_t token = taken_[count - 1];
-  if (from.phase == Phase::ENDED || (is_eos(token) && from.phase != Phase::WAITING)) return {Phase::ENDED, Automaton::NOWHERE, 0};
+  if (from.phase == Phase::ENDED || (is_eos(token) && from.phase != Phase::WAITING))
+    return {Phase::ENDED, Automaton::NOWHERE, 0};
   if (from.phase == Phase::FOLLOWING) {
     const std::string_view bytes = grammar_->tokens_.bytes(token);
     const Automaton::State state = bytes.empty() ? Automaton::NOWHERE : automaton.step(from.state, bytes);
@@ -162,7 +178,9 @@ GrammarFollower::Place GrammarFollower::look(Phase phase, size_t begin, size_t c
   }
   // A token has a character at least, so that older ones are no part of a mark.
   begin = std::max(begin, count - std::min(count, longest + 1));
-  const std::vector<uint32_t> ids(taken_.begin() + static_cast<ptrdiff_t>(begin), taken_.begin() + static_cast<ptrdiff_t>(count));
+  const std::vector<uint32_t> ids(
+      taken_.begin() + static_cast<ptrdiff_t>(begin), taken_.begin() + static_cast<ptrdiff_t>(count)
+  );
   const std::string text = grammar_->tokens_.tokenizer().decode(ids, false);
   std::string_view rest = text;
   while (true) {
@@ -185,10 +203,12 @@ GrammarFollower::Place GrammarFollower::look(Phase phase, size_t begin, size_t c
       continue;
     }
     const bool has_blank_line = phase == Phase::WAITING && (rest.empty() || BLANK_LINE.starts_with(rest));
-    const size_t passed = phase == Phase::WAITING && !has_blank_line && rest.starts_with(BLANK_LINE) ? BLANK_LINE.size() : 0;
+    const size_t passed = phase == Phase::WAITING && !has_blank_line && rest.starts_with(BLANK_LINE) ? BLANK_LINE.size()
+                                                                                                     : 0;
     const Automaton::State state = automaton.step(automaton.start(has_blank_line), rest.substr(passed));
     if (state != Automaton::NOWHERE) return {Phase::FOLLOWING, state, 0};
-    if (phase == Phase::WAITING) return {phase, Automaton::NOWHERE, count};  // it was none: the grammar does not go on with the rest
+    if (phase == Phase::WAITING)
+      return {phase, Automaton::NOWHERE, count};  // it was none: the grammar does not go on with the rest
   }
 }
 
@@ -220,7 +240,8 @@ void GrammarFollower::mask(Tokens text, std::span<float> logits) {
     }
     for (const auto& [token, logit] : ends) logits[static_cast<size_t>(token)] = logit;
     is_done = true;
-    const bool leaves_none = place.phase == Phase::FOLLOWING && std::ranges::all_of(logits, [](float logit) { return logit == NEVER; });
+    const bool leaves_none = place.phase == Phase::FOLLOWING &&
+                             std::ranges::all_of(logits, [](float logit) { return logit == NEVER; });
     if (leaves_none) failure_ = "the grammar leaves no token to go on with; simplify it";
   });
   if (!is_done) std::ranges::fill(logits, NEVER);

@@ -31,10 +31,11 @@ class Grammar {
   static std::shared_ptr<Grammar> json_schema(std::string_view schema, std::shared_ptr<const Tokenizer> tokenizer);
   static std::shared_ptr<Grammar> regex(std::string_view pattern, std::shared_ptr<const Tokenizer> tokenizer);
 
-  // Calls of tools, a JSON list as in OpenAI's API: a text that is calls, or a free one in which the form's marks open them outside of
-  // its reasoning.
+  // Calls of tools, a JSON list as in OpenAI's API: a text that is calls, or a free one in which the form's marks open
+  // them outside of its reasoning.
   static std::shared_ptr<Grammar> calls(
-      const AnswerForm& form, std::string_view tools, const ToolChoice& choice, std::shared_ptr<const Tokenizer> tokenizer
+      const AnswerForm& form, std::string_view tools, const ToolChoice& choice,
+      std::shared_ptr<const Tokenizer> tokenizer
   );
 
   // The marks of a free text: what the grammar begins after, and those of reasoning. None of the first: it is not free.
@@ -64,8 +65,8 @@ class GrammarFollower {
   // eos_ids: tokens that end a text. start: number of tokens before the text; if left out, those of the first call are.
   GrammarFollower(std::shared_ptr<Grammar> grammar, Tokens eos_ids, std::optional<size_t> start = std::nullopt);
 
-  // Leaves the choice free until the text contains `end`, which ends a reasoning. A blank line and the grammar come after it; in a
-  // free text the reasoning's marks are passed.
+  // Leaves the choice free until the text contains `end`, which ends a reasoning. A blank line and the grammar come
+  // after it; in a free text the reasoning's marks are passed.
   void wait_for(std::string end) { awaited_ = std::move(end); }
 
   // Makes the logits minus infinity of all tokens that may not come next; of all tokens, where there is a `failure`.

@@ -21,21 +21,47 @@ namespace {
 
 using Type = Choice::Type;
 
-constexpr size_t DEEPEST = 64;            // schemas inside each other
-constexpr size_t MOST_READINGS = 8;       // of a schema, as references turn out to be of nothing
+constexpr size_t DEEPEST = 64;       // schemas inside each other
+constexpr size_t MOST_READINGS = 8;  // of a schema, as references turn out to be of nothing
 constexpr double LARGEST_COUNT = 1u << 30;
 
 // Keywords of JSON Schema that say what fits, and that are not followed here.
 constexpr std::string_view NOT_SUPPORTED[] = {"uniqueItems", "$recursiveRef"};
 
-// Keywords that ask something of each type by itself. Those that apply schemas come after them, in the order of APPLIED.
+// Keywords that ask something of each type by itself. Those that apply schemas come after them, in the order of
+// APPLIED.
 constexpr std::string_view OF_TYPES[] = {
-    "type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "format",
-    "prefixItems", "items", "additionalItems", "minItems", "maxItems", "contains", "properties", "patternProperties",
-    "additionalProperties", "required", "minProperties", "maxProperties"};
-constexpr const char* APPLIED[] = {"propertyNames", "dependentRequired", "dependentSchemas", "dependencies", "not", "if", "unevaluatedItems", "unevaluatedProperties"};
+    "type",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "format",
+    "prefixItems",
+    "items",
+    "additionalItems",
+    "minItems",
+    "maxItems",
+    "contains",
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "required",
+    "minProperties",
+    "maxProperties"
+};
+constexpr const char* APPLIED[] = {
+    "propertyNames",    "dependentRequired",    "dependentSchemas", "dependencies", "not", "if",
+    "unevaluatedItems", "unevaluatedProperties"
+};
 
-bool is_in(std::span<const std::string_view> names, std::string_view name) { return std::ranges::find(names, name) != names.end(); }
+bool is_in(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 std::string quoted(std::string_view text) { return "\"" + escaped(text) + "\""; }
 
@@ -109,7 +135,10 @@ class Reader {
 
   std::optional<Schema> choices(const Json& json, std::string_view key, const Json& value, size_t depth) {
     if (key == "$ref" || key == "$dynamicRef") {
-      return Schema{{.type = Type::REFERENCE, .literals = std::vector{references_.key(value.string(), base_, key == "$dynamicRef")}}};
+      return Schema{
+          {.type = Type::REFERENCE,
+           .literals = std::vector{references_.key(value.string(), base_, key == "$dynamicRef")}}
+      };
     }
     if (key == "const") return literal(value, depth);
     const bool is_any = key == "anyOf", is_one = key == "oneOf";
@@ -150,7 +179,8 @@ class Reader {
         for (const size_t other : overlapping[i]) one = merger_.both(one, merger_.complement(branches[other]));
       } catch (const TextError& error) {
         throw TextError(
-            "\"oneOf\" in " + json.name() + " is not supported, as one text may fit several of its schemas: use \"anyOf\" (" + error.what() + ")"
+            "\"oneOf\" in " + json.name() +
+            " is not supported, as one text may fit several of its schemas: use \"anyOf\" (" + error.what() + ")"
         );
       }
       std::ranges::move(one, std::back_inserter(all));
@@ -176,8 +206,10 @@ class Reader {
       std::ranges::move(branch("else", merger_.complement(condition)), std::back_inserter(either));
       return merger_.both(all, either);
     }
-    if (key == "unevaluatedItems" || key == "unevaluatedProperties") return unevaluated(merger_.resolved(all), schema(value, depth), key == "unevaluatedItems");
-    value.each_entry([&](std::string_view name, const Json& dependent) {  // dependentRequired, dependentSchemas or dependencies
+    if (key == "unevaluatedItems" || key == "unevaluatedProperties")
+      return unevaluated(merger_.resolved(all), schema(value, depth), key == "unevaluatedItems");
+    value.each_entry([&](std::string_view name,
+                         const Json& dependent) {  // dependentRequired, dependentSchemas or dependencies
       Choice with{.type = Type::OBJECT, .required = {std::string(name)}};
       Schema schemas = if_of_type({.type = Type::OBJECT, .properties = {{std::string(name), shared({})}}});
       if (dependent.is_array()) {
@@ -200,12 +232,16 @@ class Reader {
         for (const Contained& found : each.contained) {
           if (found.is_keyword) item.insert(item.end(), found.schema->begin(), found.schema->end());
         }
-        Choice others{.type = Type::ARRAY, .others = shared(std::move(item)), .evaluated_items = Expressions::UNLIMITED};
+        Choice others{
+            .type = Type::ARRAY, .others = shared(std::move(item)), .evaluated_items = Expressions::UNLIMITED
+        };
         others.first_items.assign(each.evaluated_items, shared({Choice{}}));
         std::ranges::move(merger_.both(Schema{std::move(each)}, Schema{std::move(others)}), std::back_inserter(kept));
       } else if (!is_of_items && each.type == Type::OBJECT) {
         const Expression others = in_.complement(each.evaluated);
-        const Choice object{.type = Type::OBJECT, .by_pattern = {{others, shared(rest)}}, .evaluated = made_.characters()};
+        const Choice object{
+            .type = Type::OBJECT, .by_pattern = {{others, shared(rest)}}, .evaluated = made_.characters()
+        };
         std::ranges::move(merger_.both(Schema{std::move(each)}, Schema{object}), std::back_inserter(kept));
       } else {
         kept.push_back(std::move(each));
@@ -218,7 +254,9 @@ class Reader {
   static Schema joined(Schema choices) {
     Schema all;
     for (Choice& each : choices) {
-      const auto found = std::ranges::find_if(all, [&](const Choice& other) { return other.type == each.type && is_only_named(other); });
+      const auto found = std::ranges::find_if(all, [&](const Choice& other) {
+        return other.type == each.type && is_only_named(other);
+      });
       if (found == all.end() || !is_only_named(each)) all.push_back(std::move(each));
       else found->literals->insert(found->literals->end(), each.literals->begin(), each.literals->end());
     }
@@ -232,14 +270,17 @@ class Reader {
   }
 
   static bool is_only_named(const Choice& choice) {
-    return choice.literals && choice.type != Type::REFERENCE && choice.patterns.empty() && choice.range.is_free() && choice.count.is_free();
+    return choice.literals && choice.type != Type::REFERENCE && choice.patterns.empty() && choice.range.is_free() &&
+           choice.count.is_free();
   }
 
   // What is equal to a value.
   Schema literal(const Json& value, size_t depth) {
     merger_.count();
     if (depth > DEEPEST) throw TextError("values are nested too deeply");
-    const auto named = [](Type type, std::string text) { return Schema{{.type = type, .literals = std::vector{std::move(text)}}}; };
+    const auto named = [](Type type, std::string text) {
+      return Schema{{.type = type, .literals = std::vector{std::move(text)}}};
+    };
     if (value.is_string()) return named(Type::STRING, quoted(value.string()));
     if (value.is_boolean()) return named(Type::BOOLEAN, value.boolean() ? "true" : "false");
     if (value.is_number()) return named(Type::NUMBER, Decimal::read(value.written()).written());
@@ -262,9 +303,10 @@ class Reader {
   }
 
   Schema of_types(const Json& json, size_t depth) {
-    static constexpr std::pair<std::string_view, Type> types[] = {
-        {"null", Type::NOTHING}, {"boolean", Type::BOOLEAN}, {"number", Type::NUMBER}, {"string", Type::STRING}, {"array", Type::ARRAY},
-        {"object", Type::OBJECT}, {"integer", Type::NUMBER}};
+    static constexpr std::pair<std::string_view, Type> types[] = {{"null", Type::NOTHING},  {"boolean", Type::BOOLEAN},
+                                                                  {"number", Type::NUMBER}, {"string", Type::STRING},
+                                                                  {"array", Type::ARRAY},   {"object", Type::OBJECT},
+                                                                  {"integer", Type::NUMBER}};
     const Json wanted = json["type"];
     Schema all;
     const auto add_type = [&](std::string_view name) {
@@ -300,7 +342,8 @@ class Reader {
   static Count read_count(const Json& least, const Json& most) {
     Count count;
     const auto read = [](const Json& value) {  // 2.0 is a count as well
-      if (!value.is_number() || !(value.number() >= 0 && value.number() <= LARGEST_COUNT) || std::floor(value.number()) != value.number()) {
+      if (!value.is_number() || !(value.number() >= 0 && value.number() <= LARGEST_COUNT) ||
+          std::floor(value.number()) != value.number()) {
         value.fail("an integer from 0 to 1073741824");
       }
       return static_cast<uint32_t>(value.number());
@@ -357,7 +400,11 @@ class Reader {
     if (others) choice.others = shared(schema(others, depth + 1));
     choice.evaluated_items = others ? Expressions::UNLIMITED : static_cast<uint32_t>(choice.first_items.size());
     if (const Json contains = json["contains"]) {
-      Contained found{.schema = shared(schema(contains, depth + 1)), .count = read_count(json["minContains"], json["maxContains"]), .is_keyword = true};
+      Contained found{
+          .schema = shared(schema(contains, depth + 1)),
+          .count = read_count(json["minContains"], json["maxContains"]),
+          .is_keyword = true
+      };
       if (!json["minContains"]) found.count.least = 1;
       choice.contained.push_back(std::move(found));
     }
@@ -406,7 +453,10 @@ class Reader {
     if (key.starts_with('!')) {
       found = merger_.complement(resolved(key.substr(1)));
     } else {
-      if (!resolving_.insert(key).second) throw TextError("the reference " + key + " to what it is in has other keywords beside it, which is not supported");
+      if (!resolving_.insert(key).second)
+        throw TextError(
+            "the reference " + key + " to what it is in has other keywords beside it, which is not supported"
+        );
       const References::Target target = references_.find(key);
       const std::string around = std::exchange(base_, target.base);
       found = schema(target.schema, 0);
@@ -423,7 +473,7 @@ class Reader {
   const References references_;
   SchemaMerger merger_;
   SchemaExpressions made_;
-  std::string base_;  // the URI that references in the schema that is read start from
+  std::string base_;                           // the URI that references in the schema that is read start from
   std::map<std::string, SharedSchema> known_;  // by key
   std::set<std::string> resolving_;
 };
@@ -432,7 +482,8 @@ class Reader {
 
 GrammarExpressions read_json_schemas(
     std::span<const Json> schemas,
-    const std::function<Expression(Expressions& in, SchemaExpressions& made, size_t place, const Schema& schema)>& write,
+    const std::function<Expression(Expressions& in, SchemaExpressions& made, size_t place, const Schema& schema)>&
+        write,
     const std::function<Expression(Expressions& in, std::span<const Expression> written)>& join
 ) {
   std::vector<std::set<std::string>> nothing(schemas.size());

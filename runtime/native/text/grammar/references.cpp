@@ -12,11 +12,30 @@ namespace {
 
 // Keywords with a schema or a list of schemas, and keywords with schemas by name. The values of all others are data.
 constexpr std::string_view OF_SCHEMAS[] = {
-    "additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "contentSchema", "else", "if", "items", "not", "oneOf",
-    "prefixItems", "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"};
-constexpr std::string_view OF_NAMED_SCHEMAS[] = {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"};
+    "additionalItems",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "contains",
+    "contentSchema",
+    "else",
+    "if",
+    "items",
+    "not",
+    "oneOf",
+    "prefixItems",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties"
+};
+constexpr std::string_view OF_NAMED_SCHEMAS[] = {
+    "$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"
+};
 
-bool is_in(std::span<const std::string_view> names, std::string_view name) { return std::ranges::find(names, name) != names.end(); }
+bool is_in(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 struct Uri {
   std::optional<std::string> scheme, authority;
@@ -61,7 +80,8 @@ std::string unescaped(std::string_view part) {
   std::string text;
   for (size_t i = 0; i < part.size(); i++) {
     unsigned byte = 0;
-    if (part[i] == '%' && i + 2 < part.size() && std::sscanf(std::string(part.substr(i + 1, 2)).c_str(), "%2x", &byte) == 1) {
+    if (part[i] == '%' && i + 2 < part.size() &&
+        std::sscanf(std::string(part.substr(i + 1, 2)).c_str(), "%2x", &byte) == 1) {
       text += static_cast<char>(byte);
       i += 2;
     } else if (part[i] == '~' && i + 1 < part.size() && (part[i + 1] == '0' || part[i + 1] == '1')) {
@@ -81,7 +101,9 @@ std::string_view identifier(const Json& schema, const char* keyword) {
   return value.is_string() ? value.string() : std::string_view();
 }
 
-[[noreturn]] void fail(const std::string& key, const char* why) { throw TextError("the reference \"" + escaped(key) + "\" " + why); }
+[[noreturn]] void fail(const std::string& key, const char* why) {
+  throw TextError("the reference \"" + escaped(key) + "\" " + why);
+}
 
 }  // namespace
 
@@ -96,7 +118,8 @@ std::string resolve_uri(std::string_view base, std::string_view reference) {
         if (to.query.empty()) to.query = from.query;
       } else if (!to.path.starts_with('/')) {
         const size_t slash = from.path.rfind('/');
-        const std::string folder = slash == std::string::npos ? (from.authority ? "/" : "") : from.path.substr(0, slash + 1);
+        const std::string folder = slash == std::string::npos ? (from.authority ? "/" : "")
+                                                              : from.path.substr(0, slash + 1);
         to.path = without_dots(folder + to.path);
       } else {
         to.path = without_dots(to.path);

@@ -27,8 +27,8 @@ class References {
   // Returns the base URI inside a schema.
   static std::string base_inside(const Json& schema, const std::string& around);
 
-  // Returns the one name that all references to the same place have. Throws TextError for a dynamic reference whose target depends
-  // on the way to it.
+  // Returns the one name that all references to the same place have. Throws TextError for a dynamic reference whose
+  // target depends on the way to it.
   std::string key(std::string_view reference, const std::string& base, bool is_dynamic) const;
 
   // Returns the schema of a key. Throws TextError if the document does not have it.

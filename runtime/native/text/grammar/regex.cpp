@@ -13,19 +13,24 @@
 namespace hybridge::text {
 namespace {
 
-constexpr size_t DEEPEST = 60;             // groups and brackets inside each other
-constexpr size_t MOST_CLASSES = 32;        // different ones, each looked up among all characters
+constexpr size_t DEEPEST = 60;       // groups and brackets inside each other
+constexpr size_t MOST_CLASSES = 32;  // different ones, each looked up among all characters
 constexpr uint32_t MOST_REPETITIONS = 1'000'000;
 
-// A part of an expression: what it matches anywhere, at the beginning of the text alone (behind ^), at its end, and as a whole.
+// A part of an expression: what it matches anywhere, at the beginning of the text alone (behind ^), at its end, and as
+// a whole.
 struct Piece {
-  Expression anywhere = Expressions::NONE, first = Expressions::NONE, last = Expressions::NONE, whole = Expressions::NONE;
-  bool has_anchor() const { return first != Expressions::NONE || last != Expressions::NONE || whole != Expressions::NONE; }
+  Expression anywhere = Expressions::NONE, first = Expressions::NONE, last = Expressions::NONE,
+             whole = Expressions::NONE;
+  bool has_anchor() const {
+    return first != Expressions::NONE || last != Expressions::NONE || whole != Expressions::NONE;
+  }
 };
 
 class Reader {
  public:
-  Reader(std::string_view pattern, Expressions& in, Writing writing, bool ascii) : pattern_(pattern), in_(in), writing_(writing), ascii_(ascii) {
+  Reader(std::string_view pattern, Expressions& in, Writing writing, bool ascii)
+      : pattern_(pattern), in_(in), writing_(writing), ascii_(ascii) {
     if (!is_valid_utf8(pattern)) throw TextError("it is not UTF-8");
   }
 
@@ -99,7 +104,9 @@ class Reader {
     const bool may_end = in_.is_nullable(other.anywhere) || in_.is_nullable(other.last);
     const bool is_nothing = (in_.is_nullable(one.last) || in_.is_nullable(one.whole)) &&
                             (in_.is_nullable(other.first) || in_.is_nullable(other.whole));
-    const auto either = [&](Expression first, Expression second, bool has_second) { return has_second ? in_.either(first, second) : first; };
+    const auto either = [&](Expression first, Expression second, bool has_second) {
+      return has_second ? in_.either(first, second) : first;
+    };
     Piece all;
     all.anywhere = in_.concat(one.anywhere, other.anywhere);
     all.first = either(in_.concat(one.first, other.anywhere), other.first, may_begin);
@@ -230,20 +237,24 @@ class Reader {
     const bool is_inverted = 'A' <= name && name <= 'Z';
     CharacterSet set;
     switch (name) {
-      case 'd': case 'D':
+      case 'd':
+      case 'D':
         if (ascii_) set.add('0', '9');
         else set = of_class("\\p{Nd}");
         break;
-      case 'w': case 'W':
+      case 'w':
+      case 'W':
         if (!ascii_) set = of_class(RUST_WORD);
         else add_ascii("word", set);
         break;
-      case 's': case 'S':
+      case 's':
+      case 'S':
         for (char32_t each = 0; each <= 0x3000; each++) {
           if (is_whitespace(each)) set.add(each, each);
         }
         break;
-      case 'p': case 'P': {
+      case 'p':
+      case 'P': {
         at_ += 2;
         set = property();
         return with_case(is_inverted ? set.inverted() : set);
@@ -260,7 +271,9 @@ class Reader {
       const size_t end = pattern_.find('}', at_);
       if (end == pattern_.npos) fail("a class is not closed");
       name = pattern_.substr(at_, end - at_);
-      const bool is_plain = std::ranges::all_of(name, [](char c) { return ('a' <= (c | 32) && (c | 32) <= 'z') || c == '_'; });
+      const bool is_plain = std::ranges::all_of(name, [](char c) {
+        return ('a' <= (c | 32) && (c | 32) <= 'z') || c == '_';
+      });
       if (name.empty() || !is_plain) fail("the class \\p{" + name + "} is not known");
       at_ = end + 1;
     } else {
@@ -292,7 +305,10 @@ class Reader {
       case 'x': return take_number(2);
       case 'u': return take_number(4);
       case 'U': return take_number(8);
-      case 'b': case 'B': case '<': case '>': fail("look-around such as \\" + to_utf8(escaped) + " is not supported");
+      case 'b':
+      case 'B':
+      case '<':
+      case '>': fail("look-around such as \\" + to_utf8(escaped) + " is not supported");
       default: break;
     }
     if ('0' <= escaped && escaped <= '9') fail("back-references are not supported");
@@ -309,10 +325,12 @@ class Reader {
     for (; at_ < pattern_.size() && (has_braces ? !has("}") : count < digits); count++) {
       const char32_t digit = take_character(), letter = digit | 32;
       const bool is_letter = 'a' <= letter && letter <= 'f';
-      if ((!is_letter && (digit < '0' || digit > '9')) || count >= 8) fail("a character's number is written in hexadecimal digits");
+      if ((!is_letter && (digit < '0' || digit > '9')) || count >= 8)
+        fail("a character's number is written in hexadecimal digits");
       number = number * 16 + (is_letter ? letter - 'a' + 10 : digit - '0');
     }
-    if ((has_braces && !take("}")) || count == 0 || (!has_braces && count < digits)) fail("a character's number is not complete");
+    if ((has_braces && !take("}")) || count == 0 || (!has_braces && count < digits))
+      fail("a character's number is not complete");
     if (number > 0x10FFFF || (0xD800 <= number && number <= 0xDFFF)) fail("there is no character of this number");
     return number;
   }
@@ -387,9 +405,21 @@ class Reader {
   // Adds a class of ASCII by its name in POSIX; false for an unknown one.
   static bool add_ascii(std::string_view name, CharacterSet& set) {
     static constexpr std::pair<std::string_view, std::string_view> classes[] = {
-        {"alnum", "09AZaz"}, {"alpha", "AZaz"}, {"ascii", std::string_view("\0\x7F", 2)}, {"blank", "\t\t  "},
-        {"cntrl", std::string_view("\0\x1F\x7F\x7F", 4)}, {"digit", "09"}, {"graph", "!~"}, {"lower", "az"}, {"print", " ~"},
-        {"punct", "!/:@[`{~"}, {"space", "\t\r  "}, {"upper", "AZ"}, {"word", "09AZ__az"}, {"xdigit", "09AFaf"}};
+        {"alnum", "09AZaz"},
+        {"alpha", "AZaz"},
+        {"ascii", std::string_view("\0\x7F", 2)},
+        {"blank", "\t\t  "},
+        {"cntrl", std::string_view("\0\x1F\x7F\x7F", 4)},
+        {"digit", "09"},
+        {"graph", "!~"},
+        {"lower", "az"},
+        {"print", " ~"},
+        {"punct", "!/:@[`{~"},
+        {"space", "\t\r  "},
+        {"upper", "AZ"},
+        {"word", "09AZ__az"},
+        {"xdigit", "09AFaf"}
+    };
     const auto found = std::ranges::find(classes, name, &std::pair<std::string_view, std::string_view>::first);
     if (found == std::end(classes)) return false;
     for (size_t i = 0; i < found->second.size(); i += 2) {

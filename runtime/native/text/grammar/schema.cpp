@@ -29,7 +29,8 @@ const SharedSchema& any() {
 
 void SchemaMerger::count(size_t steps) {
   steps_ += steps;
-  if (steps_ > MOST_STEPS) throw TextError("it is too complex; write less of it, with smaller counts and fewer choices");
+  if (steps_ > MOST_STEPS)
+    throw TextError("it is too complex; write less of it, with smaller counts and fewer choices");
 }
 
 Schema SchemaMerger::both(const Schema& one, const Schema& other) {
@@ -51,7 +52,8 @@ Schema SchemaMerger::resolved(const Schema& schema) {
     if (each.type == Type::ANY) {
       for (const Type type : Choice::TYPES) all.push_back({.type = type});
     } else if (each.type == Type::REFERENCE) {
-      if (++depth_ > DEEPEST) throw TextError("a reference to what it is in has other keywords beside it, which is not supported");
+      if (++depth_ > DEEPEST)
+        throw TextError("a reference to what it is in has other keywords beside it, which is not supported");
       append(all, resolved(resolve_(each.literals->front())));
       depth_--;
     } else {
@@ -62,13 +64,16 @@ Schema SchemaMerger::resolved(const Schema& schema) {
 }
 
 Schema SchemaMerger::both(const Choice& one, const Choice& other) {
-  const auto size = [](const Choice& of) { return of.properties.size() + of.required.size() + of.first_items.size() + of.patterns.size(); };
+  const auto size = [](const Choice& of) {
+    return of.properties.size() + of.required.size() + of.first_items.size() + of.patterns.size();
+  };
   count(OF_A_CHOICE + size(one) + size(other));
   if (one.type == Type::ANY) return {other};
   if (other.type == Type::ANY) return {one};
   if (one.type == Type::REFERENCE || other.type == Type::REFERENCE) {
     if (one.type == other.type && one.literals == other.literals) return {one};
-    if (++depth_ > DEEPEST) throw TextError("a reference to what it is in has other keywords beside it, which is not supported");
+    if (++depth_ > DEEPEST)
+      throw TextError("a reference to what it is in has other keywords beside it, which is not supported");
     const Schema first = one.type == Type::REFERENCE ? resolve_(one.literals->front()) : Schema{one};
     const Schema second = other.type == Type::REFERENCE ? resolve_(other.literals->front()) : Schema{other};
     Schema merged = both(first, second);
@@ -98,17 +103,22 @@ Schema SchemaMerger::both(const Choice& one, const Choice& other) {
   return {std::move(merged)};
 }
 
-// Keeps the named values that fit what else is asked of them. Returns false if it is certain that nothing fits the choice.
+// Keeps the named values that fit what else is asked of them. Returns false if it is certain that nothing fits the
+// choice.
 bool SchemaMerger::keep_fitting(Choice& choice) {
   if (choice.type == Type::OBJECT) {
     const std::unordered_set<std::string_view> required(choice.required.begin(), choice.required.end());
-    const auto is_missing = [&](const Property& each) { return each.schema != nullptr && each.schema->empty() && required.contains(each.name); };
+    const auto is_missing = [&](const Property& each) {
+      return each.schema != nullptr && each.schema->empty() && required.contains(each.name);
+    };
     return std::ranges::none_of(choice.properties, is_missing);
   }
   if (!choice.literals) return true;
   if (choice.type == Type::NUMBER && !choice.range.is_free()) {
     const Expression fitting = numbers(choice.range, in_);
-    std::erase_if(*choice.literals, [&](const std::string& each) { return !in_.is_nullable(in_.derivative(fitting, each)); });
+    std::erase_if(*choice.literals, [&](const std::string& each) {
+      return !in_.is_nullable(in_.derivative(fitting, each));
+    });
     choice.range = {};
   }
   if (choice.type == Type::STRING && !(choice.patterns.empty() && choice.count.is_free())) {
@@ -126,7 +136,9 @@ bool SchemaMerger::keep_fitting(Choice& choice) {
 }
 
 void SchemaMerger::merge_arrays(Choice& into, const Choice& other) {
-  const auto item = [](const Choice& of, size_t place) { return place < of.first_items.size() ? of.first_items[place] : of.others; };
+  const auto item = [](const Choice& of, size_t place) {
+    return place < of.first_items.size() ? of.first_items[place] : of.others;
+  };
   std::vector<SharedSchema> first_items;
   for (size_t i = 0; i < std::max(into.first_items.size(), other.first_items.size()); i++) {
     const SharedSchema found = both(item(into, i), item(other, i));

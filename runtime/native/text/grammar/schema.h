@@ -41,12 +41,14 @@ struct Contained {
 
 struct Choice {
   enum class Type : uint8_t { ANY, REFERENCE, NOTHING, BOOLEAN, NUMBER, STRING, ARRAY, OBJECT };  // NOTHING is null
-  static constexpr std::array TYPES = {Type::NOTHING, Type::BOOLEAN, Type::NUMBER, Type::STRING, Type::ARRAY, Type::OBJECT};
+  static constexpr std::array TYPES = {Type::NOTHING, Type::BOOLEAN, Type::NUMBER,
+                                       Type::STRING,  Type::ARRAY,   Type::OBJECT};
 
   Type type = Type::ANY;
   Count count = {};  // of characters, items or properties
 
-  // The JSON of strings, numbers and booleans that are named one by one, sorted; of a reference its key, after "!" if it is negated.
+  // The JSON of strings, numbers and booleans that are named one by one, sorted; of a reference its key, after "!" if
+  // it is negated.
   std::optional<std::vector<std::string>> literals = std::nullopt;
   NumberRange range = {};
   std::vector<Expression> patterns = {};  // of a string, as JSON writes it between quotation marks
@@ -59,7 +61,8 @@ struct Choice {
   std::vector<std::string> required = {};
   std::vector<std::pair<Expression, SharedSchema>> by_pattern = {};  // properties that are not named, by their names
 
-  // The names of properties, and the number of first items, that count as evaluated; known only where `unevaluated...` is used.
+  // The names of properties, and the number of first items, that count as evaluated; known only where `unevaluated...`
+  // is used.
   Expression evaluated = Expressions::NONE;
   uint32_t evaluated_items = 0;
 };
@@ -67,10 +70,11 @@ struct Choice {
 // Merges schemas. resolve: reads what a key of a reference refers to.
 class SchemaMerger {
  public:
-  SchemaMerger(Expressions& in, std::function<Schema(const std::string& key)> resolve) : in_(in), resolve_(std::move(resolve)) {}
+  SchemaMerger(Expressions& in, std::function<Schema(const std::string& key)> resolve)
+      : in_(in), resolve_(std::move(resolve)) {}
 
-  // Returns what fits both; properties have the order of the first schema, then of the second. Throws TextError where that cannot
-  // be said, or is too much.
+  // Returns what fits both; properties have the order of the first schema, then of the second. Throws TextError where
+  // that cannot be said, or is too much.
   Schema both(const Schema& one, const Schema& other);
   SharedSchema both(const SharedSchema& one, const SharedSchema& other);
 

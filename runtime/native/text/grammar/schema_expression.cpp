@@ -17,9 +17,13 @@ constexpr size_t MOST_KINDS_OF_NAMES = 256, MOST_CONTAINED = 3, MOST_STATES = 1 
 
 std::string quoted(std::string_view text) { return "\"" + escaped(text) + "\""; }
 
-uint32_t minus(uint32_t count, uint32_t less) { return count == Expressions::UNLIMITED ? count : count - std::min(count, less); }
+uint32_t minus(uint32_t count, uint32_t less) {
+  return count == Expressions::UNLIMITED ? count : count - std::min(count, less);
+}
 
-[[noreturn]] void refuse() { throw TextError("it is too complex; write less of it, with smaller counts and fewer choices"); }
+[[noreturn]] void refuse() {
+  throw TextError("it is too complex; write less of it, with smaller counts and fewer choices");
+}
 
 }  // namespace
 
@@ -35,11 +39,16 @@ SchemaExpressions::SchemaExpressions(Expressions& in, SchemaMerger& merger, Reso
           .open = in.literal("{"),
           .close = in.literal("}"),
           .comma = comma_,
-          .key = [this](const std::string& name) {
-            return is_left_out(name) ? Expressions::NONE : in_.concat(in_.either(literal_string(name), bare(in_.literal(name))), colon_);
-          },
-          .other_key = [this](Expression names) { return in_.concat(in_.either(between_quotes(names), bare(names)), colon_); },
-          .value = [this](const std::string*, const SharedSchema& schema) { return of(schema); }} {}
+          .key =
+              [this](const std::string& name) {
+                return is_left_out(name)
+                           ? Expressions::NONE
+                           : in_.concat(in_.either(literal_string(name), bare(in_.literal(name))), colon_);
+              },
+          .other_key =
+              [this](Expression names) { return in_.concat(in_.either(between_quotes(names), bare(names)), colon_); },
+          .value = [this](const std::string*, const SharedSchema& schema) { return of(schema); }
+      } {}
 
 void SchemaExpressions::write_in(Notation notation, std::string_view quote) {
   notation_ = notation;
@@ -101,7 +110,8 @@ std::vector<std::string> SchemaExpressions::finish(Expression start, Expression 
   if (!dead.empty() || body == Expressions::NONE) return dead;
   const Expression endless = in_.find_endless();
   for (const auto& [key, rule] : rules_) {
-    if (rule == endless) throw TextError("what fits the schema at " + key + " would have no end, as it refers to itself");
+    if (rule == endless)
+      throw TextError("what fits the schema at " + key + " would have no end, as it refers to itself");
   }
   if (endless != Expressions::NONE) throw TextError("nothing fits it");
   return {};
@@ -157,7 +167,8 @@ Expression SchemaExpressions::named(const Choice& choice) {
   for (const std::string& each : *choice.literals) {
     const auto text = string_of(each);
     if (is_left_out(text ? *text : each)) continue;
-    if (notation_ != Notation::JSON && choice.type != Type::NUMBER) values.push_back(text ? literal_string(*text) : constant(each));
+    if (notation_ != Notation::JSON && choice.type != Type::NUMBER)
+      values.push_back(text ? literal_string(*text) : constant(each));
     else if (each.find('\\') != each.npos) values.push_back(between_quotes(spellings(*text, in_)));
     else texts.push_back(each);
   }
@@ -198,7 +209,9 @@ Expression SchemaExpressions::strings(const Schema& schema) {
   for (const Choice& each : merger_.resolved(schema)) {
     if (each.type != Type::STRING) continue;
     if (!each.literals) choices.push_back(inner_string(each));
-    else for (const std::string& text : *each.literals) choices.push_back(spellings(JsonDocument(text).root("the value").string(), in_));
+    else
+      for (const std::string& text : *each.literals)
+        choices.push_back(spellings(JsonDocument(text).root("the value").string(), in_));
   }
   return in_.either(std::move(choices));
 }
@@ -209,16 +222,20 @@ Expression SchemaExpressions::array(const Choice& choice) {
   const auto named = static_cast<uint32_t>(choice.first_items.size());
   const Expression others = of(choice.others);
   // What comes after so many items, from the last one to the first.
-  Expression rest = in_.repeat(in_.concat(comma_, others), minus(least, std::max(named, 1u)), minus(most, std::max(named, 1u)));
+  Expression rest = in_.repeat(
+      in_.concat(comma_, others), minus(least, std::max(named, 1u)), minus(most, std::max(named, 1u))
+  );
   for (uint32_t place = std::max(named, 1u); place > 0; place--) {
     const Expression item = place <= named ? of(choice.first_items[place - 1]) : others;
-    const Expression with = place > most ? Expressions::NONE : in_.concat(place > 1 ? comma_ : Expressions::EMPTY, in_.concat(item, rest));
+    const Expression with = place > most ? Expressions::NONE
+                                         : in_.concat(place > 1 ? comma_ : Expressions::EMPTY, in_.concat(item, rest));
     rest = place > least ? in_.optional(with) : with;
   }
   return in_.concat(in_.literal("["), in_.concat(rest, in_.literal("]")));
 }
 
-// An array whose items are counted by what they fit: each state has the place of the next item and what was counted before it.
+// An array whose items are counted by what they fit: each state has the place of the next item and what was counted
+// before it.
 Expression SchemaExpressions::array_that_contains(const Choice& choice) {
   const auto& contained = choice.contained;
   const auto [least, most] = choice.count;
@@ -248,7 +265,8 @@ Expression SchemaExpressions::array_that_contains(const Choice& choice) {
     for (size_t each = 0; each < contained.size(); each++) {
       if ((from >> each & 1) == 0) continue;
       if ((kind >> each & 1) != 0) merged = merger_.both(merged, contained[each].schema);
-      else if (contained[each].count.most != Expressions::UNLIMITED) merged = merger_.both(merged, std::make_shared<const Schema>(merger_.complement(*contained[each].schema)));
+      else if (contained[each].count.most != Expressions::UNLIMITED)
+        merged = merger_.both(merged, std::make_shared<const Schema>(merger_.complement(*contained[each].schema)));
     }
     return found->second = of(merged);
   };
@@ -283,7 +301,9 @@ Expression SchemaExpressions::array_that_contains(const Choice& choice) {
         if (place == last && *to == state) again.push_back(text);
         else ways.push_back(in_.concat(text, place == last ? now[*to] : next[*to]));
       }
-      now[state] = in_.concat(in_.repeat(in_.either(std::move(again)), 0, Expressions::UNLIMITED), in_.either(std::move(ways)));
+      now[state] = in_.concat(
+          in_.repeat(in_.either(std::move(again)), 0, Expressions::UNLIMITED), in_.either(std::move(ways))
+      );
     }
     std::swap(next, now);
   }
@@ -300,7 +320,9 @@ Expression SchemaExpressions::objects(const Schema& schema, const ObjectWriting&
   return in_.either(std::move(choices));
 }
 
-Schema SchemaExpressions::resolved(const SharedSchema& schema) { return merger_.resolved(schema == nullptr ? Schema{Choice{}} : *schema); }
+Schema SchemaExpressions::resolved(const SharedSchema& schema) {
+  return merger_.resolved(schema == nullptr ? Schema{Choice{}} : *schema);
+}
 
 Expression SchemaExpressions::object(const Choice& choice, const ObjectWriting& writing) {
   if (choice.count.least > choice.count.most) return Expressions::NONE;
@@ -335,7 +357,10 @@ Expression SchemaExpressions::object(const Choice& choice, const ObjectWriting& 
 
   const Expression further = in_.concat(writing.comma, other);
   Expression with = in_.repeat(further, least, most);  // what may follow, where something is before it
-  const Expression first = in_.concat(other, in_.repeat(further, least > 0 ? least - 1 : 0, most == Expressions::UNLIMITED ? most : most - std::min(most, 1u)));
+  const Expression first = in_.concat(
+      other,
+      in_.repeat(further, least > 0 ? least - 1 : 0, most == Expressions::UNLIMITED ? most : most - std::min(most, 1u))
+  );
   Expression without = most == 0 ? Expressions::NONE : first;
   if (least == 0 && choice.count.least <= needed) without = in_.optional(without);
   std::vector<Expression> beginnings = {without};
@@ -355,7 +380,9 @@ Expression SchemaExpressions::counted_members(
 ) {
   const auto [least, most] = count;
   const bool is_bounded = most != Expressions::UNLIMITED;
-  const uint32_t cap = std::min<uint32_t>(std::max(is_bounded ? most : least, 1u), static_cast<uint32_t>(members.size()));
+  const uint32_t cap = std::min<uint32_t>(
+      std::max(is_bounded ? most : least, 1u), static_cast<uint32_t>(members.size())
+  );
   if ((cap + 1) * members.size() * members.size() > MOST_STATES * 64) refuse();
   const Expression further = in.concat(comma, other);
   std::vector<Expression> rest(cap + 1);  // what comes after so many members
@@ -373,7 +400,8 @@ Expression SchemaExpressions::counted_members(
     for (uint32_t before = 0; before <= cap; before++) {  // the counts above still are those of the next place
       const bool has_room = before < most;
       const Expression after = rest[std::min(before + 1, cap)];
-      const Expression with = has_room ? in.concat(before > 0 ? comma : Expressions::EMPTY, in.concat(text, after)) : Expressions::NONE;
+      const Expression with = has_room ? in.concat(before > 0 ? comma : Expressions::EMPTY, in.concat(text, after))
+                                       : Expressions::NONE;
       rest[before] = is_required ? with : in.either(with, rest[before]);
     }
   }
@@ -381,7 +409,9 @@ Expression SchemaExpressions::counted_members(
 }
 
 // A property whose name is none of those that are taken. Names are apart by the patterns that they match.
-Expression SchemaExpressions::unnamed_members(const Choice& choice, const std::vector<Expression>& taken, const ObjectWriting& writing) {
+Expression SchemaExpressions::unnamed_members(
+    const Choice& choice, const std::vector<Expression>& taken, const ObjectWriting& writing
+) {
   struct Names {
     std::vector<Expression> matched, others;
     SharedSchema schema;

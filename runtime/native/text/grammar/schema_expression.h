@@ -16,8 +16,9 @@
 
 namespace hybridge::text {
 
-// How an object is written. key: what is before the value of a property, value: its value and what ends it. other_key: the key of
-// properties that the schema does not name, by their names as JSON writes them between quotation marks; their `name` is null.
+// How an object is written. key: what is before the value of a property, value: its value and what ends it. other_key:
+// the key of properties that the schema does not name, by their names as JSON writes them between quotation marks;
+// their `name` is null.
 struct ObjectWriting {
   Expression open, close, comma;
   std::function<Expression(const std::string& name)> key;
@@ -44,8 +45,9 @@ class SchemaExpressions {
   // Returns the choices with the types of ANY and the schemas of references; null is any.
   Schema resolved(const SharedSchema& schema);
 
-  // From here on values are written as a form of calls writes them. quote: the bytes around strings in Gemma's notation. Strings that
-  // are written without escapes cannot have those characters that need one if a schema has a pattern for them.
+  // From here on values are written as a form of calls writes them. quote: the bytes around strings in Gemma's
+  // notation. Strings that are written without escapes cannot have those characters that need one if a schema has a
+  // pattern for them.
   void write_in(Notation notation, std::string_view quote = {});
 
   // From here on numbers have exponents of at most two digits: readers make infinity of larger ones.
@@ -57,8 +59,8 @@ class SchemaExpressions {
   // Returns the strings that fit a schema, between JSON's quotation marks.
   Expression strings(const Schema& schema);
 
-  // Defines the start and the rules of references. Returns the keys of those that nothing fits. Throws TextError if a text of one
-  // has no end.
+  // Defines the start and the rules of references. Returns the keys of those that nothing fits. Throws TextError if a
+  // text of one has no end.
   std::vector<std::string> finish(Expression start, Expression body);
 
   Expression character() const { return character_; }
@@ -79,10 +81,14 @@ class SchemaExpressions {
   Expression array(const Choice& choice);
   Expression array_that_contains(const Choice& choice);
   Expression object(const Choice& choice, const ObjectWriting& writing);
-  static Expression counted_members(Expressions& in, const std::vector<Member>& members, Expression comma, Expression other, const Count& count);
+  static Expression counted_members(
+      Expressions& in, const std::vector<Member>& members, Expression comma, Expression other, const Count& count
+  );
   Expression unnamed_members(const Choice& choice, const std::vector<Expression>& taken, const ObjectWriting& writing);
   bool is_left_out(std::string_view text) const { return !left_out_.empty() && text.find(left_out_) != text.npos; }
-  Expression between(std::string_view quote, Expression inner) { return in_.concat(in_.literal(quote), in_.concat(inner, in_.literal(quote))); }
+  Expression between(std::string_view quote, Expression inner) {
+    return in_.concat(in_.literal(quote), in_.concat(inner, in_.literal(quote)));
+  }
   Expression between_quotes(Expression inner);
   Expression literal_string(const std::string& text);
   Expression constant(const std::string& json);

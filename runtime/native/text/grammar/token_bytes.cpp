@@ -9,15 +9,19 @@
 namespace hybridge::text {
 namespace {
 
-// Whether JSON writes all of a text in a string as it is. So that it can be told from the token alone, it has whole characters.
+// Whether JSON writes all of a text in a string as it is. So that it can be told from the token alone, it has whole
+// characters.
 bool is_plain(std::string_view text) {
-  const auto stays = [](char each) { return static_cast<uint8_t>(each) >= 0x20 && each != 0x7F && each != '"' && each != '\\'; };
+  const auto stays = [](char each) {
+    return static_cast<uint8_t>(each) >= 0x20 && each != 0x7F && each != '"' && each != '\\';
+  };
   return std::ranges::all_of(text, stays) && is_valid_utf8(text);
 }
 
 }  // namespace
 
-SortedTokens::SortedTokens(const std::vector<std::string>& all, std::vector<uint32_t> chosen) : ids_(std::move(chosen)), ends_(256) {
+SortedTokens::SortedTokens(const std::vector<std::string>& all, std::vector<uint32_t> chosen)
+    : ids_(std::move(chosen)), ends_(256) {
   std::ranges::sort(ids_, {}, [&](uint32_t id) { return std::pair(std::string_view(all[id]), id); });
   begins_.push_back(0);
   std::string_view before;
@@ -64,7 +68,12 @@ struct TokenBytes::Parts {
 TokenBytes::TokenBytes(const Tokenizer& tokenizer) : TokenBytes(tokenizer, Parts(tokenizer)) {}
 
 TokenBytes::TokenBytes(const Tokenizer& tokenizer, const Parts& parts)
-    : tokenizer_(tokenizer), all_(parts.bytes, parts.all), others_(parts.bytes, parts.others), places_(parts.bytes.size(), NONE), plain_(parts.plain), special_(parts.special) {
+    : tokenizer_(tokenizer),
+      all_(parts.bytes, parts.all),
+      others_(parts.bytes, parts.others),
+      places_(parts.bytes.size(), NONE),
+      plain_(parts.plain),
+      special_(parts.special) {
   for (uint32_t place = 0; place < all_.ids().size(); place++) places_[all_.ids()[place]] = place;
   for (const uint32_t id : plain_) {
     const size_t characters = count_characters(bytes(id));

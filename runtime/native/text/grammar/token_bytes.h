@@ -1,5 +1,6 @@
-// The tokens of a vocabulary by their bytes, in order, so that all that may follow are found in one walk. A special token has its text
-// after a byte that no text has: so only an expression that asks for it lets it through, and not for its spelled text.
+// The tokens of a vocabulary by their bytes, in order, so that all that may follow are found in one walk. A special
+// token has its text after a byte that no text has: so only an expression that asks for it lets it through, and not for
+// its spelled text.
 #ifndef HYBRIDGE_NATIVE_TEXT_GRAMMAR_TOKEN_BYTES_H
 #define HYBRIDGE_NATIVE_TEXT_GRAMMAR_TOKEN_BYTES_H
 
@@ -26,7 +27,7 @@ class SortedTokens {
   template <typename State, typename Step, typename Allow>
   void walk(State start, Step&& step, Allow&& allow) const {
     std::vector<State> states(longest_ + 1, start);  // by the number of bytes that led there
-    size_t failed = SIZE_MAX;                         // the place of the byte that the last token failed at
+    size_t failed = SIZE_MAX;                        // the place of the byte that the last token failed at
     for (size_t i = 0; i < ids_.size(); i++) {
       if (shared_[i] > failed) continue;
       const std::string_view token = bytes(i);
@@ -47,14 +48,15 @@ class SortedTokens {
   bool has_longer(std::string_view beginning) const;
 
   const std::vector<uint32_t>& ids() const { return ids_; }
-  std::string_view bytes(size_t place) const { return std::string_view(bytes_).substr(begins_[place], begins_[place + 1] - begins_[place]); }
+  std::string_view bytes(size_t place) const {
+    return std::string_view(bytes_).substr(begins_[place], begins_[place + 1] - begins_[place]);
+  }
 
  private:
-
   std::string bytes_;
   std::vector<uint32_t> begins_, ids_;
-  std::vector<uint8_t> shared_;     // bytes in common with the token before, at most 255
-  std::vector<size_t> ends_;        // behind the last token that begins with a byte
+  std::vector<uint8_t> shared_;  // bytes in common with the token before, at most 255
+  std::vector<size_t> ends_;     // behind the last token that begins with a byte
   size_t longest_ = 0;
 };
 
@@ -70,7 +72,8 @@ class TokenBytes {
 
   // Empty for ids that nothing has.
   std::string_view bytes(int64_t token) const {
-    const bool is_known = 0 <= token && static_cast<size_t>(token) < places_.size() && places_[static_cast<size_t>(token)] != NONE;
+    const bool is_known = 0 <= token && static_cast<size_t>(token) < places_.size() &&
+                          places_[static_cast<size_t>(token)] != NONE;
     return is_known ? all_.bytes(places_[static_cast<size_t>(token)]) : std::string_view();
   }
   size_t size() const { return places_.size(); }
@@ -95,9 +98,9 @@ class TokenBytes {
 
   const Tokenizer& tokenizer_;
   SortedTokens all_, others_;
-  std::vector<uint32_t> places_;  // by id, in all_
-  std::vector<uint32_t> plain_;   // the shortest first
-  std::vector<size_t> counts_;    // of plain ones with at most so many characters
+  std::vector<uint32_t> places_;                          // by id, in all_
+  std::vector<uint32_t> plain_;                           // the shortest first
+  std::vector<size_t> counts_;                            // of plain ones with at most so many characters
   std::map<std::string, uint32_t, std::less<>> special_;  // by text
 };
 

@@ -10,7 +10,8 @@
 
 namespace hybridge::text::jinja {
 
-// Limits for one rendering. given_bytes: of the template and its variables. Published templates take some 300 steps for a message.
+// Limits for one rendering. given_bytes: of the template and its variables. Published templates take some 300 steps for
+// a message.
 struct Limits {
   explicit Limits(size_t given_bytes)
       : steps(2'000'000 + 64 * static_cast<uint64_t>(given_bytes)),
@@ -32,10 +33,12 @@ class Budget {
 
   // Throws TextError if fewer steps are left, or the caller interrupts.
   void spend(uint64_t steps) {
-    if (steps > steps_) [[unlikely]] throw TextError("the chat template takes too long: it was stopped after millions of steps");
+    if (steps > steps_) [[unlikely]]
+      throw TextError("the chat template takes too long: it was stopped after millions of steps");
     steps_ -= steps;
     since_asked_ += steps;
-    if (since_asked_ >= 4096) [[unlikely]] ask();
+    if (since_asked_ >= 4096) [[unlikely]]
+      ask();
   }
 
   // Pays for looking for bytes in a text, which may compare them at each of its places.

@@ -24,14 +24,17 @@ Value by_path(Interpreter& in, const Value& value, const Value& path) {
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('.', begin), text.size());
     const std::string part = text.substr(begin, end - begin);
-    const bool is_index = !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_index = !part.empty() && part.size() < 10 &&
+                          part.find_first_not_of("0123456789") == std::string::npos;
     found = in.item(found, is_index ? Value::integer(std::stoll(part)) : in.string({part}));
     begin = end + 1;
   }
   return found;
 }
 
-Value without_case(Interpreter& in, const Value& value) { return value.is_string() ? in.string(lower(value.text())) : value; }
+Value without_case(Interpreter& in, const Value& value) {
+  return value.is_string() ? in.string(lower(value.text())) : value;
+}
 
 // What items are ordered by: an attribute, in lower case unless case counts.
 Value sort_key(Interpreter& in, const Value& item, const Bound& bound, size_t case_sensitive, size_t attribute) {
@@ -147,7 +150,9 @@ Value select(Interpreter& in, const Value& value, const Arguments& given, bool w
       passes = tested.truth();
     } else {
       if (!given.positional[offset].is_string()) throw TextError("select requires a test's name");
-      Arguments rest{{given.positional.begin() + static_cast<std::ptrdiff_t>(offset) + 1, given.positional.end()}, given.named};
+      Arguments rest{
+          {given.positional.begin() + static_cast<std::ptrdiff_t>(offset) + 1, given.positional.end()}, given.named
+      };
       passes = in.test(given.positional[offset].text().bytes, tested, rest);
     }
     if (passes == wanted) items.push_back(each);
@@ -220,10 +225,15 @@ std::optional<double> read_float(const std::string& given) {
   if (plain == "nan") return std::nan("");
   if (plain.starts_with('.')) plain.insert(0, "0");
   const size_t digit = plain.find_first_not_of('0');
-  if (digit != std::string::npos && digit > 0) plain.erase(0, plain[digit] == '.' || plain[digit] == 'e' ? digit - 1 : digit);
+  if (digit != std::string::npos && digit > 0)
+    plain.erase(0, plain[digit] == '.' || plain[digit] == 'e' ? digit - 1 : digit);
   if (digit == std::string::npos && plain.size() > 1) plain = "0";
-  if (const size_t point = plain.find('.'); point != std::string::npos && (point + 1 == plain.size() || plain[point + 1] == 'e')) plain.insert(point + 1, "0");
-  const std::unique_ptr<yyjson_doc, decltype(&yyjson_doc_free)> read(yyjson_read(plain.data(), plain.size(), 0), yyjson_doc_free);
+  if (const size_t point = plain.find('.');
+      point != std::string::npos && (point + 1 == plain.size() || plain[point + 1] == 'e'))
+    plain.insert(point + 1, "0");
+  const std::unique_ptr<yyjson_doc, decltype(&yyjson_doc_free)> read(
+      yyjson_read(plain.data(), plain.size(), 0), yyjson_doc_free
+  );
   const yyjson_val* const root = read == nullptr ? nullptr : yyjson_doc_get_root(read.get());
   if (root == nullptr || !yyjson_is_num(const_cast<yyjson_val*>(root))) return std::nullopt;
   const double value = yyjson_get_num(const_cast<yyjson_val*>(root));
@@ -242,17 +252,25 @@ Value to_integer(Interpreter& in, const Value& value, Arguments& given) {
   if (value.is_undefined()) throw TextError(value.why());
   if (value.is(Kind::LARGE)) return value;
   if (value.is_integer()) return Value::integer(value.integer());
-  if (value.is(Kind::FLOAT)) return std::isfinite(value.number()) ? truncated(value.number()) : std::isnan(value.number()) ? standard : truncated(value.number());
+  if (value.is(Kind::FLOAT))
+    return std::isfinite(value.number()) ? truncated(value.number())
+           : std::isnan(value.number())  ? standard
+                                         : truncated(value.number());
   if (!value.is_string()) return standard;
   std::string digits = stripped(value.text(), true, true).bytes;
   std::erase(digits, '_');
   const size_t sign = digits.starts_with('-') || digits.starts_with('+');
   char* end = nullptr;
   const auto base = static_cast<int>(bound.integer(1, 10));
-  if (base != 10 && base != 16 && base != 8 && base != 2) throw TextError("the filter 'int' supports bases 2, 8, 10 and 16");
-  if (base != 10 && digits.size() > sign + 1 && digits[sign] == '0' && (digits[sign + 1] == 'b' || digits[sign + 1] == 'o')) digits.erase(sign, 2);
+  if (base != 10 && base != 16 && base != 8 && base != 2)
+    throw TextError("the filter 'int' supports bases 2, 8, 10 and 16");
+  if (base != 10 && digits.size() > sign + 1 && digits[sign] == '0' &&
+      (digits[sign + 1] == 'b' || digits[sign + 1] == 'o'))
+    digits.erase(sign, 2);
   errno = 0;
-  const long long read = digits.size() > sign && std::isxdigit(static_cast<unsigned char>(digits[sign])) ? std::strtoll(digits.c_str(), &end, base) : 0;
+  const long long read = digits.size() > sign && std::isxdigit(static_cast<unsigned char>(digits[sign]))
+                             ? std::strtoll(digits.c_str(), &end, base)
+                             : 0;
   if (end != nullptr && *end == '\0') {
     if (errno != ERANGE) return Value::integer(read);
     if (base == 10) return Value::large(in.budget(), digits[0] == '+' ? digits.substr(1) : digits);
@@ -285,7 +303,9 @@ Value round(Interpreter& in, const Value& value, Arguments& given) {
   if (value.is_integer() && precision >= 0) return Value::integer(value.integer());
   if (precision < 0) throw TextError("round: a negative precision is not supported");
   if (!std::isfinite(value.number()) || std::abs(value.number()) > 1e22) return value;
-  const Value digits = in.string(percent_format(in.budget(), {"%." + std::to_string(precision) + "f"}, Value::number(value.number())));
+  const Value digits = in.string(
+      percent_format(in.budget(), {"%." + std::to_string(precision) + "f"}, Value::number(value.number()))
+  );
   return Value::number(*read_float(digits.text().bytes));
 }
 
@@ -320,7 +340,10 @@ Value batch(Interpreter& in, const Value& value, Arguments& given) {
   std::vector<Value> rows;
   const auto items = items_of(in.budget(), value);
   for (size_t begin = 0; begin < items.size(); begin += std::min(size, items.size() - begin)) {
-    std::vector<Value> row(items.begin() + static_cast<std::ptrdiff_t>(begin), items.begin() + static_cast<std::ptrdiff_t>(begin + std::min(size, items.size() - begin)));
+    std::vector<Value> row(
+        items.begin() + static_cast<std::ptrdiff_t>(begin),
+        items.begin() + static_cast<std::ptrdiff_t>(begin + std::min(size, items.size() - begin))
+    );
     if (bound.has(1) && !bound[1].is_none()) {
       if (size > 100'000) throw TextError("batch: too many items");
       row.resize(size, bound[1]);
@@ -335,14 +358,17 @@ Value sum(Interpreter& in, const Value& value, Arguments& given) {
   Value total = bound.has(1) ? bound[1] : Value::integer(0);
   if (total.is_string()) throw TextError("sum() can't sum strings");
   for (const Value& each : items_of(in.budget(), value)) {
-    total = arithmetic(in.budget(), "+", total, bound.has(0) && !bound[0].is_none() ? by_path(in, each, bound[0]) : each);
+    total = arithmetic(
+        in.budget(), "+", total, bound.has(0) && !bound[0].is_none() ? by_path(in, each, bound[0]) : each
+    );
   }
   return total;
 }
 
 Value replace(Interpreter& in, const Value& value, Arguments& given) {
   const Bound bound("replace", given, {"old", "new", "count"}, 2);
-  const Text text = to_text(in.budget(), value), old = to_text(in.budget(), bound[0]), with = to_text(in.budget(), bound[1]);
+  const Text text = to_text(in.budget(), value), old = to_text(in.budget(), bound[0]),
+             with = to_text(in.budget(), bound[1]);
   const size_t bytes = text.size() + (text.size() / std::max<size_t>(old.size(), 1) + 1) * with.size();  // at most
   in.budget().spend_search(text.size(), old.size());
   in.budget().take(bytes);
@@ -383,18 +409,24 @@ const std::unordered_map<std::string_view, Filter>& filters() {
        }},
       {"tojson",
        [](Interpreter& in, const Value& value, Arguments& given) {
-         return in.string(to_json(in, value, Bound("tojson", given, {"ensure_ascii", "indent", "separators", "sort_keys"})));
+         return in.string(
+             to_json(in, value, Bound("tojson", given, {"ensure_ascii", "indent", "separators", "sort_keys"}))
+         );
        }},
-      {"string", [](Interpreter& in, const Value& value, Arguments&) { return in.string(to_text(in.budget(), value)); }},
+      {"string",
+       [](Interpreter& in, const Value& value, Arguments&) { return in.string(to_text(in.budget(), value)); }},
       {"safe", safe},
       {"escape",
        [](Interpreter& in, const Value& value, Arguments&) {
          const Text text = to_text(in.budget(), value);
          return in.string(text.is_markup ? text : escaped(text));
        }},
-      {"upper", [](Interpreter& in, const Value& value, Arguments&) { return in.string(upper(to_text(in.budget(), value))); }},
-      {"lower", [](Interpreter& in, const Value& value, Arguments&) { return in.string(lower(to_text(in.budget(), value))); }},
-      {"capitalize", [](Interpreter& in, const Value& value, Arguments&) { return in.string(capitalized(to_text(in.budget(), value))); }},
+      {"upper",
+       [](Interpreter& in, const Value& value, Arguments&) { return in.string(upper(to_text(in.budget(), value))); }},
+      {"lower",
+       [](Interpreter& in, const Value& value, Arguments&) { return in.string(lower(to_text(in.budget(), value))); }},
+      {"capitalize", [](Interpreter& in, const Value& value,
+                        Arguments&) { return in.string(capitalized(to_text(in.budget(), value))); }},
       {"title",
        [](Interpreter& in, const Value& value, Arguments&) {
          Text text = titled_by_filter(to_text(in.budget(), value));
@@ -407,10 +439,12 @@ const std::unordered_map<std::string_view, Filter>& filters() {
          const bool is_missing = value.is_undefined() || (bound.truth(1, false) && !value.truth());
          return !is_missing ? value : bound.has(0) ? bound[0] : in.string({});
        }},
-      {"list", [](Interpreter& in, const Value& value, Arguments&) { return Value::list(in.budget(), items_of(in.budget(), value)); }},
+      {"list", [](Interpreter& in, const Value& value,
+                  Arguments&) { return Value::list(in.budget(), items_of(in.budget(), value)); }},
       {"format",
        [](Interpreter& in, const Value& value, Arguments& given) {
-         if (!given.positional.empty() && !given.named.empty()) throw TextError("can't handle positional and keyword arguments at the same time");
+         if (!given.positional.empty() && !given.named.empty())
+           throw TextError("can't handle positional and keyword arguments at the same time");
          Value values = Value::tuple(in.budget(), given.positional);
          if (!given.named.empty()) values = Value::dict(in.budget());
          for (const auto& [name, each] : given.named) values.dict().set(in.string({name}), each);
@@ -421,17 +455,38 @@ const std::unordered_map<std::string_view, Filter>& filters() {
          const std::string name = Bound("attr", given, {"name"}, 1).text(0).bytes;
          if (value.is_undefined()) throw TextError(value.why());
          const auto found = method(in, value, name);
-         return found ? *found : value.is(Kind::NAMESPACE) ? in.attribute(value, name) : in.undefined("there is no attribute '" + name + "'");
+         return found                       ? *found
+                : value.is(Kind::NAMESPACE) ? in.attribute(value, name)
+                                            : in.undefined("there is no attribute '" + name + "'");
        }},
-      {"select", [](Interpreter& in, const Value& value, Arguments& given) { return select(in, value, given, true, false); }},
-      {"reject", [](Interpreter& in, const Value& value, Arguments& given) { return select(in, value, given, false, false); }},
-      {"selectattr", [](Interpreter& in, const Value& value, Arguments& given) { return select(in, value, given, true, true); }},
-      {"rejectattr", [](Interpreter& in, const Value& value, Arguments& given) { return select(in, value, given, false, true); }},
+      {"select",
+       [](Interpreter& in, const Value& value, Arguments& given) { return select(in, value, given, true, false); }},
+      {"reject",
+       [](Interpreter& in, const Value& value, Arguments& given) { return select(in, value, given, false, false); }},
+      {"selectattr",
+       [](Interpreter& in, const Value& value, Arguments& given) { return select(in, value, given, true, true); }},
+      {"rejectattr",
+       [](Interpreter& in, const Value& value, Arguments& given) { return select(in, value, given, false, true); }},
       {"min", [](Interpreter& in, const Value& value, Arguments& given) { return extreme(in, value, given, false); }},
       {"max", [](Interpreter& in, const Value& value, Arguments& given) { return extreme(in, value, given, true); }},
-      {"map", map}, {"join", join}, {"length", length}, {"first", first}, {"last", last}, {"reverse", reverse}, {"sort", sort},
-      {"dictsort", dictsort}, {"unique", unique}, {"int", to_integer}, {"float", to_float}, {"round", round}, {"abs", absolute},
-      {"indent", indent}, {"batch", batch}, {"sum", sum}, {"replace", replace}, {"items", items},
+      {"map", map},
+      {"join", join},
+      {"length", length},
+      {"first", first},
+      {"last", last},
+      {"reverse", reverse},
+      {"sort", sort},
+      {"dictsort", dictsort},
+      {"unique", unique},
+      {"int", to_integer},
+      {"float", to_float},
+      {"round", round},
+      {"abs", absolute},
+      {"indent", indent},
+      {"batch", batch},
+      {"sum", sum},
+      {"replace", replace},
+      {"items", items},
   };
   return all;
 }
@@ -441,7 +496,12 @@ const std::unordered_map<std::string_view, Filter>& filters() {
 Value Interpreter::filter(const std::string& name, const Value& value, Arguments& given) {
   const Budget::Level level(budget_);
   budget_.spend(1 + (value.is_string() ? value.text().size() / 32 : 0));
-  const auto found = filters().find(name == "count" ? "length" : name == "d" ? "default" : name == "e" ? "escape" : std::string_view(name));
+  const auto found = filters().find(
+      name == "count" ? "length"
+      : name == "d"   ? "default"
+      : name == "e"   ? "escape"
+                      : std::string_view(name)
+  );
   if (found == filters().end()) throw TextError("No filter named '" + name + "'.");
   return found->second(*this, value, given);
 }

@@ -36,7 +36,8 @@ Text converted(Budget& budget, const Conversion& how, const Value& value) {
     for (int left = how.precision; left > 0 && end < text.size(); --left) end += length_of(text.bytes[end]);
     return text.part(0, end);
   }
-  if (!value.is_number()) throw TextError(std::string("%") + how.letter + " format: a real number is required, not " + value.type());
+  if (!value.is_number())
+    throw TextError(std::string("%") + how.letter + " format: a real number is required, not " + value.type());
   std::string digits;
   switch (how.letter) {
     case 'd':
@@ -155,11 +156,14 @@ Text brace_format(Budget& budget, const Text& format, const Arguments& given) {
       continue;
     }
     const size_t end = text.find('}', brace);
-    if (text[brace] == '}' || end == std::string_view::npos) throw TextError("Single '{' or '}' encountered in format string");
+    if (text[brace] == '}' || end == std::string_view::npos)
+      throw TextError("Single '{' or '}' encountered in format string");
     const std::string field(text.substr(brace + 1, end - brace - 1));
-    if (field.find_first_of(":!.[{") != std::string::npos) throw TextError("str.format is supported with plain fields, not with '{" + field + "}'");
+    if (field.find_first_of(":!.[{") != std::string::npos)
+      throw TextError("str.format is supported with plain fields, not with '{" + field + "}'");
     const Value* value = nullptr;
-    const bool is_number = !field.empty() && field.size() < 6 && field.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_number = !field.empty() && field.size() < 6 &&
+                           field.find_first_not_of("0123456789") == std::string::npos;
     if (field.empty() || is_number) {
       const size_t index = field.empty() ? automatic++ : std::stoul(field);
       if (index < given.positional.size()) value = &given.positional[index];

@@ -47,16 +47,20 @@ Text Interpreter::render(const Block& block, const Value& variables) {
 }
 
 void Interpreter::add_globals() {
-  const auto add = [&](const char* name, Function call) { globals_.emplace(name, Value::function(budget_, name, 0, std::move(call))); };
+  const auto add = [&](const char* name, Function call) {
+    globals_.emplace(name, Value::function(budget_, name, 0, std::move(call)));
+  };
   add("range", [](Interpreter& in, Arguments& given) {
     const Bound bound("range", given, {"start", "stop", "step"}, 1);
     if (!given.named.empty()) throw TextError("range() takes no keyword arguments");
-    const int64_t first = bound.integer(0, 0), start = bound.has(1) ? first : 0, stop = bound.has(1) ? bound.integer(1, 0) : first;
+    const int64_t first = bound.integer(0, 0), start = bound.has(1) ? first : 0,
+                  stop = bound.has(1) ? bound.integer(1, 0) : first;
     const int64_t step = bound.integer(2, 1);
     if (step == 0) throw TextError("range() arg 3 must not be zero");
     std::vector<Value> items;
     for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
-      if (items.size() == 100'000) throw TextError("Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000).");
+      if (items.size() == 100'000)
+        throw TextError("Range too big. The sandbox blocks ranges larger than MAX_RANGE (100000).");
       items.push_back(Value::integer(i));
       if (__builtin_add_overflow(i, step, &i)) break;
     }
@@ -97,7 +101,8 @@ void Interpreter::add_globals() {
   add("namespace", [entries](Interpreter& in, Arguments& given) {
     Value made = entries(in, given, Value::named(in.budget()));
     for (const auto& [name, value] : made.dict().entries) {
-      if (name.is_string() && name.text().bytes.starts_with('_')) throw TextError("a namespace cannot hold a name with an underscore first");
+      if (name.is_string() && name.text().bytes.starts_with('_'))
+        throw TextError("a namespace cannot hold a name with an underscore first");
     }
     in.namespaces_.push_back(made);
     return made;
@@ -172,7 +177,9 @@ Interpreter::Flow Interpreter::run_for(const Statement& statement, const ScopePt
       return evaluate(*filter, inside).truth();
     };
   }
-  const auto loop = std::make_shared<LoopObject>(budget_, items_of(budget_, over), over.levels() + 1, std::move(accepts));
+  const auto loop = std::make_shared<LoopObject>(
+      budget_, items_of(budget_, over), over.levels() + 1, std::move(accepts)
+  );
   const Value variable = Value::loop(loop);
   Flow flow = Flow::NEXT;
   while (loop->advance()) {
@@ -246,7 +253,9 @@ void Interpreter::assign(const Target& target, const Value& value, Scope& scope,
   if (!target.parts.empty()) {
     const auto values = items_of(budget_, value);
     if (values.size() != target.parts.size()) {
-      throw TextError(values.size() < target.parts.size() ? "not enough values to unpack" : "too many values to unpack");
+      throw TextError(
+          values.size() < target.parts.size() ? "not enough values to unpack" : "too many values to unpack"
+      );
     }
     for (size_t i = 0; i < values.size(); ++i) assign(target.parts[i], values[i], scope, visible);
   } else if (target.attribute.empty()) {
@@ -270,9 +279,12 @@ Value Interpreter::macro(std::shared_ptr<const MacroNode> node, const ScopePtr& 
     kept_scopes_.push_back(scope);
   }
   const std::string name = node->name;
-  return Value::function(budget_, name, 0, [node = std::move(node), weak = std::weak_ptr<Scope>(scope)](Interpreter& in, Arguments& given) {
-    return in.call_macro(*node, weak.lock(), given);
-  });
+  return Value::function(
+      budget_, name, 0,
+      [node = std::move(node), weak = std::weak_ptr<Scope>(scope)](Interpreter& in, Arguments& given) {
+        return in.call_macro(*node, weak.lock(), given);
+      }
+  );
 }
 
 Value Interpreter::call_macro(const MacroNode& node, const ScopePtr& scope, Arguments& given) {
@@ -291,7 +303,9 @@ Value Interpreter::call_macro(const MacroNode& node, const ScopePtr& scope, Argu
     if (!value && each.standard != nullptr) value = evaluate(*each.standard, inside);
     inside->set(each.name, value ? *value : undefined("parameter '" + each.name + "' was not provided"));
   }
-  const bool has_caller_parameter = std::ranges::any_of(node.parameters, [](const Parameter& each) { return each.name == "caller"; });
+  const bool has_caller_parameter = std::ranges::any_of(node.parameters, [](const Parameter& each) {
+    return each.name == "caller";
+  });
   if (node.uses_caller && !has_caller_parameter) {
     const auto caller = take("caller");
     inside->set("caller", caller ? *caller : undefined("No caller defined"));
@@ -305,7 +319,10 @@ Value Interpreter::call_macro(const MacroNode& node, const ScopePtr& scope, Argu
   }
   if (node.uses_varargs) {
     const size_t used = std::min(count, given.positional.size());
-    inside->set("varargs", Value::tuple(budget_, {given.positional.begin() + static_cast<std::ptrdiff_t>(used), given.positional.end()}));
+    inside->set(
+        "varargs",
+        Value::tuple(budget_, {given.positional.begin() + static_cast<std::ptrdiff_t>(used), given.positional.end()})
+    );
   } else if (given.positional.size() > count) {
     throw TextError("macro '" + node.name + "' takes not more than " + std::to_string(count) + " argument(s)");
   }
@@ -412,8 +429,12 @@ Value Interpreter::compared(const Expression& expression, const ScopePtr& scope)
     else if (operation == "not in") holds = !contains(budget_, right, left);
     else {
       const int order = compare(budget_, left, right);
-      const bool is_nan = (left.is(Kind::FLOAT) && left.number() != left.number()) || (right.is(Kind::FLOAT) && right.number() != right.number());
-      holds = !is_nan && (operation == "<" ? order < 0 : operation == "<=" ? order <= 0 : operation == ">" ? order > 0 : order >= 0);
+      const bool is_nan = (left.is(Kind::FLOAT) && left.number() != left.number()) ||
+                          (right.is(Kind::FLOAT) && right.number() != right.number());
+      holds = !is_nan && (operation == "<"    ? order < 0
+                          : operation == "<=" ? order <= 0
+                          : operation == ">"  ? order > 0
+                                              : order >= 0);
     }
     if (!holds) return Value::boolean(false);
     left = std::move(right);
@@ -431,7 +452,8 @@ void Interpreter::read_arguments(const std::vector<ArgumentNode>& nodes, const S
       for (const Value& item : items_of(budget_, value)) given.positional.push_back(item);
     } else if (each.name == "**") {
       if (!value.is_dict()) throw TextError("argument after ** must be a mapping");
-      for (const auto& [name, item] : value.dict().entries) given.named.emplace_back(to_text(budget_, name).bytes, item);
+      for (const auto& [name, item] : value.dict().entries)
+        given.named.emplace_back(to_text(budget_, name).bytes, item);
     } else {
       given.named.emplace_back(each.name, value);
     }
@@ -444,7 +466,9 @@ Value Interpreter::step(const Step& step, const Value& value, const ScopePtr& sc
     case StepType::ATTRIBUTE: return attribute(value, step.name);
     case StepType::ITEM: return item(value, evaluate(*step.parts[0], scope));
     case StepType::SLICE: {
-      const auto part = [&](size_t i) { return step.parts[i] == nullptr ? Value::none() : evaluate(*step.parts[i], scope); };
+      const auto part = [&](size_t i) {
+        return step.parts[i] == nullptr ? Value::none() : evaluate(*step.parts[i], scope);
+      };
       const Value begin = part(0), end = part(1), by = part(2);
       return slice(budget_, value, begin, end, by);
     }
@@ -482,10 +506,14 @@ std::optional<Value> loop_attribute(Interpreter& in, const Value& of, const std:
     return Value::function(in.budget(), name, of.levels(), [of](Interpreter& inside, Arguments& given) {
       auto& last = of.loop().changed;
       const auto same = [&](const Value& a, const Value& b) { return equal(inside.budget(), a, b); };
-      const bool is_same = last && std::equal(last->begin(), last->end(), given.positional.begin(), given.positional.end(), same);
+      const bool is_same = last &&
+                           std::equal(
+                               last->begin(), last->end(), given.positional.begin(), given.positional.end(), same
+                           );
       // A loop that holds itself would never be freed.
       for (const Value& each : given.positional) {
-        if (each.levels() > 64 || each.is(Kind::LOOP) || each.is(Kind::FUNCTION)) throw TextError("loop.changed is for plain values");
+        if (each.levels() > 64 || each.is(Kind::LOOP) || each.is(Kind::FUNCTION))
+          throw TextError("loop.changed is for plain values");
       }
       if (!is_same) last = given.positional;
       return Value::boolean(!is_same);
@@ -519,13 +547,18 @@ Value Interpreter::item(const Value& of, const Value& key) {
   } else if (key.is_string()) {
     return attribute(of, key.text().bytes);
   }
-  return undefined(std::string(of.type()) + " object has no element " + (key.is_string() ? quoted(key.text()).bytes : key.type()));
+  return undefined(
+      std::string(of.type()) + " object has no element " + (key.is_string() ? quoted(key.text()).bytes : key.type())
+  );
 }
 
-Bound::Bound(const char* function, const Arguments& given, std::initializer_list<const char*> parameters, size_t required)
+Bound::Bound(
+    const char* function, const Arguments& given, std::initializer_list<const char*> parameters, size_t required
+)
     : function_(function), values_(parameters.size(), nullptr) {
   const std::string called = std::string(function) + "()";
-  if (given.positional.size() > parameters.size()) throw TextError(called + " takes at most " + std::to_string(parameters.size()) + " arguments");
+  if (given.positional.size() > parameters.size())
+    throw TextError(called + " takes at most " + std::to_string(parameters.size()) + " arguments");
   for (size_t i = 0; i < given.positional.size(); ++i) values_[i] = &given.positional[i];
   for (const auto& [name, value] : given.named) {
     const auto* const place = std::ranges::find_if(parameters, [&](const char* each) { return each == name; });
@@ -535,19 +568,24 @@ Bound::Bound(const char* function, const Arguments& given, std::initializer_list
     slot = &value;
   }
   for (size_t i = 0; i < required; ++i) {
-    if (values_[i] == nullptr) throw TextError(called + " missing required argument '" + *(parameters.begin() + i) + "'");
+    if (values_[i] == nullptr)
+      throw TextError(called + " missing required argument '" + *(parameters.begin() + i) + "'");
   }
 }
 
 int64_t Bound::integer(size_t i, int64_t standard) const {
   if (!has(i)) return standard;
   if (values_[i]->is_undefined()) throw TextError(values_[i]->why());
-  if (!values_[i]->is_integer()) throw TextError(std::string(function_) + "(): '" + values_[i]->type() + "' object cannot be interpreted as an integer");
+  if (!values_[i]->is_integer())
+    throw TextError(
+        std::string(function_) + "(): '" + values_[i]->type() + "' object cannot be interpreted as an integer"
+    );
   return values_[i]->integer();
 }
 
 const Text& Bound::text(size_t i) const {
-  if (!values_[i]->is_string()) throw TextError(std::string(function_) + "(): argument must be str, not " + values_[i]->type());
+  if (!values_[i]->is_string())
+    throw TextError(std::string(function_) + "(): argument must be str, not " + values_[i]->type());
   return values_[i]->text();
 }
 

@@ -15,7 +15,8 @@
 
 namespace hybridge::text::jinja {
 
-// Variables of a block, and the block around it. Their names are those of the template, or of the variables that it got.
+// Variables of a block, and the block around it. Their names are those of the template, or of the variables that it
+// got.
 struct Scope {
   std::shared_ptr<Scope> outer;
   std::vector<std::pair<std::string_view, Value>> variables = {};
@@ -90,7 +91,9 @@ class Interpreter {
 class Bound {
  public:
   // Throws TextError for too few, too many or unknown ones.
-  Bound(const char* function, const Arguments& given, std::initializer_list<const char*> parameters, size_t required = 0);
+  Bound(
+      const char* function, const Arguments& given, std::initializer_list<const char*> parameters, size_t required = 0
+  );
 
   bool has(size_t i) const { return values_[i] != nullptr; }
   const Value& operator[](size_t i) const { return *values_[i]; }

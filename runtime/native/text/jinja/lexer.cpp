@@ -12,8 +12,8 @@ namespace hybridge::text::jinja {
 
 namespace {
 
-constexpr std::string_view OPERATORS[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]",
-                                          "(",  ")",  "{",  "}",  ">",  "<",  "=", ".", ":", "|", ",", ";"};
+constexpr std::string_view OPERATORS[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
+                                          "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -41,7 +41,9 @@ class Lexer {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const { throw TextError(what + " (line " + std::to_string(line_) + ")"); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw TextError(what + " (line " + std::to_string(line_) + ")");
+  }
 
   void add(TokenType type, std::string text) { tokens_.push_back({type, std::move(text), line_}); }
 
@@ -50,7 +52,9 @@ class Lexer {
   char here(size_t further = 0) const { return at_ + further < text_.size() ? text_[at_ + further] : '\0'; }
 
   void go(size_t to) {
-    line_ += static_cast<size_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(at_), text_.begin() + static_cast<std::ptrdiff_t>(to), '\n'));
+    line_ += static_cast<size_t>(std::count(
+        text_.begin() + static_cast<std::ptrdiff_t>(at_), text_.begin() + static_cast<std::ptrdiff_t>(to), '\n'
+    ));
     if (to > at_) line_starts_ = text_[to - 1] == '\n';
     at_ = to;
   }
@@ -82,7 +86,9 @@ class Lexer {
     if (!data.empty()) add(TokenType::DATA, data);
   }
 
-  char sign_at(size_t at) const { return at < text_.size() && (text_[at] == '-' || text_[at] == '+') ? text_[at] : '\0'; }
+  char sign_at(size_t at) const {
+    return at < text_.size() && (text_[at] == '-' || text_[at] == '+') ? text_[at] : '\0';
+  }
 
   void read_data() {
     size_t tag = at_;
@@ -158,7 +164,8 @@ class Lexer {
 
   void read_operator(std::string& open) {
     const auto* const found = std::ranges::find_if(OPERATORS, [&](std::string_view each) { return begins(each); });
-    if (found == std::end(OPERATORS)) fail("unexpected char '" + std::string(text_.substr(at_, length_of(text_[at_]))) + "'");
+    if (found == std::end(OPERATORS))
+      fail("unexpected char '" + std::string(text_.substr(at_, length_of(text_[at_]))) + "'");
     const char c = (*found)[0];
     if (c == '(' || c == '[' || c == '{') open += c == '(' ? ')' : c == '[' ? ']' : '}';
     if (c == ')' || c == ']' || c == '}') {
@@ -178,7 +185,9 @@ class Lexer {
 
   // Digits with single underscores between them.
   size_t behind_digits(size_t at) const {
-    while (at < text_.size() && (is_digit(text_[at]) || (text_[at] == '_' && at + 1 < text_.size() && is_digit(text_[at + 1])))) ++at;
+    while (at < text_.size() &&
+           (is_digit(text_[at]) || (text_[at] == '_' && at + 1 < text_.size() && is_digit(text_[at + 1]))))
+      ++at;
     return at;
   }
 

@@ -9,7 +9,19 @@
 
 namespace hybridge::text::jinja {
 
-enum class TokenType { DATA, VARIABLE_BEGIN, VARIABLE_END, BLOCK_BEGIN, BLOCK_END, NAME, STRING, INTEGER, FLOAT, OPERATOR, END };
+enum class TokenType {
+  DATA,
+  VARIABLE_BEGIN,
+  VARIABLE_END,
+  BLOCK_BEGIN,
+  BLOCK_END,
+  NAME,
+  STRING,
+  INTEGER,
+  FLOAT,
+  OPERATOR,
+  END
+};
 
 struct Token {
   TokenType type;

@@ -59,7 +59,8 @@ Value split(Interpreter& in, const Value& self, Arguments& given) {
   in.budget().spend_search(text.size(), separator.size());
   std::vector<Value> pieces;
   size_t from = 0;
-  for (size_t at; most-- != 0 && (at = text.bytes.find(separator, from)) != std::string::npos; from = at + separator.size()) {
+  for (size_t at; most-- != 0 && (at = text.bytes.find(separator, from)) != std::string::npos;
+       from = at + separator.size()) {
     pieces.push_back(in.string(text.part(from, at)));
   }
   pieces.push_back(in.string(text.part(from, text.size())));
@@ -117,7 +118,10 @@ Value partition(Interpreter& in, const Value& self, Arguments& given, bool is_la
     parts = {self, in.string({}), in.string({})};
     if (is_last) std::swap(parts[0], parts[2]);
   } else {
-    parts = {in.string(text.part(0, at)), in.string(text.part(at, at + separator.size())), in.string(text.part(at + separator.size(), text.size()))};
+    parts = {
+        in.string(text.part(0, at)), in.string(text.part(at, at + separator.size())),
+        in.string(text.part(at + separator.size(), text.size()))
+    };
   }
   return Value::tuple(in.budget(), std::move(parts));
 }
@@ -183,8 +187,10 @@ Value justified(Interpreter& in, const Value& self, Arguments& given, int side) 
 
 constexpr Entry STRINGS[] = {
     {"strip", [](Interpreter& in, const Value& self, Arguments& given) { return strip(in, self, given, true, true); }},
-    {"lstrip", [](Interpreter& in, const Value& self, Arguments& given) { return strip(in, self, given, true, false); }},
-    {"rstrip", [](Interpreter& in, const Value& self, Arguments& given) { return strip(in, self, given, false, true); }},
+    {"lstrip",
+     [](Interpreter& in, const Value& self, Arguments& given) { return strip(in, self, given, true, false); }},
+    {"rstrip",
+     [](Interpreter& in, const Value& self, Arguments& given) { return strip(in, self, given, false, true); }},
     {"split", split},
     {"rsplit", rsplit},
     {"splitlines",
@@ -199,8 +205,10 @@ constexpr Entry STRINGS[] = {
        }
        return Value::list(in.budget(), std::move(lines));
      }},
-    {"partition", [](Interpreter& in, const Value& self, Arguments& given) { return partition(in, self, given, false); }},
-    {"rpartition", [](Interpreter& in, const Value& self, Arguments& given) { return partition(in, self, given, true); }},
+    {"partition",
+     [](Interpreter& in, const Value& self, Arguments& given) { return partition(in, self, given, false); }},
+    {"rpartition",
+     [](Interpreter& in, const Value& self, Arguments& given) { return partition(in, self, given, true); }},
     {"startswith", [](Interpreter& in, const Value& self, Arguments& given) { return has_end(in, self, given, true); }},
     {"endswith", [](Interpreter& in, const Value& self, Arguments& given) { return has_end(in, self, given, false); }},
     {"upper", [](Interpreter& in, const Value& self, Arguments&) { return in.string(upper(self.text())); }},
@@ -239,7 +247,8 @@ constexpr Entry STRINGS[] = {
        text.is_markup = self.text().is_markup;
        bool is_first = true;
        for (const Value& each : items_of(in.budget(), bound[0])) {
-         if (!each.is_string()) throw TextError(std::string("sequence item: expected str instance, ") + each.type() + " found");
+         if (!each.is_string())
+           throw TextError(std::string("sequence item: expected str instance, ") + each.type() + " found");
          if (!is_first) text.append(self.text());
          text.append(each.text());
          in.budget().spend(1 + (self.text().size() + each.text().size()) / 32);
@@ -247,24 +256,33 @@ constexpr Entry STRINGS[] = {
        }
        return in.string(std::move(text));
      }},
-    {"format", [](Interpreter& in, const Value& self, Arguments& given) { return in.string(brace_format(in.budget(), self.text(), given)); }},
+    {"format", [](Interpreter& in, const Value& self,
+                  Arguments& given) { return in.string(brace_format(in.budget(), self.text(), given)); }},
     {"removeprefix",
      [](Interpreter& in, const Value& self, Arguments& given) {
        const std::string& prefix = Bound("removeprefix", given, {"prefix"}, 1).text(0).bytes;
-       return self.text().bytes.starts_with(prefix) ? in.string(self.text().part(prefix.size(), self.text().size())) : self;
+       return self.text().bytes.starts_with(prefix) ? in.string(self.text().part(prefix.size(), self.text().size()))
+                                                    : self;
      }},
     {"removesuffix",
      [](Interpreter& in, const Value& self, Arguments& given) {
        const std::string& suffix = Bound("removesuffix", given, {"suffix"}, 1).text(0).bytes;
-       return self.text().bytes.ends_with(suffix) ? in.string(self.text().part(0, self.text().size() - suffix.size())) : self;
+       return self.text().bytes.ends_with(suffix) ? in.string(self.text().part(0, self.text().size() - suffix.size()))
+                                                  : self;
      }},
-    {"islower", [](Interpreter&, const Value& self, Arguments&) { return Value::boolean(is_lower(self.text().bytes)); }},
-    {"isupper", [](Interpreter&, const Value& self, Arguments&) { return Value::boolean(is_upper(self.text().bytes)); }},
+    {"islower",
+     [](Interpreter&, const Value& self, Arguments&) { return Value::boolean(is_lower(self.text().bytes)); }},
+    {"isupper",
+     [](Interpreter&, const Value& self, Arguments&) { return Value::boolean(is_upper(self.text().bytes)); }},
     {"isspace", [](Interpreter&, const Value& self, Arguments&) { return every(self, is_python_space); }},
     {"isalpha", [](Interpreter&, const Value& self, Arguments&) { return every(self, is_alphabetic); }},
-    {"isdigit", [](Interpreter&, const Value& self, Arguments&) { return every(self, [](char32_t c) { return c < 0x80 ? c >= '0' && c <= '9' : is_numeric(c); }); }},
+    {"isdigit",
+     [](Interpreter&, const Value& self, Arguments&) {
+       return every(self, [](char32_t c) { return c < 0x80 ? c >= '0' && c <= '9' : is_numeric(c); });
+     }},
     {"isnumeric", [](Interpreter&, const Value& self, Arguments&) { return every(self, is_numeric); }},
-    {"isalnum", [](Interpreter&, const Value& self, Arguments&) { return every(self, [](char32_t c) { return is_alphabetic(c) || is_numeric(c); }); }},
+    {"isalnum", [](Interpreter&, const Value& self,
+                   Arguments&) { return every(self, [](char32_t c) { return is_alphabetic(c) || is_numeric(c); }); }},
     {"ljust", [](Interpreter& in, const Value& self, Arguments& given) { return justified(in, self, given, -1); }},
     {"rjust", [](Interpreter& in, const Value& self, Arguments& given) { return justified(in, self, given, 1); }},
     {"center", [](Interpreter& in, const Value& self, Arguments& given) { return justified(in, self, given, 0); }},
@@ -276,7 +294,12 @@ Value view_of(Interpreter& in, const Value& self, bool has_keys, bool has_values
     if (has_keys && has_values) items.push_back(Value::tuple(in.budget(), {key, value}));
     else items.push_back(has_keys ? key : value);
   }
-  return Value::sequence(in.budget(), Kind::VIEW, std::move(items), has_keys && has_values ? "dict_items" : has_keys ? "dict_keys" : "dict_values");
+  return Value::sequence(
+      in.budget(), Kind::VIEW, std::move(items),
+      has_keys && has_values ? "dict_items"
+      : has_keys             ? "dict_keys"
+                             : "dict_values"
+  );
 }
 
 constexpr Entry DICTS[] = {
@@ -289,8 +312,7 @@ constexpr Entry DICTS[] = {
     {"items", [](Interpreter& in, const Value& self, Arguments&) { return view_of(in, self, true, true); }},
     {"keys", [](Interpreter& in, const Value& self, Arguments&) { return view_of(in, self, true, false); }},
     {"values", [](Interpreter& in, const Value& self, Arguments&) { return view_of(in, self, false, true); }},
-    {"copy",
-     [](Interpreter& in, const Value& self, Arguments&) {
+    {"copy", [](Interpreter& in, const Value& self, Arguments&) {
        Value made = Value::dict(in.budget());
        for (const auto& [key, value] : self.dict().entries) made.dict().set(key, value);
        return made;
@@ -310,18 +332,25 @@ constexpr Entry LISTS[] = {
     {"count",
      [](Interpreter& in, const Value& self, Arguments& given) {
        const Bound bound("count", given, {"value"}, 1);
-       return Value::integer(std::ranges::count_if(self.sequence().items, [&](const Value& each) { return equal(in.budget(), each, bound[0]); }));
+       return Value::integer(std::ranges::count_if(self.sequence().items, [&](const Value& each) {
+         return equal(in.budget(), each, bound[0]);
+       }));
      }},
-    {"copy", [](Interpreter& in, const Value& self, Arguments&) { return Value::list(in.budget(), self.sequence().items); }},
+    {"copy",
+     [](Interpreter& in, const Value& self, Arguments&) { return Value::list(in.budget(), self.sequence().items); }},
 };
 
 // What exists in Python and changes its object, or is not for templates.
 bool is_forbidden(const Value& of, std::string_view name) {
-  static const std::set<std::string_view> OF_LISTS = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
+  static const std::set<std::string_view> OF_LISTS = {"append", "clear", "pop",    "reverse",
+                                                      "insert", "sort",  "extend", "remove"};
   static const std::set<std::string_view> OF_DICTS = {"clear", "pop", "popitem", "setdefault", "update"};
-  static const std::set<std::string_view> OF_ALL = {"__class__", "__init__", "__doc__", "__eq__", "__hash__", "__new__", "__str__", "__repr__", "__dir__",
-                                                    "__reduce__", "__getattribute__", "__len__", "__iter__", "__contains__", "__getitem__", "__format__"};
-  return (name.starts_with("__") && OF_ALL.contains(name)) || (of.is(Kind::LIST) && OF_LISTS.contains(name)) || (of.is_dict() && OF_DICTS.contains(name));
+  static const std::set<std::string_view> OF_ALL = {"__class__", "__init__",     "__doc__",          "__eq__",
+                                                    "__hash__",  "__new__",      "__str__",          "__repr__",
+                                                    "__dir__",   "__reduce__",   "__getattribute__", "__len__",
+                                                    "__iter__",  "__contains__", "__getitem__",      "__format__"};
+  return (name.starts_with("__") && OF_ALL.contains(name)) || (of.is(Kind::LIST) && OF_LISTS.contains(name)) ||
+         (of.is_dict() && OF_DICTS.contains(name));
 }
 
 }  // namespace
@@ -334,12 +363,15 @@ std::optional<Value> method(Interpreter& in, const Value& of, const std::string&
   else if (of.is(Kind::TUPLE)) entries = std::span(LISTS).first(2);
   for (const Entry& each : entries) {
     if (each.name != name) continue;
-    return Value::function(in.budget(), name, of.levels(), [of, call = each.call](Interpreter& inside, Arguments& given) {
-      if (of.is_string()) inside.budget().spend(of.text().size() / 32);
-      return call(inside, of, given);
-    });
+    return Value::function(
+        in.budget(), name, of.levels(), [of, call = each.call](Interpreter& inside, Arguments& given) {
+          if (of.is_string()) inside.budget().spend(of.text().size() / 32);
+          return call(inside, of, given);
+        }
+    );
   }
-  if (is_forbidden(of, name)) return in.undefined("access to attribute '" + name + "' of '" + of.type() + "' object is unsafe.");
+  if (is_forbidden(of, name))
+    return in.undefined("access to attribute '" + name + "' of '" + of.type() + "' object is unsafe.");
   return std::nullopt;
 }
 

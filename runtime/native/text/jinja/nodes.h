@@ -31,7 +31,20 @@ struct Step {
 };
 
 enum class ExpressionType {
-  CONSTANT, NAME, TUPLE, LIST, DICT, NEGATIVE, POSITIVE, NOT, AND, OR, COMPARE, ARITHMETIC, CONCAT, CONDITION
+  CONSTANT,
+  NAME,
+  TUPLE,
+  LIST,
+  DICT,
+  NEGATIVE,
+  POSITIVE,
+  NOT,
+  AND,
+  OR,
+  COMPARE,
+  ARITHMETIC,
+  CONCAT,
+  CONDITION
 };
 
 // operators: between the parts. CONDITION: the test, the value, and what it is otherwise, which may be missing.
@@ -66,8 +79,8 @@ struct MacroNode {
   bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
 };
 
-// expressions: those of an output; an IF's tests, one for each of its blocks but the `else`; a loop's items and its filter, which may
-// be missing; what is set. steps: filters of a block.
+// expressions: those of an output; an IF's tests, one for each of its blocks but the `else`; a loop's items and its
+// filter, which may be missing; what is set. steps: filters of a block.
 struct Statement {
   StatementType type;
   std::string data = {};

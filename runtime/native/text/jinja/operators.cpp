@@ -10,7 +10,9 @@ namespace hybridge::text::jinja {
 namespace {
 
 [[noreturn]] void unsupported(std::string_view operation, const Value& a, const Value& b) {
-  throw TextError("unsupported operand type(s) for " + std::string(operation) + ": '" + a.type() + "' and '" + b.type() + "'");
+  throw TextError(
+      "unsupported operand type(s) for " + std::string(operation) + ": '" + a.type() + "' and '" + b.type() + "'"
+  );
 }
 
 [[noreturn]] void too_large() { throw TextError("the chat template computes a number beyond 64 bits"); }
@@ -57,7 +59,8 @@ Value float_arithmetic(std::string_view operation, double a, double b) {
   if (operation == "**") {
     refuse_zero(a == 0 && b < 0);
     const double power = std::pow(a, b);
-    if (std::isnan(power) && !std::isnan(a) && !std::isnan(b)) throw TextError("the chat template computes a complex number");
+    if (std::isnan(power) && !std::isnan(a) && !std::isnan(b))
+      throw TextError("the chat template computes a complex number");
     if (std::isinf(power) && !std::isinf(a) && !std::isinf(b)) throw TextError("(34, 'Numerical result out of range')");
     return Value::number(power);
   }
@@ -81,7 +84,8 @@ Value repeated(Budget& budget, const Value& of, int64_t count) {
   const size_t times = count > 0 ? static_cast<size_t>(count) : 0;
   if (of.is_string()) {
     const Text& text = of.text();
-    if (times > 0 && text.size() > (size_t(1) << 40) / times) throw TextError("the chat template takes too much memory");
+    if (times > 0 && text.size() > (size_t(1) << 40) / times)
+      throw TextError("the chat template takes too much memory");
     budget.take(text.size() * times);
     budget.give_back(text.size() * times);
     Text result;
@@ -137,7 +141,9 @@ Value arithmetic(Budget& budget, std::string_view operation, const Value& a, con
   if (b.is_undefined()) throw TextError(b.why());
   if (a.is(Kind::LARGE) || b.is(Kind::LARGE)) too_large();
   if (operation == "+") return added(budget, a, b);
-  const auto is_repeatable = [](const Value& each) { return each.is_string() || each.is(Kind::LIST) || each.is(Kind::TUPLE); };
+  const auto is_repeatable = [](const Value& each) {
+    return each.is_string() || each.is(Kind::LIST) || each.is(Kind::TUPLE);
+  };
   if (operation == "*" && is_repeatable(a) && b.is_integer()) return repeated(budget, a, b.integer());
   if (operation == "*" && is_repeatable(b) && a.is_integer()) return repeated(budget, b, a.integer());
   unsupported(operation, a, b);
@@ -153,7 +159,8 @@ Value negative(const Value& value) {
 
 bool contains(Budget& budget, const Value& container, const Value& value) {
   if (container.is_string()) {
-    if (!value.is_string()) throw TextError(std::string("'in <string>' requires string as left operand, not ") + value.type());
+    if (!value.is_string())
+      throw TextError(std::string("'in <string>' requires string as left operand, not ") + value.type());
     budget.spend_search(container.text().size(), value.text().size());
     return container.text().bytes.find(value.text().bytes) != std::string::npos;
   }

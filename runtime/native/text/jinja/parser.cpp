@@ -14,7 +14,9 @@ namespace {
 
 class Parser {
  public:
-  Parser(std::string_view source, Budget& budget) : tokens_(tokenize(source)), budget_(budget) { budget.take(source.size() * 8); }
+  Parser(std::string_view source, Budget& budget) : tokens_(tokenize(source)), budget_(budget) {
+    budget.take(source.size() * 8);
+  }
 
   Block all() { return block({}); }
 
@@ -24,7 +26,9 @@ class Parser {
   const Token& here() const { return tokens_[at_]; }
   const Token& after() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
 
-  [[noreturn]] void fail(const std::string& what) const { throw TextError(what + " (line " + std::to_string(here().line) + ")"); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw TextError(what + " (line " + std::to_string(here().line) + ")");
+  }
 
   const Token& take() {
     budget_.spend(1);
@@ -120,7 +124,10 @@ class Parser {
     else if (word == "break" || word == "continue") {
       if (loops_ == 0) fail("'" + word + "' outside loop");
       body.push_back(statement(word == "break" ? StatementType::BREAK : StatementType::CONTINUE));
-    } else if (word == "include" || word == "import" || word == "from" || word == "extends" || word == "block" || word == "autoescape") {
+    } else if (
+        word == "include" || word == "import" || word == "from" || word == "extends" || word == "block" ||
+        word == "autoescape"
+    ) {
       fail("the tag '" + word + "' is not supported in chat templates");
     } else {
       fail("unknown tag '" + word + "'");
@@ -206,7 +213,9 @@ class Parser {
   }
 
   // The body of a macro, and of what a call gives to it.
-  std::shared_ptr<const MacroNode> macro_node(std::string name, std::vector<Parameter> parameters, std::string_view end) {
+  std::shared_ptr<const MacroNode> macro_node(
+      std::string name, std::vector<Parameter> parameters, std::string_view end
+  ) {
     auto made = std::make_shared<MacroNode>();
     made->name = std::move(name);
     made->parameters = std::move(parameters);
@@ -348,8 +357,8 @@ class Parser {
     std::unique_ptr<Expression> all;
     while (true) {
       std::string operation;
-      if (here().type == TokenType::OPERATOR && std::string_view("== != < > <= >=").find(here().text) != std::string_view::npos &&
-          !here().is("=")) {
+      if (here().type == TokenType::OPERATOR &&
+          std::string_view("== != < > <= >=").find(here().text) != std::string_view::npos && !here().is("=")) {
         operation = take().text;
       } else if (here().is_name("in")) {
         operation = take().text;
@@ -377,9 +386,11 @@ class Parser {
     std::unique_ptr<Expression> all;
     while (here().type == TokenType::OPERATOR) {
       const std::string& word = here().text;
-      const int found = word == "+" || word == "-" ? 0 : word == "~" ? 1 : word == "*" || word == "/" || word == "//" || word == "%" ? 2
-                                                                        : word == "**" ? 3
-                                                                                       : -1;
+      const int found = word == "+" || word == "-"                                  ? 0
+                        : word == "~"                                               ? 1
+                        : word == "*" || word == "/" || word == "//" || word == "%" ? 2
+                        : word == "**"                                              ? 3
+                                                                                    : -1;
       if (found != strength) break;
       if (all == nullptr) {
         all = make(strength == 1 ? ExpressionType::CONCAT : ExpressionType::ARITHMETIC);
@@ -469,8 +480,9 @@ class Parser {
     if (skip_name("not")) step.type = StepType::TEST_NOT;
     step.name = dotted_name();
     const Token& next = here();
-    const bool is_value = next.type == TokenType::NAME || next.type == TokenType::STRING || next.type == TokenType::INTEGER ||
-                          next.type == TokenType::FLOAT || next.is("[") || next.is("{");
+    const bool is_value = next.type == TokenType::NAME || next.type == TokenType::STRING ||
+                          next.type == TokenType::INTEGER || next.type == TokenType::FLOAT || next.is("[") ||
+                          next.is("{");
     if (next.is("(")) {
       step.arguments = arguments();
     } else if (is_value && !next.is_name("else") && !next.is_name("or") && !next.is_name("and")) {
@@ -507,7 +519,10 @@ class Parser {
     int base = 10;
     size_t begin = 0;
     if (digits.size() > 1 && digits[0] == '0') {
-      base = digits[1] == 'x' || digits[1] == 'X' ? 16 : digits[1] == 'o' || digits[1] == 'O' ? 8 : digits[1] == 'b' || digits[1] == 'B' ? 2 : 10;
+      base = digits[1] == 'x' || digits[1] == 'X'   ? 16
+             : digits[1] == 'o' || digits[1] == 'O' ? 8
+             : digits[1] == 'b' || digits[1] == 'B' ? 2
+                                                    : 10;
       begin = base == 10 ? 0 : 2;
     }
     int64_t value = 0;
@@ -518,7 +533,9 @@ class Parser {
   }
 
   Value floating(const std::string& digits) {
-    const std::unique_ptr<yyjson_doc, decltype(&yyjson_doc_free)> read(yyjson_read(digits.data(), digits.size(), 0), yyjson_doc_free);
+    const std::unique_ptr<yyjson_doc, decltype(&yyjson_doc_free)> read(
+        yyjson_read(digits.data(), digits.size(), 0), yyjson_doc_free
+    );
     if (read == nullptr) fail("no number: '" + digits + "'");
     return Value::number(yyjson_get_num(yyjson_doc_get_root(read.get())));
   }

@@ -1,4 +1,5 @@
-// Chat templates, written in Jinja: what transformers' immutable sandbox renders, within limits, without files and without a clock.
+// Chat templates, written in Jinja: what transformers' immutable sandbox renders, within limits, without files and
+// without a clock.
 #ifndef HYBRIDGE_NATIVE_TEXT_JINJA_TEMPLATE_H
 #define HYBRIDGE_NATIVE_TEXT_JINJA_TEMPLATE_H
 
@@ -26,9 +27,9 @@ class Template {
   explicit Template(std::string_view source);
   ~Template();
 
-  // The text for variables, which are a JSON object, and its parts that came from them: all strings inside, but for variables whose
-  // names end with "_token", and roles that are plain words. Throws TextError with the template's own message, or for a limit.
-  // A thread needs 256 kB of stack. One thread at a time renders by a template.
+  // The text for variables, which are a JSON object, and its parts that came from them: all strings inside, but for
+  // variables whose names end with "_token", and roles that are plain words. Throws TextError with the template's own
+  // message, or for a limit. A thread needs 256 kB of stack. One thread at a time renders by a template.
   Text render(std::string_view variables, const RenderOptions& options = {}) const;
 
  private:

@@ -18,7 +18,9 @@ int64_t remainder(Interpreter& in, const Value& value, const Value& by) {
     return rest;
   }
   const Value rest = arithmetic(in.budget(), "%", value, by);
-  return rest.is_integer() ? rest.integer() : rest.number() == std::floor(rest.number()) ? static_cast<int64_t>(rest.number()) : -1;
+  return rest.is_integer()                            ? rest.integer()
+         : rest.number() == std::floor(rest.number()) ? static_cast<int64_t>(rest.number())
+                                                      : -1;
 }
 
 int order(Interpreter& in, const Value& value, const Arguments& given) {
@@ -36,7 +38,11 @@ bool is_equal(Interpreter& in, const Value& value, const Arguments& given) {
 
 const std::unordered_map<std::string_view, Test>& tests() {
   static const std::unordered_map<std::string_view, Test> all = {
-      {"defined", [](Interpreter&, const Value& value, const Arguments& given) { Bound("defined", given, {}); return !value.is_undefined(); }},
+      {"defined",
+       [](Interpreter&, const Value& value, const Arguments& given) {
+         Bound("defined", given, {});
+         return !value.is_undefined();
+       }},
       {"undefined", is_kind<Kind::UNDEFINED>},
       {"none", is_kind<Kind::NONE>},
       {"boolean", is_kind<Kind::BOOLEAN>},
@@ -44,33 +50,51 @@ const std::unordered_map<std::string_view, Test>& tests() {
       {"string", is_kind<Kind::STRING>},
       {"mapping", is_kind<Kind::DICT>},
       {"callable", is_kind<Kind::FUNCTION>},
-      {"true", [](Interpreter&, const Value& value, const Arguments&) { return value.is(Kind::BOOLEAN) && value.integer() != 0; }},
-      {"false", [](Interpreter&, const Value& value, const Arguments&) { return value.is(Kind::BOOLEAN) && value.integer() == 0; }},
-      {"integer", [](Interpreter&, const Value& value, const Arguments&) { return value.is(Kind::INTEGER) || value.is(Kind::LARGE); }},
-      {"number", [](Interpreter&, const Value& value, const Arguments&) { return value.is_number() || value.is(Kind::LARGE); }},
+      {"true", [](Interpreter&, const Value& value,
+                  const Arguments&) { return value.is(Kind::BOOLEAN) && value.integer() != 0; }},
+      {"false", [](Interpreter&, const Value& value,
+                   const Arguments&) { return value.is(Kind::BOOLEAN) && value.integer() == 0; }},
+      {"integer", [](Interpreter&, const Value& value,
+                     const Arguments&) { return value.is(Kind::INTEGER) || value.is(Kind::LARGE); }},
+      {"number",
+       [](Interpreter&, const Value& value, const Arguments&) { return value.is_number() || value.is(Kind::LARGE); }},
       {"sequence",
        [](Interpreter&, const Value& value, const Arguments&) {
-         return value.is_string() || value.is_dict() || value.is(Kind::LIST) || value.is(Kind::TUPLE) || value.is(Kind::RANGE);
+         return value.is_string() || value.is_dict() || value.is(Kind::LIST) || value.is(Kind::TUPLE) ||
+                value.is(Kind::RANGE);
        }},
       {"iterable",
        [](Interpreter&, const Value& value, const Arguments&) {
-         return value.is_string() || value.is_dict() || value.is_sequence() || value.is_undefined() || value.is(Kind::LOOP);
+         return value.is_string() || value.is_dict() || value.is_sequence() || value.is_undefined() ||
+                value.is(Kind::LOOP);
        }},
-      {"odd", [](Interpreter& in, const Value& value, const Arguments&) { return remainder(in, value, Value::integer(2)) == 1; }},
-      {"even", [](Interpreter& in, const Value& value, const Arguments&) { return remainder(in, value, Value::integer(2)) == 0; }},
+      {"odd", [](Interpreter& in, const Value& value,
+                 const Arguments&) { return remainder(in, value, Value::integer(2)) == 1; }},
+      {"even", [](Interpreter& in, const Value& value,
+                  const Arguments&) { return remainder(in, value, Value::integer(2)) == 0; }},
       {"divisibleby",
-       [](Interpreter& in, const Value& value, const Arguments& given) { return remainder(in, value, Bound("divisibleby", given, {"num"}, 1)[0]) == 0; }},
-      {"lower", [](Interpreter& in, const Value& value, const Arguments&) { return is_lower(to_text(in.budget(), value).bytes); }},
-      {"upper", [](Interpreter& in, const Value& value, const Arguments&) { return is_upper(to_text(in.budget(), value).bytes); }},
-      {"escaped", [](Interpreter&, const Value& value, const Arguments&) { return value.is_string() && value.text().is_markup; }},
-      {"in", [](Interpreter& in, const Value& value, const Arguments& given) { return contains(in.budget(), Bound("in", given, {"seq"}, 1)[0], value); }},
+       [](Interpreter& in, const Value& value, const Arguments& given) {
+         return remainder(in, value, Bound("divisibleby", given, {"num"}, 1)[0]) == 0;
+       }},
+      {"lower", [](Interpreter& in, const Value& value,
+                   const Arguments&) { return is_lower(to_text(in.budget(), value).bytes); }},
+      {"upper", [](Interpreter& in, const Value& value,
+                   const Arguments&) { return is_upper(to_text(in.budget(), value).bytes); }},
+      {"escaped",
+       [](Interpreter&, const Value& value, const Arguments&) { return value.is_string() && value.text().is_markup; }},
+      {"in", [](Interpreter& in, const Value& value,
+                const Arguments& given) { return contains(in.budget(), Bound("in", given, {"seq"}, 1)[0], value); }},
       {"sameas",
        [](Interpreter& in, const Value& value, const Arguments& given) {
          const Value other = Bound("sameas", given, {"other"}, 1)[0];
          const bool is_single = value.is_none() || value.is_number();  // numbers have no other identity here
-         return value.kind() == other.kind() && (is_single ? equal(in.budget(), value, other) : value.identity() != nullptr && value.identity() == other.identity());
+         return value.kind() == other.kind() &&
+                (is_single ? equal(in.budget(), value, other)
+                           : value.identity() != nullptr && value.identity() == other.identity());
        }},
-      {"eq", is_equal}, {"==", is_equal}, {"equalto", is_equal},
+      {"eq", is_equal},
+      {"==", is_equal},
+      {"equalto", is_equal},
       {"ne", [](Interpreter& in, const Value& value, const Arguments& given) { return !is_equal(in, value, given); }},
       {"!=", [](Interpreter& in, const Value& value, const Arguments& given) { return !is_equal(in, value, given); }},
       {"gt", [](Interpreter& in, const Value& value, const Arguments& given) { return order(in, value, given) > 0; }},

@@ -32,8 +32,10 @@ bool is_cased(char32_t c) {
 }
 
 const SpecialCasing* special(char32_t c) {
-  const auto* found = std::lower_bound(std::begin(SPECIAL_CASING), std::end(SPECIAL_CASING), c,
-                                       [](const SpecialCasing& each, char32_t wanted) { return each.character < wanted; });
+  const auto* found = std::lower_bound(
+      std::begin(SPECIAL_CASING), std::end(SPECIAL_CASING), c,
+      [](const SpecialCasing& each, char32_t wanted) { return each.character < wanted; }
+  );
   return found != std::end(SPECIAL_CASING) && found->character == c ? found : nullptr;
 }
 
@@ -50,8 +52,9 @@ void append_title(std::string& out, char32_t c) {
 // Characters that case mapping does not see: those of `Case_Ignorable`, as far as the final sigma needs them.
 bool is_case_ignorable(char32_t c) {
   const auto of = category(c);
-  return of == UTF8PROC_CATEGORY_MN || of == UTF8PROC_CATEGORY_ME || of == UTF8PROC_CATEGORY_CF || of == UTF8PROC_CATEGORY_LM ||
-         of == UTF8PROC_CATEGORY_SK || c == '\'' || c == '.' || c == ':' || c == 0xB7 || c == 0x2018 || c == 0x2019;
+  return of == UTF8PROC_CATEGORY_MN || of == UTF8PROC_CATEGORY_ME || of == UTF8PROC_CATEGORY_CF ||
+         of == UTF8PROC_CATEGORY_LM || of == UTF8PROC_CATEGORY_SK || c == '\'' || c == '.' || c == ':' || c == 0xB7 ||
+         c == 0x2018 || c == 0x2019;
 }
 
 // A sigma at the end of a word has a form of its own.
@@ -76,7 +79,8 @@ bool is_final(std::string_view text, size_t at) {
 void append_lower(std::string& out, std::string_view text, size_t at) {
   const char32_t c = character_at(text, at);
   if (c == 0x3A3) append(out, is_final(text, at) ? U'\u03C2' : U'\u03C3');
-  else for (const char32_t each : to_lower(c)) append(out, each);
+  else
+    for (const char32_t each : to_lower(c)) append(out, each);
 }
 
 // Writes each character of a text by `write(out, at)`; what people wrote stays theirs.
@@ -110,7 +114,8 @@ bool is_line_end(char32_t c) {
 
 void Text::append(const Text& other, size_t begin, size_t end) {
   const size_t shift = bytes.size();
-  for (auto at = std::ranges::upper_bound(other.input, begin, {}, &Span::end); at != other.input.end() && at->begin < end; ++at) {
+  for (auto at = std::ranges::upper_bound(other.input, begin, {}, &Span::end);
+       at != other.input.end() && at->begin < end; ++at) {
     const size_t from = std::max(at->begin, begin), to = std::min(at->end, end);
     if (!input.empty() && input.back().end == from - begin + shift) input.back().end = to - begin + shift;
     else input.push_back({from - begin + shift, to - begin + shift});
@@ -150,7 +155,8 @@ size_t next_line(std::string_view text, size_t begin, size_t& end) {
 Text stripped(const Text& text, bool left, bool right, const std::string* characters) {
   if (characters != nullptr && characters->size() > 1000) throw TextError("strip: too many characters to strip");
   size_t begin = 0, end = text.size();
-  while (left && begin < end && is_one_of(character_at(text.bytes, begin), characters)) begin += length_of(text.bytes[begin]);
+  while (left && begin < end && is_one_of(character_at(text.bytes, begin), characters))
+    begin += length_of(text.bytes[begin]);
   while (right && begin < end) {
     const size_t last = last_character(std::string_view(text.bytes).substr(0, end));
     if (!is_one_of(character_at(text.bytes, last), characters)) break;
@@ -260,7 +266,8 @@ bool is_printable(char32_t c) {
 }
 
 Text quoted(const Text& text) {
-  const bool has_single = text.bytes.find('\'') != std::string::npos, has_double = text.bytes.find('"') != std::string::npos;
+  const bool has_single = text.bytes.find('\'') != std::string::npos,
+             has_double = text.bytes.find('"') != std::string::npos;
   const char quote = has_single && !has_double ? '"' : '\'';
   const auto hex = [](std::string& out, char32_t c, int digits) {
     while (digits-- > 0) out += "0123456789abcdef"[c >> (4 * digits) & 15];

@@ -14,7 +14,8 @@ struct Span {
   size_t begin, end;
 };
 
-// Valid UTF-8. input: its parts that come from the caller's variables, in order and apart. is_markup: the filter `safe` made it, so
+// Valid UTF-8. input: its parts that come from the caller's variables, in order and apart. is_markup: the filter `safe`
+// made it, so
 // `+` escapes what is joined to it, as markupsafe does.
 struct Text {
   std::string bytes = {};
@@ -40,9 +41,9 @@ Text replaced(const Text& text, std::string_view old, const Text& with, int64_t 
 Text upper(const Text& text);
 Text lower(const Text& text);
 Text capitalized(const Text& text);
-Text titled(const Text& text);           // str.title
+Text titled(const Text& text);            // str.title
 Text titled_by_filter(const Text& text);  // the filter `title`
-Text escaped(const Text& text);          // for HTML
+Text escaped(const Text& text);           // for HTML
 
 bool is_lower(std::string_view text);
 bool is_upper(std::string_view text);

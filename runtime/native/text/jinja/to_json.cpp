@@ -12,7 +12,8 @@ namespace {
 class Writer {
  public:
   // options: ensure_ascii, indent, separators and sort_keys.
-  Writer(Interpreter& in, const Bound& options) : budget_(in.budget()), is_ascii_(options.truth(0, false)), sorts_(options.truth(3, false)) {
+  Writer(Interpreter& in, const Bound& options)
+      : budget_(in.budget()), is_ascii_(options.truth(0, false)), sorts_(options.truth(3, false)) {
     if (options.has(1) && !options[1].is_none()) {
       has_lines_ = true;
       if (options[1].is_string()) indent_ = options[1].text().bytes;
@@ -21,7 +22,8 @@ class Writer {
     }
     if (options.has(2) && !options[2].is_none()) {
       const auto pair = items_of(budget_, options[2]);
-      if (pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) throw TextError("tojson: separators must be two texts");
+      if (pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
+        throw TextError("tojson: separators must be two texts");
       item_ = pair[0].text().bytes;
       key_ = pair[1].text().bytes;
     }
@@ -60,7 +62,8 @@ class Writer {
       case Kind::LARGE: return value.text().bytes;
       case Kind::FLOAT:
         if (std::isnan(value.number())) return "NaN";
-        return std::isinf(value.number()) ? (value.number() < 0 ? "-Infinity" : "Infinity") : float_text(value.number());
+        return std::isinf(value.number()) ? (value.number() < 0 ? "-Infinity" : "Infinity")
+                                          : float_text(value.number());
       default: throw TextError(std::string("Object of type ") + value.type() + " is not JSON serializable");
     }
   }
@@ -80,7 +83,9 @@ class Writer {
     std::vector<std::pair<const Value*, const Value*>> entries;
     for (const auto& [key, value] : dict.entries) entries.emplace_back(&key, &value);
     if (sorts_) {
-      std::ranges::stable_sort(entries, [&](const auto& a, const auto& b) { return compare(budget_, *a.first, *b.first) < 0; });
+      std::ranges::stable_sort(entries, [&](const auto& a, const auto& b) {
+        return compare(budget_, *a.first, *b.first) < 0;
+      });
     }
     out_.append("{");
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -88,7 +93,8 @@ class Writer {
       line(depth + 1);
       const Value& key = *entries[i].first;
       if (key.is_string()) add_string(key.text());
-      else if (key.is(Kind::TUPLE) || key.is_undefined()) throw TextError(std::string("keys must be str, int, float, bool or None, not ") + key.type());
+      else if (key.is(Kind::TUPLE) || key.is_undefined())
+        throw TextError(std::string("keys must be str, int, float, bool or None, not ") + key.type());
       else out_.append("\"" + scalar(key) + "\"");
       out_.append(key_);
       add(*entries[i].second, depth + 1);
@@ -100,7 +106,9 @@ class Writer {
   void add_string(const Text& text) {
     budget_.spend(1 + text.size() / 16);
     out_.append("\"");
-    const auto is_plain = [](char c) { return static_cast<signed char>(c) >= 0x20 && c != '"' && c != '\\' && c != 0x7F; };
+    const auto is_plain = [](char c) {
+      return static_cast<signed char>(c) >= 0x20 && c != '"' && c != '\\' && c != 0x7F;
+    };
     if (std::ranges::all_of(text.bytes, is_plain)) {
       out_.append(text.bytes, text.has_input());
       return out_.append("\"");

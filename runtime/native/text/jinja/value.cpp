@@ -22,8 +22,8 @@ size_t most_levels(const std::vector<Value>& items) {
 // A role as chat templates know them; a template may make a special token of it, such as <|user|>.
 bool is_plain_word(std::string_view text) {
   return text.size() <= 32 && std::all_of(text.begin(), text.end(), [](char c) {
-    return c == '_' || c == '-' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  });
+           return c == '_' || c == '-' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+         });
 }
 
 Value string_of(Budget& budget, std::string_view bytes, bool is_input) {
@@ -36,7 +36,9 @@ int order(double a, double b) { return a < b ? -1 : a > b ? 1 : 0; }
 
 // Orders integers of which one is beyond 64 bits: by sign, then by the number of digits, then by digits.
 int order_large(const Value& a, const Value& b) {
-  const auto digits = [](const Value& each) { return each.is(Kind::LARGE) ? each.text().bytes : std::to_string(each.integer()); };
+  const auto digits = [](const Value& each) {
+    return each.is(Kind::LARGE) ? each.text().bytes : std::to_string(each.integer());
+  };
   const std::string left = digits(a), right = digits(b);
   const bool is_negative = left[0] == '-';
   if (is_negative != (right[0] == '-')) return is_negative ? -1 : 1;
@@ -67,7 +69,9 @@ size_t StringObject::length() const {
 }
 
 SequenceObject::SequenceObject(Budget& budget, std::vector<Value> given, std::string name)
-    : Object(budget, given.size() * sizeof(Value), 1 + most_levels(given)), items(std::move(given)), label(std::move(name)) {}
+    : Object(budget, given.size() * sizeof(Value), 1 + most_levels(given)),
+      items(std::move(given)),
+      label(std::move(name)) {}
 
 FunctionObject::FunctionObject(Budget& budget, std::string given, size_t levels, Function what)
     : Object(budget, 64, levels + 1), name(std::move(given)), call(std::move(what)) {}
@@ -93,7 +97,9 @@ const Value* DictObject::find(const Value& key) const {
 
 const Value* DictObject::find(std::string_view key) const {
   budget_.spend(1 + key.size() / 64);
-  return find(places_.empty() ? 0 : std::hash<std::string_view>()(key), [&](const Value& each) { return each.is_string() && each.text().bytes == key; });
+  return find(places_.empty() ? 0 : std::hash<std::string_view>()(key), [&](const Value& each) {
+    return each.is_string() && each.text().bytes == key;
+  });
 }
 
 void DictObject::set(Value key, Value value) {
@@ -106,7 +112,8 @@ void DictObject::set(Value key, Value value) {
   const size_t place = entries.size();
   entries.emplace_back(std::move(key), std::move(value));
   constexpr size_t FEW = 8;  // which are compared one by one
-  for (size_t i = place == FEW ? 0 : place; place >= FEW && i <= place; ++i) places_.emplace(hash(budget_, entries[i].first), i);
+  for (size_t i = place == FEW ? 0 : place; place >= FEW && i <= place; ++i)
+    places_.emplace(hash(budget_, entries[i].first), i);
 }
 
 Value Value::boolean(bool value) {
@@ -131,7 +138,9 @@ Value Value::large(Budget& budget, std::string digits) {
   return {Kind::LARGE, std::make_shared<StringObject>(budget, Text{std::move(digits)})};
 }
 
-Value Value::string(Budget& budget, Text text) { return {Kind::STRING, std::make_shared<StringObject>(budget, std::move(text))}; }
+Value Value::string(Budget& budget, Text text) {
+  return {Kind::STRING, std::make_shared<StringObject>(budget, std::move(text))};
+}
 
 Value Value::undefined(Budget& budget, std::string why) {
   return {Kind::UNDEFINED, std::make_shared<StringObject>(budget, Text{std::move(why)})};
@@ -252,8 +261,9 @@ bool equal(Budget& budget, const Value& a, const Value& b) {
     case Kind::TUPLE:
     case Kind::RANGE: {
       const auto &left = a.sequence().items, &right = b.sequence().items;
-      return std::equal(left.begin(), left.end(), right.begin(), right.end(),
-                        [&](const Value& x, const Value& y) { return equal(budget, x, y); });
+      return std::equal(left.begin(), left.end(), right.begin(), right.end(), [&](const Value& x, const Value& y) {
+        return equal(budget, x, y);
+      });
     }
     case Kind::DICT: {
       if (a.dict().size() != b.dict().size()) return false;
@@ -295,9 +305,7 @@ size_t hash(Budget& budget, const Value& value) {
     case Kind::UNDEFINED:
     case Kind::NONE: return static_cast<size_t>(value.kind()) + 0x9E37;
     case Kind::LARGE:
-    case Kind::STRING:
-      budget.spend(value.text().size() / 64);
-      return std::hash<std::string_view>()(value.text().bytes);
+    case Kind::STRING: budget.spend(value.text().size() / 64); return std::hash<std::string_view>()(value.text().bytes);
     case Kind::BOOLEAN:
     case Kind::INTEGER: return std::hash<double>()(static_cast<double>(value.integer()));
     case Kind::FLOAT: return std::hash<double>()(value.number());
@@ -319,7 +327,9 @@ std::string float_text(double value) {
   yyjson_val number{};
   yyjson_set_real(&number, value);
   size_t size = 0;
-  const std::unique_ptr<char, decltype(&std::free)> json(yyjson_val_write(&number, YYJSON_WRITE_NOFLAG, &size), std::free);
+  const std::unique_ptr<char, decltype(&std::free)> json(
+      yyjson_val_write(&number, YYJSON_WRITE_NOFLAG, &size), std::free
+  );
   if (json == nullptr) throw TextError("a number cannot be written");
   const char* const end = json.get() + size;
   // The shortest digits; Python writes an exponent below -4 and from 16 on.
@@ -413,7 +423,9 @@ void write_repr(Budget& budget, const Value& value, Text& out) {
       out.append(">");
       break;
     case Kind::LOOP:
-      out.append("<LoopContext " + std::to_string(value.loop().index0 + 1) + "/" + std::to_string(value.loop().length()) + ">");
+      out.append(
+          "<LoopContext " + std::to_string(value.loop().index0 + 1) + "/" + std::to_string(value.loop().length()) + ">"
+      );
       break;
     case Kind::ITERATOR:
     case Kind::FUNCTION: throw TextError(std::string("a ") + value.type() + " has no text of its own");

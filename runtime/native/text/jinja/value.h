@@ -18,10 +18,25 @@ struct yyjson_val;
 
 namespace hybridge::text::jinja {
 
-// LARGE: an integer beyond 64 bits, which can be written and compared. ITERATOR: can be read once, as a generator can. VIEW: a
-// dict's keys, values or items.
+// LARGE: an integer beyond 64 bits, which can be written and compared. ITERATOR: can be read once, as a generator can.
+// VIEW: a dict's keys, values or items.
 enum class Kind : uint8_t {
-  UNDEFINED, NONE, BOOLEAN, INTEGER, LARGE, FLOAT, STRING, LIST, TUPLE, ITERATOR, VIEW, RANGE, DICT, NAMESPACE, FUNCTION, LOOP
+  UNDEFINED,
+  NONE,
+  BOOLEAN,
+  INTEGER,
+  LARGE,
+  FLOAT,
+  STRING,
+  LIST,
+  TUPLE,
+  ITERATOR,
+  VIEW,
+  RANGE,
+  DICT,
+  NAMESPACE,
+  FUNCTION,
+  LOOP
 };
 
 // What a value shares with its copies. levels: of values inside each other.
@@ -66,8 +81,12 @@ class Value {
   // label: of a range or a view, such as "dict_keys".
   static Value sequence(Budget& budget, Kind kind, std::vector<Value> items, std::string label = "");
   static Value list(Budget& budget, std::vector<Value> items) { return sequence(budget, Kind::LIST, std::move(items)); }
-  static Value tuple(Budget& budget, std::vector<Value> items) { return sequence(budget, Kind::TUPLE, std::move(items)); }
-  static Value iterator(Budget& budget, std::vector<Value> items) { return sequence(budget, Kind::ITERATOR, std::move(items)); }
+  static Value tuple(Budget& budget, std::vector<Value> items) {
+    return sequence(budget, Kind::TUPLE, std::move(items));
+  }
+  static Value iterator(Budget& budget, std::vector<Value> items) {
+    return sequence(budget, Kind::ITERATOR, std::move(items));
+  }
   static Value dict(Budget& budget);
   static Value named(Budget& budget);  // a namespace
   // levels: of what the function holds.

@@ -2,8 +2,9 @@
 //
 //   text_llm_runner MODEL.pte TOKENIZER [LIBRARY ...]    libraries bring operators, such as llama::
 //
-// ExecuTorch's wheels have the compiled class in the library behind their Python module, and no header of it. So the part that
-// is called is declared here, as 1.4.1 and 1.5.1 compiled it; of a version that has other functions this does not link.
+// ExecuTorch's wheels have the compiled class in the library behind their Python module, and no header of it. So the
+// part that is called is declared here, as 1.4.1 and 1.5.1 compiled it; of a version that has other functions this does
+// not link.
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -56,17 +57,20 @@ class TextLLMRunner {
   virtual ~TextLLMRunner();
   runtime::Error generate(
       const std::string& prompt, const GenerationConfig& config, std::function<void(const std::string&)> on_token,
-      std::function<void(const Stats&)> on_stats);
+      std::function<void(const Stats&)> on_stats
+  );
   void reset();
 };
 
 std::unique_ptr<tokenizers::Tokenizer> load_tokenizer(
     const std::string& path, std::unique_ptr<std::vector<std::string>> special, std::optional<std::string> pattern,
-    size_t bos_index, size_t eos_index);
+    size_t bos_index, size_t eos_index
+);
 
 std::unique_ptr<TextLLMRunner> create_text_llm_runner(
     const std::string& model, std::unique_ptr<tokenizers::Tokenizer> tokenizer, std::optional<const std::string> data,
-    float temperature, const std::string& method, module::Module::LoadMode mode);
+    float temperature, const std::string& method, module::Module::LoadMode mode
+);
 
 }  // namespace llm
 }  // namespace extension
@@ -93,12 +97,14 @@ std::vector<long> numbers(std::string line) {
 bool generate(TextLLMRunner& runner, const std::string& prompt, int32_t count, std::string& text) {
   executorch::extension::llm::GenerationConfig config;
   config.max_new_tokens = count;
-  return runner.generate(prompt, config, [&](const std::string& piece) { text += piece; }, {}) == executorch::runtime::Error{0};
+  return runner.generate(prompt, config, [&](const std::string& piece) { text += piece; }, {}) ==
+         executorch::runtime::Error{0};
 }
 
 void answer(FILE* answers, const std::string& text) {
   std::fputc('[', answers);
-  for (size_t i = 0; i < text.size(); ++i) std::fprintf(answers, i ? ", %d" : "%d", static_cast<unsigned char>(text[i]));
+  for (size_t i = 0; i < text.size(); ++i)
+    std::fprintf(answers, i ? ", %d" : "%d", static_cast<unsigned char>(text[i]));
   std::fputs("]\n", answers);
   std::fflush(answers);
 }
@@ -116,7 +122,8 @@ int main(int argc, char** argv) {
   auto tokenizer = llm::load_tokenizer(argv[2], nullptr, std::nullopt, 0, 0);
   if (tokenizer == nullptr) return fail("the tokenizer does not load");
   const auto runner = llm::create_text_llm_runner(
-      argv[1], std::move(tokenizer), std::nullopt, -1.0f, "forward", module::Module::LoadMode::Mmap);
+      argv[1], std::move(tokenizer), std::nullopt, -1.0f, "forward", module::Module::LoadMode::Mmap
+  );
   if (runner == nullptr) return fail("the model does not load");
   for (std::string line; std::getline(std::cin, line);) {
     const auto asked = numbers(line);
