@@ -1,7 +1,7 @@
 """Put the compiled kernels and ExecuTorch's libraries into a wheel, for the platform that it is built on.
 
 So its users need neither a compiler nor ExecuTorch's own wheel, which wants 800 MB of others: THIRD_PARTY_LICENSES has the
-libraries' licenses. Without a compiler, or with ``HYBRIDGE_PREBUILT=0``, all of it is left out: the wheel is for every platform
+libraries' licenses. Without what compiles them, or with ``HYBRIDGE_PREBUILT=0``, all of it is left out: the wheel is for every platform
 then, and what it needs is compiled at first use, against an installed ExecuTorch.
 """
 
@@ -13,7 +13,6 @@ import sys
 import sysconfig
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -30,16 +29,22 @@ class PrebuiltKernels(BuildHookInterface):  # type: ignore[type-arg]
             return []
         with (Path(self.root) / "pyproject.toml").open("rb") as file:
             extras = tomllib.load(file)["project"]["optional-dependencies"]
-        return [name for name in extras["export"] if name.startswith("executorch==")]
+        return [name for name in extras["export"] if name.startswith(("cmake", "executorch"))]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the libraries, or take them from the cache, and name the platform that they are for."""
         if not wanted() or version == "editable":
             return
-        libraries = compiled(Path(self.root))
-        if not libraries:
-            self.app.display_warning("There is no C++ compiler: the wheel is without compiled kernels. Set CXX to one.")
+        sys.path.insert(0, f"{self.root}/src")
+        import hybridge
+
+        hybridge.__path__.append(self.root)  # an archive of the sources has no links in src/
+        from hybridge.runtime.kernels.compiling import missing_tool
+
+        if missing := missing_tool():
+            self.app.display_warning(f"The wheel is without compiled kernels: {missing}.")
             return
+        libraries = compiled()
         build_data["force_include"].update({str(path): f"{PREBUILT}/{path.name}" for path in libraries})
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_tag(libraries)}"
@@ -50,22 +55,14 @@ def wanted() -> bool:
     return os.environ.get("HYBRIDGE_PREBUILT") != "0"
 
 
-def compiled(root: Path) -> list[Path]:
-    """Return the libraries of the checkout in ``root`` and ExecuTorch's below them; none without a compiler.
-
-    Raises KernelsError where compiling fails.
-    """
-    package = sys.modules["hybridge"] = ModuleType("hybridge")
-    package.__path__ = [str(root / "src" / "hybridge"), str(root)]  # an archive of the sources may have no links in src/
+def compiled() -> list[Path]:
+    """Return our libraries, compiled or from the cache, and ExecuTorch's below them. Raises KernelsError if compiling fails."""
     from hybridge.runtime.binding import library as core
-    from hybridge.runtime.kernels import library
+    from hybridge.runtime.kernels import library as kernels
     from hybridge.runtime.pinned import COPIED, library_folder
-    from hybridge.runtime.platforms import HERE
+    from hybridge.runtime.platforms import library_file
 
-    if not library.compiler():
-        return []
-    copies = [library_folder() / HERE.library(name) for name in COPIED]
-    return [library.build(), core.build(), *copies]
+    return [kernels.build(), core.build(), *(library_folder() / library_file(name) for name in COPIED)]
 
 
 def platform_tag(libraries: list[Path]) -> str:

@@ -71,12 +71,6 @@ STOCK_OPERATORS: Mapping[str, str] = {
 OPERATORS_WITHOUT_PYTHON: Mapping[str, str] = {"quantized_decomposed": "executorch_kernels_quantized"}
 """The same for a process that has no Python; of others the wheel has none, and they need libpython and torch."""
 
-MACROS = ("-DC10_USING_CUSTOM_GENERATED_MACROS", "-DET_EVENT_TRACER_ENABLED", "-DET_USE_THREADPOOL")
-"""Macros of the wheel's CMake package, by which its own libraries were compiled and its headers must be.
-
-Without the first they include a file that it lacks; without the others classes have another layout, and loops one thread.
-"""
-
 RUNTIME, THREADS = "executorch", "executorch_threadpool"
 """The wheel's shared libraries with the runtime, its registries of kernels and backends, and the process's pool of threads."""
 XNNPACK_LIBRARY = "executorch_backend_xnnpack"
@@ -151,12 +145,6 @@ def library_folder() -> Path:
     Where its wheel is installed it is the wheel's, so that a process which imports the extension module has them once.
     """
     return COPIES if uses_copies() else executorch() / "lib"
-
-
-def include_folders() -> list[Path]:
-    """Return the folders of ExecuTorch's headers, and of the part of c10 that they include by its own name."""
-    include = executorch() / "include"
-    return [include, include / "executorch/runtime/core/portable_type/c10"]
 
 
 def operator_libraries(namespaces: Collection[str]) -> list[Path]:

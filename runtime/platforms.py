@@ -1,4 +1,4 @@
-"""Differences between Linux and macOS in compiling, linking and loading our C++, and the processor's name.
+"""Differences between Linux and macOS in the names of libraries, and the processor's name.
 
 ``exchange`` in files.py alone has another call of Linux's own, and does without it elsewhere.
 """
@@ -8,33 +8,12 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 
-@dataclass(frozen=True)
-class Platform:
-    """A system's names and flags.
-
-    library_suffix: of a shared library's file.
-    keep_libraries: the linker's flags, in front of libraries, that keep those of which nothing names a symbol: operators and
-        backends register themselves when they are loaded. macOS's linker keeps all.
-    keep_functions: the linker's flag for a library of which only what begins with ``hybridge_`` can be seen; {folder} has
-        ``exports.map``.
-    """
-
-    library_suffix: str
-    keep_libraries: tuple[str, ...]
-    keep_functions: str
-
-    def library(self, name: str) -> str:
-        """Return the file name of shared library ``name``."""
-        return f"lib{name}{self.library_suffix}"
-
-
-LINUX = Platform(".so", ("-Wl,--no-as-needed",), "-Wl,--version-script={folder}/exports.map")
-MACOS = Platform(".dylib", (), "-Wl,-exported_symbol,_hybridge_*")
-HERE = MACOS if platform.system() == "Darwin" else LINUX
+def library_file(name: str) -> str:
+    """Return the file name of shared library ``name``."""
+    return f"lib{name}{'.dylib' if platform.system() == 'Darwin' else '.so'}"
 
 
 # What a system calls its processor; light, because benchmarks ask it before they load anything.

@@ -16,13 +16,8 @@ let frameworks: [Target.Dependency] = ["executorch", "kernels_optimized", "backe
 }
 #endif
 
-let kernels = [
-  "activation", "attention", "block_experts", "block_linear", "choose", "fading_sum", "gated_delta_rule", "linear",
-  "linear_attention", "norm", "permute", "quantized_attention", "rotary", "selective_scan", "short_conv", "slots", "where",
-  "write_rows",
-]
-
-// The libraries below the tokenizer.
+// Folders of which every file is compiled: those of runtime/native/CMakeLists.txt, and the kernels for one processor.
+let core = ["c_api.cpp", "c_api", "pte", "text"].map { "native/\($0)" }
 let thirdParty = ["pcre2", "utf8proc/utf8proc.c", "yyjson"].map { "native/third_party/\($0)" }
 
 let package = Package(
@@ -35,11 +30,7 @@ let package = Package(
     .target(
       name: "CHybridge",
       dependencies: frameworks,
-      sources: [
-        "native/c_api.cpp", "native/pte", "native/c_api/answers.cpp", "native/c_api/chat.cpp", "native/c_api/grammar.cpp", "native/c_api/pictures.cpp",
-        "native/c_api/templates.cpp", "native/c_api/tokenizer.cpp", "native/text",
-      ] + thirdParty
-        + kernels.map { "kernels/\($0).cpp" },
+      sources: core + thirdParty + ["kernels"],
       cSettings: [
         .headerSearchPath("native/third_party/pcre2"), .define("HAVE_CONFIG_H"), .define("PCRE2_CODE_UNIT_WIDTH", to: "8"),
       ],

@@ -11,7 +11,6 @@ from typing import cast
 
 from torch import nn
 
-import hybridge
 from hybridge.export.layers import WithoutWeight
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import LoadedModel
@@ -29,6 +28,7 @@ from hybridge.runtime.artifact.manifest import (
 )
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.artifact.pictures import PictureDescription
+from hybridge.runtime.version import __version__
 
 
 def write_tokenizer(loaded: LoadedModel, folder: Path, steps: ExportProgress) -> None:
@@ -116,7 +116,7 @@ def manifest_of(
         layers=layers,
         methods=methods,
         files={path.name: file_entry(path) for path in sorted(folder.iterdir())},
-        versions={name: version(name) for name in libraries} | {"hybridge": hybridge.__version__},
+        versions={name: version(name) for name in libraries} | {"hybridge": __version__},
         bits=weights.bits,
         calibration=calibration,
         onnx=onnx,

@@ -26,9 +26,6 @@ from typing import Any, ClassVar, Self
 
 from hybridge.errors import UsageError
 
-VERSION = "0.3.0"
-"""Version of the header."""
-
 
 class Status(IntEnum):
     """``hybridge_status``"""

@@ -31,19 +31,18 @@ from hybridge.errors import (
     UsageError,
 )
 from hybridge.runtime import pinned
-from hybridge.runtime.binding.interface import VERSION, Status, declare
+from hybridge.runtime.binding.interface import Status, declare
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.kernels import library as kernels
 from hybridge.runtime.native_log import without_native_log
-from hybridge.runtime.platforms import HERE
+from hybridge.runtime.platforms import library_file
+from hybridge.runtime.version import __version__
 
-SOURCES = Path(__file__).parents[1] / "native"
-"""The folder of the C++ headers, of the C API over them and of their CMake package."""
-NOT_OF_THE_CORE = ("cli", "third_party/wuffs")
-NAME = HERE.library("hybridge")
-FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall", "-Wextra")
-C_FLAGS = ("-x", "c", "-O2", "-fPIC", "-fvisibility=hidden", "-w", "-DHAVE_CONFIG_H", "-DPCRE2_CODE_UNIT_WIDTH=8")
-"""For the libraries of third_party, whose warnings are not ours to see; CMakeLists.txt has the same."""
+SOURCES = compiling.NATIVE
+"""The folder of the C API's headers and sources, and of their CMake package."""
+NOT_OF_THE_CORE = (SOURCES / "cli", SOURCES / "third_party/wuffs")
+"""Folders of hybridge-cli, a program over the core."""
+NAME = library_file("hybridge")
 
 MOST_THREADS = 1024
 
@@ -102,9 +101,9 @@ def load() -> ctypes.CDLL:
 
 def _check_version(library: Path, loaded: ctypes.CDLL) -> None:
     loaded.hybridge_version.restype = ctypes.c_char_p
-    if (found := loaded.hybridge_version().decode()) != VERSION:
+    if (found := loaded.hybridge_version().decode()) != __version__:
         raise NativeError(
-            f"{library} is of hybridge {found}, and this is {VERSION}: install hybridge again, without what is left of "
+            f"{library} is of hybridge {found}, and this is {__version__}: install hybridge again, without what is left of "
             "another version."
         )
 
@@ -135,8 +134,8 @@ def build() -> Path:
     """Compile the library, or find it. Raises NativeError, and KernelsError for a cache that others may write."""
     if path() == compiling.prebuilt(NAME):
         return path()
-    if not compiling.is_built(_compiled()):
-        _compiler()
+    if not compiling.is_built(_compiled()) and (missing := compiling.missing_tool()):
+        raise NativeError(f"the native core is compiled at first use, but {missing}.")
     return compiling.built(_compiled(), _compile)
 
 
@@ -158,42 +157,13 @@ def _compiled() -> Path:
 
 @functools.cache
 def _key() -> str:
-    files = [*sources(), *sources("c"), SOURCES / "exports.map", *_files("h")]
-    return compiling.key(files, compiling.compiler(), [*FLAGS, *pinned.MACROS, *C_FLAGS])
-
-
-def sources(kind: str = "cpp") -> list[Path]:
-    """Return the files that are compiled: of the core, or of the libraries below its tokenizer, which are in ``c``."""
-    return [each for each in _files(kind) if each.name != "utf8proc_data.c"]  # which utf8proc.c includes
-
-
-def _files(kind: str) -> list[Path]:
-    """Return the files of the core by the end of their names; hybridge-cli, with its decoder, is a program over it."""
-    found = SOURCES.rglob(f"*.{kind}")
-    return sorted(each for each in found if not any(each.is_relative_to(SOURCES / other) for other in NOT_OF_THE_CORE))
+    files = (each for each in sorted(SOURCES.rglob("*")) if each.is_file())
+    return compiling.key([each for each in files if not any(each.is_relative_to(folder) for folder in NOT_OF_THE_CORE)])
 
 
 def _compile(library: Path) -> None:
-    runtime = [*pinned.MACROS, *compiling.include_flags()]  # for the files that know ExecuTorch
-    own = [_compiler(), *FLAGS, f"-I{SOURCES}"]
-    units = [[*own, *(runtime if each.parent.name == "pte" else ()), str(each)] for each in sources()]
-    units += [[_compiler(), *C_FLAGS, f"-I{source.parent}", str(source)] for source in sources("c")]
-    objects = [str(library.with_name(f"{number}.o")) for number in range(len(units))]
-    commands = [[*unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)]
-    exports = HERE.keep_functions.format(folder=SOURCES)
-    links = compiling.plugin_flags(*pinned.OPERATORS_AND_BACKENDS)
-    link = [_compiler(), "-shared", *objects, exports, "-o", str(library), *links]
-    if errors := compiling.compile_all(commands, library.parent) or compiling.errors_of(link, library.parent):
+    if errors := compiling.compile_library("hybridge_core", library):
         raise NativeError(f"the native core does not compile {errors}")
-
-
-def _compiler() -> str:
-    chosen = compiling.compiler()
-    if chosen is None:
-        raise NativeError(
-            "the native core is compiled at first use, but there is no C++ compiler here: install g++ or clang++, or set CXX."
-        )
-    return chosen
 
 
 # Statuses of the core as the errors of ``hybridge.errors``.

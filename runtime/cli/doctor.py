@@ -161,9 +161,10 @@ def _tried(name: str, load: Callable[[], str], remedy: str = "") -> Finding:
 
 def _kernels() -> list[Finding]:
     """Return the place of the kernels and, if they are compiled, their instruction sets."""
+    from hybridge.runtime.kernels import compiling
     from hybridge.runtime.kernels import library as kernels
 
-    remedy = "install g++ or clang++ (or set CXX), or export with --kernels llm"
+    remedy = f"{compiling.missing_tool()}; or export with --kernels llm"
     place = _tried("kernels", _kernels_place, remedy)
     return [place, _tried("instruction set", _instruction_sets)] if place.ok and kernels.is_built() else [place]
 
@@ -173,8 +174,8 @@ def _kernels_place() -> str:
 
     if kernels.is_built():
         return str(kernels.path())
-    if kernels.compiler() is None:
-        raise KernelsError("neither compiled kernels nor a compiler")
+    if not kernels.is_available():
+        raise KernelsError("neither compiled kernels nor what compiles them")
     return f"not compiled yet: at first use, or by hybridge kernels build; {kernels.path()}"
 
 
@@ -191,11 +192,11 @@ def _tools() -> Iterator[Finding]:
     """Check the tools that compile kernels and apps."""
     import shutil
 
-    from hybridge.runtime.kernels import library as kernels
+    from hybridge.runtime.kernels import compiling
 
     remedy = "install g++ or clang++, or set CXX; kernels and apps are compiled by it"
-    yield _tool("C++ compiler", kernels.compiler(), remedy)
-    remedy = f"pip install cmake, {'.'.join(map(str, CMAKE))} or newer; apps in C, C++, Kotlin or Swift need it"
+    yield _tool("C++ compiler", compiling.compiler(), remedy)
+    remedy = f"pip install cmake, {'.'.join(map(str, CMAKE))} or newer; kernels and apps are compiled by it"
     yield _tool("cmake", shutil.which("cmake"), remedy, CMAKE)
 
 

@@ -37,13 +37,13 @@ def build(
 @kernels.command()
 def info(json: JsonOption = False) -> None:
     """Say where the kernels are, whether they are compiled, with what they would be, and for which instruction set they run."""
-    from hybridge.runtime.kernels import library
+    from hybridge.runtime.kernels import compiling, library
 
     built = library.is_built()
     facts = {
         "library": str(library.path()),
         "built": built,
-        "compiler": library.compiler(),
+        "compiler": compiling.compiler(),
         "instruction_set": library.load() if built else None,
     }
     if json:

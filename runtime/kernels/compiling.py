@@ -1,6 +1,7 @@
 """C++ that is compiled at first use, against the ExecuTorch that is installed; what was built stays in the user's cache.
 
-A wheel brings what would be compiled, for its platform, and the libraries of the pinned ExecuTorch (hatch_build.py).
+``native/CMakeLists.txt`` has the sources and flags. A wheel brings what would be compiled, for its platform, and the libraries
+of the pinned ExecuTorch (hatch_build.py).
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from hybridge.errors import KernelsError
@@ -34,12 +34,17 @@ from hybridge.runtime.pinned import (
     EXECUTORCH,
     RUNTIME,
     THREADS,
+    executorch,
     executorch_version,
-    include_folders,
     library_folder,
     uses_copies,
 )
-from hybridge.runtime.platforms import HERE
+from hybridge.runtime.platforms import library_file
+
+NATIVE = Path(__file__).parents[1] / "native"
+"""The folder of the CMake project."""
+OF_OTHERS = ("CFLAGS", "CXXFLAGS", "LDFLAGS", "CMAKE_BUILD_TYPE", "CMAKE_GENERATOR")
+"""Environment variables of CMake's that choose flags: a library in the cache is named by its sources and compiler alone."""
 
 
 def compiler() -> str | None:
@@ -131,45 +136,58 @@ def _top() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "hybridge"
 
 
-def errors_of(command: Sequence[str], folder: Path) -> str | None:
-    """Run a compiler, whose temporary files go into ``folder``; return the end of its errors if it fails."""
-    environment = os.environ | {"TMPDIR": str(folder)}  # it is removed, whatever ends the compiler
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    return f"with {command[0]}:\n{done.stderr.strip()[-2000:]}" if done.returncode else None
+def cmake() -> str | None:
+    """Return the CMake beside this Python, as pip installs it, or the first on PATH."""
+    return shutil.which("cmake", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))))
 
 
-def compile_all(commands: Iterable[Sequence[str]], folder: Path) -> str | None:
-    """Run compilers side by side, one for each processor; returns what ``errors_of`` says of the first that fails."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return next(filter(None, pool.map(lambda each: errors_of(each, folder), commands)), None)
+def missing_tool() -> str | None:
+    """Return what is missing here for compiling, and how to get it; None if nothing is."""
+    if compiler() is None:
+        return "there is no C++ compiler here: install g++ or clang++, or set CXX"
+    if cmake() is None:
+        return "there is no CMake here: pip install cmake"
+    return None if _generator() else "there is neither make nor ninja here: install one of them"
 
 
-def include_flags() -> list[str]:
-    """Return the flags for ExecuTorch's headers, whose own warnings are not ours to see. Raises KernelsError without them."""
+def compile_library(target: str, library: Path) -> str | None:
+    """Build a target of the CMake project as file ``library``; return the end of what the tools print if they fail.
+
+    Raises KernelsError if ExecuTorch's headers or a tool are missing.
+    """
     if uses_copies():
         raise KernelsError(
             f"compiling needs the headers of ExecuTorch {EXECUTORCH}, and this installation has its libraries alone: "
             "pip install 'hybridge[export]'."
         )
-    return [flag for folder in include_folders() for flag in ("-isystem", str(folder))]
+    if missing := missing_tool():
+        raise KernelsError(f"{missing}.")
+    tool, folder = str(cmake()), library.with_name("build")
+    options = {"CMAKE_PREFIX_PATH": executorch(), "CMAKE_CXX_COMPILER": compiler(), "HYBRIDGE_INSTALL": "OFF"}
+    configure = [tool, "-S", str(NATIVE), "-B", str(folder), "-G", str(_generator())]
+    configure += [f"-D{name}={value}" for name, value in options.items()]
+    build = [tool, "--build", str(folder), "--target", target, "--parallel", str(os.cpu_count() or 1)]
+    if errors := errors_of(configure, library.parent) or errors_of(build, library.parent):
+        return f"with {compiler()}:\n{errors}"
+    (folder / "python" / library.name).replace(library)
+    return None
 
 
-def link_flags(*libraries: str) -> list[str]:
-    """Return the flags that link a program to ExecuTorch's runtime and more of its ``libraries``, and find them where they are.
-
-    All of them are loaded with what is linked, whether or not it names a symbol of theirs.
-    """
-    return [*plugin_flags(*libraries), f"-Wl,-rpath,{library_folder()}"]
+def _generator() -> str | None:
+    generators = {"ninja": "Ninja", "make": "Unix Makefiles"}
+    return next((generator for program, generator in generators.items() if shutil.which(program)), None)
 
 
-def plugin_flags(*libraries: str) -> list[str]:
-    """Return the flags for what is loaded into a process that has these libraries: it names them, and not where they are."""
-    names = [f"-l{name}" for name in (RUNTIME, THREADS, *libraries)]
-    return [*HERE.keep_libraries, f"-L{library_folder()}", *names]
+def errors_of(command: Sequence[str], folder: Path) -> str | None:
+    """Run a command, whose temporary files go into ``folder``; return the end of what it prints if it fails."""
+    environment = {name: value for name, value in os.environ.items() if name not in OF_OTHERS}
+    environment["TMPDIR"] = str(folder)  # it is removed, whatever ends the compiler
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return (done.stdout + done.stderr).strip()[-2000:] if done.returncode else None
 
 
 def load_plugin(path: Path, *libraries: str) -> ctypes.CDLL:
-    """Load what was linked with ``plugin_flags`` of the same libraries. Raises OSError."""
+    """Load a library of ours, after those of ExecuTorch that it names. Raises OSError."""
     load_libraries(*libraries)
     return ctypes.CDLL(str(path))
 
@@ -177,45 +195,22 @@ def load_plugin(path: Path, *libraries: str) -> ctypes.CDLL:
 def load_libraries(*libraries: str) -> None:
     """Load ExecuTorch's runtime and more of its ``libraries`` into this process. Raises OSError."""
     for name in (RUNTIME, THREADS, *libraries):
-        ctypes.CDLL(str(library_folder() / HERE.library(name)))
+        ctypes.CDLL(str(library_folder() / library_file(name)))
 
 
-def key(files: Sequence[Path], compiler: str | None, flags: Sequence[str]) -> str:
-    """Return a name of whatever changes the compiled code: ``files``, compiler, ``flags``, ExecuTorch and kind of processor."""
+def key(files: Sequence[Path]) -> str:
+    """Return a name of whatever changes the compiled code: ``files``, compiler, ExecuTorch and kind of processor."""
     digest = hashlib.sha256()
-    for part in _ingredients(files, compiler or "", flags):
+    for part in _ingredients(files, compiler() or ""):
         digest.update(part)
     return digest.hexdigest()[:16]
 
 
-def _ingredients(files: Sequence[Path], compiler: str, flags: Sequence[str]) -> Iterator[bytes]:
+def _ingredients(files: Sequence[Path], compiler: str) -> Iterator[bytes]:
     for path in files:
         yield path.read_bytes()
-    yield f"{compiler} {_banner(compiler)} {flags} {executorch_version()} {library_folder()} {platform.machine()}".encode()
+    yield f"{compiler} {_banner(compiler)} {executorch_version()} {library_folder()} {platform.machine()}".encode()
 
 
 def _banner(compiler: str) -> str:
     return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout if compiler else ""
-
-
-# The instruction sets that the kernels are compiled for, as dispatch/instruction_sets.txt lists them.
-
-
-TABLE = Path(__file__).parent / "dispatch" / "instruction_sets.txt"
-SAME = {"arm64": "aarch64", "amd64": "x86_64"}
-
-
-@dataclass(frozen=True)
-class InstructionSet:
-    """A name and the compiler's flags."""
-
-    name: str
-    flags: tuple[str, ...]
-
-
-def instruction_sets(machine: str | None = None) -> list[InstructionSet]:
-    """Return those of a processor by its name (this one's if left out), a better one after a worse."""
-    wanted = (machine or platform.machine()).lower()
-    lines = [line.split() for line in TABLE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
-    sets = [InstructionSet(name, tuple(flags)) for processor, name, *flags in lines if processor == SAME.get(wanted, wanted)]
-    return sets or [InstructionSet("plain", ())]

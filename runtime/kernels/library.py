@@ -3,8 +3,8 @@
 They are compiled once for each set of sources, compiler and ExecuTorch; the result stays in a cache, and comes before the
 wheel's.
 
-The library has the kernels for every instruction set of instruction_sets.py. It chooses the best that the processor has when it
-is loaded, or the one that ``$HYBRIDGE_ISA`` names.
+The library has the kernels for every instruction set of dispatch/instruction_sets.txt. It chooses the best that the processor
+has when it is loaded, or the one that ``$HYBRIDGE_ISA`` names.
 """
 
 from __future__ import annotations
@@ -13,34 +13,17 @@ import ctypes
 import functools
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hybridge.errors import KernelsError, UsageError
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.kernels.compiling import TABLE, instruction_sets
-from hybridge.runtime.pinned import MACROS
-from hybridge.runtime.platforms import HERE
+from hybridge.runtime.platforms import library_file
 
 FOLDER = Path(__file__).parent
-NAME = HERE.library("hybridge_kernels")
+NAME = library_file("hybridge_kernels")
 CHOICE = "HYBRIDGE_ISA"
-compiler = compiling.compiler
 LOG = logging.getLogger(__name__)
-FLAGS = (
-    *(
-        "-std=c++20",
-        "-O3",
-        "-fno-math-errno",
-        "-fno-trapping-math",
-        "-ffp-contract=fast",
-        "-fPIC",
-        "-fvisibility=hidden",
-    ),
-    *("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi", "-Wno-sign-compare"),
-    *("-DNDEBUG", *MACROS),
-)
 
 
 def load() -> str:
@@ -63,8 +46,11 @@ def build(*, again: bool = False) -> Path:
     """Compile the library, or find it if it is not wanted ``again``. Raises KernelsError."""
     if not again and path() == compiling.prebuilt(NAME):
         return path()
-    if again or not is_built():
-        _compiler()
+    if (again or not is_built()) and (missing := compiling.missing_tool()):
+        raise KernelsError(
+            f"hybridge's kernels are compiled at first use, but {missing}. Artifacts that were exported with --kernels llm run "
+            "without them."
+        )
     return compiling.built(_compiled(), _compile, again=again)
 
 
@@ -80,28 +66,13 @@ def is_built() -> bool:
 
 
 def is_available() -> bool:
-    """Return whether this machine can have the kernels: they are built, or there is a compiler."""
-    return is_built() or compiler() is not None
+    """Return whether this machine can have the kernels: they are built, or there is what compiles them."""
+    return is_built() or compiling.missing_tool() is None
 
 
 def cache_folder() -> Path:
     """Return the folder of built libraries: ``hybridge/kernels`` in the user's cache."""
     return compiling.cache_folder("kernels")
-
-
-def sources() -> list[Path]:
-    """Return the kernels' C++ files, which are compiled for each instruction set."""
-    return sorted(FOLDER.glob("*.cpp"))
-
-
-def headers() -> list[Path]:
-    """Return all headers."""
-    return sorted(FOLDER.rglob("*.h"))
-
-
-def dispatch_sources() -> list[Path]:
-    """Return the C++ files that choose between instruction sets, which are compiled for any processor."""
-    return sorted(FOLDER.glob("dispatch/*.cpp"))
 
 
 @functools.cache
@@ -134,36 +105,10 @@ def _text(function: Any) -> str | None:
 def _compile(library: Path) -> None:
     # A warning is shown even if logging is not set up; a silent minute would be worse.
     LOG.warning("Compiling hybridge's kernels for each instruction set: once, about a minute")
-
-    def run_all(commands: Sequence[Sequence[str]]) -> None:
-        if errors := compiling.compile_all(commands, library.parent):
-            raise KernelsError(f"the kernels do not compile {errors}")
-
-    command = [_compiler(), *FLAGS, *compiling.include_flags()]
-    # ExecuTorch's headers take longer than what the kernels do with them: they are read once for each instruction set.
-    headers = {each: str(library.with_name(f"{each.name}.h")) for each in instruction_sets()}
-    run_all([[*command, *each.flags, *_precompile(made)] for each, made in headers.items()])
-    units = [[*instruction_sets()[0].flags, str(source)] for source in dispatch_sources()]
-    units += [[*each.flags, "-include", made, str(source)] for each, made in headers.items() for source in sources()]
-    objects = [str(library.with_name(f"{number}.o")) for number in range(len(units))]
-    run_all([[*command, *unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)])
-    run_all([[_compiler(), "-shared", *objects, "-o", str(library), *compiling.plugin_flags()]])
-
-
-def _compiler() -> str:
-    chosen = compiler()
-    if chosen is None:
-        raise KernelsError(
-            "hybridge's kernels are compiled at first use, but there is no C++ compiler here: install g++ or clang++, "
-            "or set CXX. Artifacts that were exported with --kernels llm run without one."
-        )
-    return chosen
-
-
-def _precompile(header: str) -> list[str]:
-    return ["-x", "c++-header", str(FOLDER / "kernel.h"), "-o", f"{header}.gch"]
+    if errors := compiling.compile_library("hybridge_kernels_library", library):
+        raise KernelsError(f"the kernels do not compile {errors}")
 
 
 @functools.cache
 def _key() -> str:
-    return compiling.key([*sources(), *dispatch_sources(), *headers(), TABLE], compiler(), FLAGS)
+    return compiling.key([each for each in sorted(FOLDER.rglob("*")) if each.suffix in (".cpp", ".h", ".txt")])

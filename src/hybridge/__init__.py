@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from hybridge.runtime.binding.library import set_threads
     from hybridge.runtime.binding.session import Session
     from hybridge.runtime.integrations.causal_lm import CausalLM
+    from hybridge.runtime.version import __version__ as __version__
 
 __all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors", "export_model", "load", "set_threads"]
-__version__ = "0.3.0"
 
 _MODULES = {
     "ExportOptions": "hybridge.runtime.artifact.options",
@@ -32,6 +32,7 @@ _MODULES = {
     "eager_session": "hybridge.export.program.eager",
     "export_model": "hybridge.export.api",
     "set_threads": "hybridge.runtime.binding.library",
+    "__version__": "hybridge.runtime.version",
 }
 
 

@@ -9,17 +9,16 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from checkout import CHECKOUT
+from compiler_flags import KERNEL_FLAGS, LISTS, TABLE, compile_all, instruction_sets, kernel_sources
 from torch import Tensor
 
 from hybridge.runtime.kernels import compiling, library
-from hybridge.runtime.kernels.compiling import TABLE, instruction_sets
 
 STUB, PROGRAM = CHECKOUT / "tests" / "cross", "kernels"
 DTYPES = {
@@ -34,7 +33,7 @@ DTYPES = {
 }
 # Exceptions, type information and locked statics would need the C++ library: see stub_runtime.h.
 FLAGS = [
-    *(flag for flag in library.FLAGS if flag not in ("-fPIC", "-fvisibility=hidden", "-O3")),
+    *KERNEL_FLAGS,
     *("-O1", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-include", str(STUB / "stub_runtime.h")),
     f"-I{library.FOLDER}",
 ]
@@ -86,33 +85,39 @@ def cross_compile(target: Target) -> Path:
         STUB / "main.cpp",
         STUB / "stub_runtime.h",
         TABLE,
-        *library.dispatch_sources(),
-        *library.sources(),
-        *library.headers(),
+        LISTS,
+        *kernel_sources("dispatch"),
+        *kernel_sources(),
+        *sorted(library.FOLDER.rglob("*.h")),
+        Path(__file__),
     ]
-    key = compiling.key(files, target.compiler[0], [*target.compiler, *FLAGS])
-    program = compiling.cache_folder("cross") / key / PROGRAM
+    program = compiling.cache_folder("cross") / f"{compiling.key(files)}-{target.machine}" / PROGRAM
     return compiling.built(program, lambda unfinished: _build(target, unfinished))
 
 
 def _build(target: Target, program: Path) -> None:
     sets = instruction_sets(target.machine)
+    named = ", ".join(f'{{"{each.name}", "{" ".join(each.flags)}"}}' for each in sets)
     units = [(sets[0], STUB / "main.cpp"), (sets[0], library.FOLDER / "dispatch/instruction_sets.cpp")]
     # All files compile for the best set; the others get those that the tests call.
-    units += [(each, path) for each in sets for path in library.sources() if each is sets[-1] or path.stem in CALLED]
+    units += [(each, path) for each in sets for path in kernel_sources() if each is sets[-1] or path.stem in CALLED]
     objects = [str(program.with_name(f"{number}.o")) for number in range(len(units))]
     commands = [
-        [*target.compiler, *FLAGS, *zig_flags(each.flags), "-c", str(path), "-o", made]
+        [
+            *target.compiler,
+            *FLAGS,
+            f"-DINSTRUCTION_SETS={named}",
+            each.definition,
+            *zig_flags(each.flags),
+            "-c",
+            path,
+            "-o",
+            made,
+        ]
         for (each, path), made in zip(units, objects, strict=True)
     ]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda command: _run(command, program.parent), commands))
-    _run([*target.linker, *objects, "-static", "-o", str(program)], program.parent)
-
-
-def _run(command: Sequence[str], folder: Path) -> None:
-    errors = compiling.errors_of(command, folder)
-    assert errors is None, errors
+    compile_all(commands, program.parent)
+    compile_all([[*target.linker, *objects, "-static", "-o", program]], program.parent)
 
 
 class CrossCompiled:

@@ -21,10 +21,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from compiler_flags import MACROS, include_flags
+
 from hybridge.errors import BrokenStateError, HybridgeError, SnapshotError
 from hybridge.runtime import Model, Session, open_artifact
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.pinned import MACROS
 
 SOURCE = Path(__file__).with_name("failing_steps.cpp")
 PRELOADED = "HYBRIDGE_FAILING_STEPS"
@@ -256,8 +257,8 @@ class Trial:
 
 def library() -> Path:
     """Compile the library to preload, or find it."""
-    command = [compiling.compiler() or "g++", "-std=c++20", "-O1", "-fPIC", "-shared", *MACROS, *compiling.include_flags()]
-    made = compiling.cache_folder("faults") / compiling.key([SOURCE], command[0], command) / "failing_steps.so"
+    command = [compiling.compiler() or "g++", "-std=c++20", "-O1", "-fPIC", "-shared", *MACROS, *include_flags()]
+    made = compiling.cache_folder("faults") / compiling.key([SOURCE, Path(__file__)]) / "failing_steps.so"
 
     def compile_to(unfinished: Path) -> None:
         if errors := compiling.errors_of([*command, str(SOURCE), "-o", str(unfinished), "-ldl"], unfinished.parent):

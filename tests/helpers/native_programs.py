@@ -13,13 +13,14 @@ import sys
 from pathlib import Path
 
 from checkout import CHECKOUT
+from compiler_flags import link_flags
 from filelock import FileLock
 from store import FOLDER
 
 from hybridge.runtime.binding import library
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.kernels import library as kernel_library
-from hybridge.runtime.pinned import MACROS, OPERATORS_AND_BACKENDS, include_folders
+from hybridge.runtime.pinned import OPERATORS_AND_BACKENDS, executorch
 
 PROJECT = CHECKOUT / "tests" / "native"
 
@@ -34,21 +35,21 @@ def native_program(name: str) -> Path:
 def build_programs(*words: str) -> Path:
     """Build all programs, or those that ``cmake --build`` is asked for by ``words``; return the build's folder."""
     cmake = Path(sys.executable).with_name("cmake")
-    lists = {
-        "HYBRIDGE": [str(library.SOURCES.parent)],
-        "MACROS": [each.removeprefix("-D") for each in MACROS],
-        "INCLUDES": list(map(str, include_folders())),
-        "LINKS": app_links(),
-        "CORE": [str(library.build())],
-        "CMAKE_CXX_COMPILER": [compiling.compiler() or "g++"],
+    options = {
+        "HYBRIDGE": library.SOURCES.parent,
+        "CORE": library.build(),
+        "KERNELS": kernel_library.build(),
+        "CMAKE_PREFIX_PATH": executorch(),
+        "CMAKE_CXX_COMPILER": compiling.compiler() or "g++",
     }
-    configure = [str(cmake), "-S", str(PROJECT), *(f"-D{key}={';'.join(values)}" for key, values in lists.items())]
-    of = f"{CHECKOUT} {lists['CMAKE_CXX_COMPILER']}"  # CMake keeps nothing of a folder that had another compiler
+    configure = [str(cmake), "-S", str(PROJECT), *(f"-D{name}={value}" for name, value in options.items())]
+    of = f"{CHECKOUT} {options['CMAKE_CXX_COMPILER']}"  # CMake keeps nothing of a folder that had another compiler
     build = FOLDER / "native" / hashlib.sha256(of.encode()).hexdigest()[:16]
     build.mkdir(parents=True, exist_ok=True)
     configured = build / "configured"
     # Make looks for its target before it runs CMake again for a CMakeLists.txt that has changed.
-    wanted = "\n".join([*configure, (PROJECT / "CMakeLists.txt").read_text(encoding="utf-8")])
+    lists = [PROJECT / "CMakeLists.txt", library.SOURCES / "sources.cmake"]
+    wanted = "\n".join([*configure, *(path.read_text(encoding="utf-8") for path in lists)])
     with FileLock(build.with_suffix(".lock")):
         if not configured.exists() or configured.read_text() != wanted:
             _run(*configure, "-G", "Unix Makefiles", "-B", str(build))
@@ -60,7 +61,7 @@ def build_programs(*words: str) -> Path:
 def app_links() -> list[str]:
     """Return the linker's flags of an app: the wheel's libraries and our kernels. They come after the objects."""
     kernels = kernel_library.build()
-    return [*compiling.link_flags(*OPERATORS_AND_BACKENDS), str(kernels), f"-Wl,-rpath,{kernels.parent}"]
+    return [*link_flags(*OPERATORS_AND_BACKENDS), str(kernels), f"-Wl,-rpath,{kernels.parent}"]
 
 
 def _run(*words: str) -> None:

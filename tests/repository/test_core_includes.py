@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ from native_programs import native_program
 
 from hybridge.runtime.binding import library
 from hybridge.runtime.kernels import compiling
+from hybridge.runtime.pinned import executorch
 
 NATIVE = library.SOURCES
 OURS = [each for each in sorted(NATIVE.rglob("*")) if each.suffix in (".h", ".cpp", ".c") and "third_party" not in each.parts]
@@ -22,13 +24,24 @@ def test_only_the_program_of_executorch_names_its_headers() -> None:
     assert naming == set(PTE.glob("*.cpp"))
 
 
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """The commands of CMake's build as a first use has it."""
+    build = tmp_path_factory.mktemp("configured")
+    options = {"CMAKE_EXPORT_COMPILE_COMMANDS": "ON", "CMAKE_PREFIX_PATH": executorch(), "HYBRIDGE_INSTALL": "OFF"}
+    command = [str(compiling.cmake()), "-S", NATIVE, "-B", build, *(f"-D{name}={value}" for name, value in options.items())]
+    subprocess.run(command, check=True, capture_output=True)
+    found: list[dict[str, str]] = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
+    return found
+
+
 @pytest.mark.skipif(compiling.compiler() is None, reason="needs a C++ compiler")
 def test_the_headers_and_the_c_api_are_read_without_executorch(tmp_path: Path) -> None:
     """The preprocessor finds all that they include, and nothing of ExecuTorch is among it."""
     headers = [each for each in OURS if each.suffix == ".h"]
     everything = tmp_path / "everything.cpp"
     everything.write_text("".join(f'#include "{each}"\n' for each in headers), encoding="utf-8")
-    units = [each for each in library.sources() if each.parent != PTE]
+    units = [each for each in OURS if each.suffix == ".cpp" and each.parent != PTE and "cli" not in each.parts]
     command = [compiling.compiler(), "-std=c++20", f"-I{NATIVE}", "-M", everything, *units]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -37,23 +50,21 @@ def test_the_headers_and_the_c_api_are_read_without_executorch(tmp_path: Path) -
     assert not [each for each in read if "executorch" in each.parts or "torch" in each.parts]
 
 
-def test_the_core_is_built_with_executorch_on_the_path_of_its_program_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled: list[list[str]] = []
+def test_the_core_is_built_with_executorch_on_the_path_of_its_program_alone(configured: list[dict[str, str]]) -> None:
+    core = [each for each in configured if each["output"].startswith("CMakeFiles/hybridge_") and "_cli." not in each["output"]]
+    knowing = {Path(each["file"]) for each in core if "executorch" in each["command"]}
+    assert {each.resolve() for each in knowing} == {each.resolve() for each in PTE.glob("*.cpp")}
 
-    def compile_all(commands: list[list[str]], folder: Path) -> str:
-        compiled.extend(commands)
-        return "not at all"
 
-    monkeypatch.setattr(compiling, "compile_all", compile_all)
-    with pytest.raises(library.NativeError):
-        library._compile(tmp_path / library.NAME)
-    assert len(compiled) > 30
-    knowing = {
-        Path(word) for each in compiled if any("executorch" in flag for flag in each) for word in each if word.endswith(".cpp")
-    }
-    assert knowing == set(PTE.glob("*.cpp"))
+def test_every_source_is_compiled_as_for_a_first_use(configured: list[dict[str, str]]) -> None:
+    """Flags that were lost would be noticed as a slower core, or as other numbers."""
+    compiled = {Path(each["file"]).resolve(): each["command"].split() for each in configured}
+    for path in (each for each in OURS if each.suffix == ".cpp"):
+        flags = compiled[path.resolve()]
+        assert {"-std=c++20", "-O2", "-fvisibility=hidden"} <= {*flags}, path
+    for path in library.SOURCES.with_name("kernels").rglob("*.cpp"):
+        flags = compiled[path.resolve()]
+        assert {"-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-DNDEBUG"} <= {*flags}, path
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from checkout import CHECKOUT
 
 import hybridge
 from hybridge.runtime.pinned import COPIED, library_folder
-from hybridge.runtime.platforms import HERE
+from hybridge.runtime.platforms import library_file
 
 PACKAGES = ("cache", "export", "runtime")
 REGISTRATION = "optimum/commands/register/register_hybridge.py"
@@ -89,7 +89,7 @@ def checkout_files() -> set[str]:
 
 def test_the_wheel_holds_the_package_compiled_libraries_and_nothing_else(wheel: Path) -> None:
     names = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    libraries = map(HERE.library, ("hybridge", "hybridge_kernels", *COPIED))
+    libraries = map(library_file, ("hybridge", "hybridge_kernels", *COPIED))
     compiled = {f"hybridge/runtime/kernels/prebuilt/{name}" for name in libraries}
     assert names == checkout_files() | compiled
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from compiler_flags import include_folders
 from executorch.exir import to_edge_transform_and_lower
 from tiny import traced
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ from hybridge.export.pinned.torch_export import (
 )
 from hybridge.export.profile import parts
 from hybridge.runtime import pinned
-from hybridge.runtime.platforms import HERE
+from hybridge.runtime.platforms import library_file
 
 aten = torch.ops.aten
 ROWS = 5
@@ -315,11 +316,11 @@ def test_threads_can_be_replaced() -> None:
 
 
 def test_the_wheel_has_the_files_that_are_linked_and_loaded() -> None:
-    headers, c10 = pinned.include_folders()
+    headers, c10 = include_folders()
     wanted = [
         headers / "executorch/runtime/backend/options.h",
         c10 / "torch/headeronly/macros/Macros.h",
-        *(pinned.library_folder() / HERE.library(name) for name in pinned.COPIED),
+        *(pinned.library_folder() / library_file(name) for name in pinned.COPIED),
     ]
     assert [path for path in wanted if not path.is_file()] == [], "the wheel is laid out otherwise: see runtime/pinned.py"
     for space in pinned.STOCK_OPERATORS:
@@ -328,7 +329,7 @@ def test_the_wheel_has_the_files_that_are_linked_and_loaded() -> None:
 
 
 def test_the_headers_still_need_their_macro() -> None:
-    _, c10 = pinned.include_folders()
+    _, c10 = include_folders()
     needs = "C10_USING_CUSTOM_GENERATED_MACROS" in (c10 / "torch/headeronly/macros/Macros.h").read_text(encoding="utf-8")
     assert needs, "the headers do not know the macro any more: drop MACROS"
     assert not list(c10.rglob("cmake_macros.h")), "the wheel has what the macro leaves out: drop MACROS"

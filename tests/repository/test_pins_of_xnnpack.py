@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from hybridge.export.lower.lower import OnceStored, UntiedLinear, quiet
 from hybridge.export.pinned import executorch, xnnpack
 from hybridge.runtime import pinned
-from hybridge.runtime.platforms import HERE
+from hybridge.runtime.platforms import library_file
 
 
 def test_the_delegate_and_its_option_have_their_names() -> None:
     assert xnnpack_preprocess.XnnpackBackend.__name__ == pinned.XNNPACK, "programs name the delegate otherwise"
     assert pinned.XNNPACK in executorch.extension()._get_registered_backend_names(), "the runtime names the delegate otherwise"
-    library = (pinned.library_folder() / HERE.library(pinned.XNNPACK_LIBRARY)).read_bytes()
+    library = (pinned.library_folder() / library_file(pinned.XNNPACK_LIBRARY)).read_bytes()
     assert b"weight_cache_enabled" in library, "XNNPACK packs weights for each method: see runtime/native/pte/program.cpp"
 
 

@@ -1,4 +1,4 @@
-"""A release: one version in every file, a changelog that begins with it, and the files for a public forge."""
+"""A release: a changelog that begins with its version, and the files for a public forge."""
 
 from __future__ import annotations
 
@@ -15,22 +15,6 @@ import hybridge
 
 WORKFLOW = CHECKOUT / ".github/workflows/ci.yml"
 TEMPLATES = sorted((CHECKOUT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
-SHORT = hybridge.__version__.rpartition(".")[0]
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("runtime/native/CMakeLists.txt", f"project(hybridge VERSION {hybridge.__version__} "),
-        ("runtime/native/cmake/hybridge-config-version.cmake", f"set(PACKAGE_VERSION {hybridge.__version__})"),
-        ("runtime/native/hybridge/hybridge.h", f'#define HYBRIDGE_VERSION "{hybridge.__version__}"'),
-        ("runtime/binding/interface.py", f'VERSION = "{hybridge.__version__}"'),
-        ("examples/native/CMakeLists.txt", f"find_package(hybridge {SHORT} REQUIRED)"),
-        ("examples/android/hybridge/src/main/cpp/CMakeLists.txt", f"find_package(hybridge {SHORT} REQUIRED)"),
-    ],
-)
-def test_the_version_of_python_is_that_of_every_other_file(name: str, line: str) -> None:
-    assert line in (CHECKOUT / name).read_text(encoding="utf-8")
 
 
 def test_the_changelog_begins_with_this_version() -> None:

@@ -1,9 +1,10 @@
 #include "instruction_sets.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <initializer_list>
+#include <string_view>
 
 #if defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
@@ -14,25 +15,33 @@
 namespace hybridge {
 namespace {
 
+// The sets that this library has kernels for, each with the compiler's flags: the build defines them, out of
+// instruction_sets.txt and in its order.
+#ifndef INSTRUCTION_SETS
+#define INSTRUCTION_SETS {"plain", ""}
+#endif
 struct InstructionSet {
-  const char* name;
+  const char *name, *flags;
+};
+constexpr InstructionSet SETS[] = {INSTRUCTION_SETS};
+
+// How this processor is asked for what a flag lets the compiler use.
+struct Feature {
+  std::string_view flag;
   bool (*is_there)();
 };
 
+bool always() { return true; }
+
 #if defined(__x86_64__)
 
-bool has_avx2() {
-  __builtin_cpu_init();  // libraries are loaded before main, and this is asked while they are
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-}
-
-bool has_avxvnni() { return has_avx2() && __builtin_cpu_supports("avxvnni"); }
-
-bool has_avx512vnni() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vnni");
-}
+// The processor is asked while libraries are loaded, before main: __builtin_cpu_init comes first.
+#define FEATURE(name) {"-m" name, [] { return __builtin_cpu_init(), bool(__builtin_cpu_supports(name)); }}
+constexpr Feature FEATURES[] = {
+    {"-march=x86-64", always}, FEATURE("avx2"),     FEATURE("fma"),      FEATURE("f16c"),     FEATURE("avxvnni"),
+    FEATURE("avx512f"),        FEATURE("avx512bw"), FEATURE("avx512dq"), FEATURE("avx512vl"), FEATURE("avx512vnni"),
+};
+#undef FEATURE
 
 #elif defined(__aarch64__)
 
@@ -44,8 +53,9 @@ bool has(const char* feature) {
   return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value;
 }
 
+bool has_v8_2() { return true; }
 bool has_dotprod() { return has("hw.optional.arm.FEAT_DotProd"); }
-bool has_i8mm() { return has_dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
+bool has_i8mm() { return has("hw.optional.arm.FEAT_I8MM"); }
 
 #elif defined(__linux__)
 
@@ -53,47 +63,51 @@ bool has_i8mm() { return has_dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
 // well.
 constexpr unsigned long ATOMICS = 1 << 8, RDM = 1 << 12, DOTPROD = 1 << 20, I8MM = 1 << 13;
 
-bool has_dotprod() {
-  constexpr unsigned long all = ATOMICS | RDM | DOTPROD;
+bool has_v8_2() {
+  constexpr unsigned long all = ATOMICS | RDM;
   return (getauxval(AT_HWCAP) & all) == all;
 }
-bool has_i8mm() { return has_dotprod() && (getauxval(AT_HWCAP2) & I8MM); }
+bool has_dotprod() { return getauxval(AT_HWCAP) & DOTPROD; }
+bool has_i8mm() { return getauxval(AT_HWCAP2) & I8MM; }
 
 #else
 
+bool has_v8_2() { return false; }
 bool has_dotprod() { return false; }
 bool has_i8mm() { return false; }
 
 #endif
-#endif
 
-bool always() { return true; }
-
-// In the order of instruction_sets.txt.
-constexpr InstructionSet SETS[] = {
-    {"plain", always},
-#if defined(__x86_64__)
-    {"avx2", has_avx2},
-    {"avxvnni", has_avxvnni},
-    {"avx512vnni", has_avx512vnni},
-#elif defined(__aarch64__)
+constexpr Feature FEATURES[] = {
+    {"-march=armv8-a", always},
+    {"-march=armv8.2-a", has_v8_2},
     {"dotprod", has_dotprod},
     {"i8mm", has_i8mm},
-#endif
 };
 
-// Returns whether this library has kernels for it: all of the above, unless an app's build has chosen some.
-bool is_compiled(const char* name) {
-#ifdef HYBRIDGE_INSTRUCTION_SETS
-  for (const char* set : {HYBRIDGE_INSTRUCTION_SETS})
-    if (!std::strcmp(set, name)) return true;
-  return false;
 #else
-  return name != nullptr;
+
+constexpr Feature FEATURES[] = {{"", always}};
+
 #endif
+
+// Returns whether this processor has what a flag names; false for a flag that is not in the table.
+bool has_flag(std::string_view flag) {
+  for (const Feature& feature : FEATURES)
+    if (feature.flag == flag) return feature.is_there();
+  return false;
 }
 
-bool can_run(const InstructionSet& set) { return is_compiled(set.name) && set.is_there(); }
+// Returns whether this processor has all that the set's flags name: between spaces, and after a plus within one.
+bool can_run(const InstructionSet& set) {
+  std::string_view flags = set.flags;
+  while (!flags.empty()) {
+    const size_t end = std::min(flags.find_first_of(" +"), flags.size());
+    if (!has_flag(flags.substr(0, end))) return false;
+    flags.remove_prefix(std::min(end + 1, flags.size()));
+  }
+  return true;
+}
 
 const char* choose() {
   const char* given = std::getenv("HYBRIDGE_ISA");

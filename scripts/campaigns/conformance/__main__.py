@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from compiler_flags import instruction_sets
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from campaigns import ROOT, campaign
-from hybridge.runtime.kernels.compiling import instruction_sets
 
 RESULTS = ROOT / ".conformance"
 REPORT = ROOT / "docs" / "conformance.md"

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from compiler_flags import KERNEL_FLAGS, LISTS, kernel_sources
 
 from campaigns import ROOT
 from campaigns.fuzz import kernel_calls
@@ -20,7 +21,7 @@ DRIVER = Path(__file__).with_name("kernels.cpp")
 STUB = ROOT / "tests" / "cross" / "stub_runtime.h"
 SANITIZERS = "address,undefined,float-cast-overflow"
 FLAGS = [
-    *(flag for flag in library.FLAGS if flag not in ("-O3", "-fPIC", "-fvisibility=hidden")),
+    *KERNEL_FLAGS,
     *("-O0", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all"),
     *("-include", str(STUB), f"-I{library.FOLDER}"),
 ]
@@ -55,15 +56,15 @@ def compiled(architecture: str) -> Path:
     """Return the program of all kernels and the driver. What is in the user's cache is not compiled again, file by file."""
     compiler = [compiling.compiler() or "g++", *FLAGS, f"-march={architecture}"]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(lambda path: _object(compiler, path), [DRIVER, *library.sources()]))
-    program = compiling.cache_folder("fuzz") / compiling.key(objects, compiler[0], compiler) / "kernels"
+        objects = list(pool.map(lambda path: _object(compiler, path), [DRIVER, *kernel_sources()]))
+    program = compiling.cache_folder("fuzz") / compiling.key(objects) / "kernels"
     link = [compiler[0], f"-fsanitize={SANITIZERS}", *map(str, objects), "-o"]
     return compiling.built(program, lambda unfinished: _run(link, unfinished))
 
 
 def _object(compiler: Sequence[str], path: Path) -> Path:
-    parts = [path, STUB, *sorted(library.FOLDER.glob("*.h"))]
-    made = compiling.cache_folder("fuzz") / compiling.key(parts, compiler[0], compiler) / f"{path.stem}.o"
+    parts = [path, STUB, LISTS, Path(__file__), *sorted(library.FOLDER.glob("*.h"))]
+    made = compiling.cache_folder("fuzz") / f"{compiling.key(parts)}{compiler[-1]}" / f"{path.stem}.o"
     return compiling.built(made, lambda unfinished: _run([*compiler, "-c", str(path), "-o"], unfinished))
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from compiler_flags import compile_all
+
 from campaigns.fuzz.driver import Compiled, Input
 from campaigns.fuzz.files import changed_plain, changed_text
 from campaigns.fuzz.kernels import SANITIZERS
@@ -18,6 +20,7 @@ from hybridge.runtime.kernels import compiling
 from hybridge.runtime.text.answers import AnswerFormat
 
 DRIVER = Path(__file__).with_name("tokenizers.cpp")
+C_FLAGS = ("-x", "c", "-w", "-DHAVE_CONFIG_H", "-DPCRE2_CODE_UNIT_WIDTH=8")
 FLAGS = ("-O1", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", f"-I{library.SOURCES}")
 
 
@@ -343,16 +346,16 @@ def compiled() -> Path:
     """Return the program; what is in the user's cache is not compiled again."""
     compiler = compiling.compiler() or "g++"
     own = [DRIVER, *sorted((library.SOURCES / "text").rglob("*.cpp"))]
-    units = [[compiler, "-std=c++20", *FLAGS, str(path)] for path in own]
-    units += [[compiler, *library.C_FLAGS, *FLAGS, f"-I{path.parent}", str(path)] for path in library.sources("c")]
-    parts = [*own, *library.sources("c"), *sorted(library.SOURCES.rglob("*.h"))]
-    program = compiling.cache_folder("fuzz") / compiling.key(parts, compiler, [*FLAGS, *library.C_FLAGS]) / "tokenizers"
+    others = [library.SOURCES / "third_party" / name for name in ("utf8proc/utf8proc.c", "yyjson/yyjson.c")]
+    others += sorted((library.SOURCES / "third_party/pcre2").glob("*.c"))
+    units = [[compiler, "-std=c++20", *FLAGS, path] for path in own]
+    units += [[compiler, *C_FLAGS, *FLAGS, f"-I{path.parent}", path] for path in others]
+    parts = [*own, *others, *sorted(library.SOURCES.rglob("*.h")), Path(__file__)]
+    program = compiling.cache_folder("fuzz") / compiling.key(parts) / "tokenizers"
 
     def make(unfinished: Path) -> None:
-        objects = [str(unfinished.with_name(f"{number}.o")) for number in range(len(units))]
-        commands = [[*unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)]
-        link = [compiler, f"-fsanitize={SANITIZERS}", *objects, "-o", str(unfinished)]
-        if errors := compiling.compile_all(commands, unfinished.parent) or compiling.errors_of(link, unfinished.parent):
-            raise SystemExit(f"the tokenizer does not compile with sanitizers {errors}")
+        objects = [unfinished.with_name(f"{number}.o") for number in range(len(units))]
+        compile_all([[*unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)], unfinished.parent)
+        compile_all([[compiler, f"-fsanitize={SANITIZERS}", *objects, "-o", unfinished]], unfinished.parent)
 
     return compiling.built(program, make)

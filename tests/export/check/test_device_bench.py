@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compiler_flags import instruction_sets
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
@@ -16,7 +17,6 @@ from hybridge.errors import UsageError
 from hybridge.export.profile import device
 from hybridge.runtime import platforms
 from hybridge.runtime.artifact.folder import open_artifact
-from hybridge.runtime.kernels.compiling import instruction_sets
 
 REPORT = device.DeviceReport(
     processor="Cortex-X4", cores=8, threads=4, instruction_set="i8mm", instruction_sets=["plain", "dotprod", "i8mm"],

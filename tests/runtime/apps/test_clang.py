@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
-import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from checkout import CHECKOUT
+from compiler_flags import MACROS, compile_all, include_flags, kernel_sources
 from cross_compiled import has_zig, zig
 from native_programs import app_links
 from store import demo_folder
@@ -20,7 +17,6 @@ from hybridge.runtime.binding import library as core_library
 from hybridge.runtime.binding.chat import Chat
 from hybridge.runtime.binding.library import SOURCES
 from hybridge.runtime.kernels import compiling, library
-from hybridge.runtime.pinned import MACROS
 
 EXAMPLE = CHECKOUT / "examples/native/main.cpp"
 APPS = [EXAMPLE, EXAMPLE.with_name("tools.cpp"), SOURCES / "c_api.cpp", SOURCES / "c_api/chat.cpp", SOURCES / "pte/program.cpp"]
@@ -32,22 +28,13 @@ PROMPT = "how to read a file"
 needs_zig = pytest.mark.skipif(not has_zig(), reason="needs clang: scripts/setup, which installs ziglang")
 
 
-def compile_all(commands: Sequence[Sequence[object]], folder: Path) -> None:
-    def run(command: Sequence[object]) -> None:
-        errors = compiling.errors_of(list(map(str, command)), folder)
-        assert errors is None, errors
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(run, commands))
-
-
 def compile_for(target: str, folder: Path) -> None:
     """The kernels include the same headers of ExecuTorch, which are read once."""
-    clang = [*zig("c++", target), *compiling.include_flags()]
+    clang = [*zig("c++", target), *include_flags()]
     headers, precompiled = folder / "headers.h", folder / "headers.pch"
     headers.write_text('#include "kernel.h"\n#include <cmath>\n#include <vector>\n')
     compile_all([[*clang, *KERNEL_FLAGS, "-x", "c++-header", headers, "-o", precompiled]], folder)
-    kernels = [(*KERNEL_FLAGS, "-include-pch", precompiled, "-c", source) for source in library.sources()]
+    kernels = [(*KERNEL_FLAGS, "-include-pch", precompiled, "-c", source) for source in kernel_sources()]
     apps = [(*APP_FLAGS, "-c", source) for source in APPS]
     compile_all([[*clang, *flags, "-o", folder / f"{flags[-1].name}.o"] for flags in [*apps, *kernels]], folder)
 
@@ -59,9 +46,8 @@ def compile_for(target: str, folder: Path) -> None:
 def test_clang_has_no_warning(target: str, tmp_path: Path) -> None:
     """What passed once is not compiled again until something changes."""
     headers = [path for folder in ("hybridge", "c_api", "text") for path in sorted((SOURCES / folder).glob("*.h"))]
-    files = [*APPS, *library.sources(), *headers, *sorted(library.FOLDER.glob("*.h"))]
-    key = compiling.key(files, sys.executable, [target, *APP_FLAGS, *KERNEL_FLAGS])
-    passed = compiling.cache_folder("clang") / key / "passed"
+    files = [*APPS, *kernel_sources(), *headers, *sorted(library.FOLDER.glob("*.h"))]
+    passed = compiling.cache_folder("clang") / f"{compiling.key([*files, Path(__file__)])}-{target}" / "passed"
 
     def compile_once(made: Path) -> None:
         compile_for(target, tmp_path)
@@ -83,7 +69,7 @@ def system_clang() -> list[str]:
 @pytest.mark.skipif((platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="for x86-64 Linux")
 def test_the_example_runs_as_clang_makes_it(tmp_path: Path) -> None:
     made, program, demo = tmp_path / "main.o", tmp_path / "talk", demo_folder() / "hybridge-demo"
-    compile_all([[*system_clang(), *compiling.include_flags(), *APP_FLAGS, "-O1", "-c", EXAMPLE, "-o", made]], made.parent)
+    compile_all([[*system_clang(), *include_flags(), *APP_FLAGS, "-O1", "-c", EXAMPLE, "-o", made]], made.parent)
     core = core_library.build()
     compile_all([[compiling.compiler(), made, "-o", program, core, f"-Wl,-rpath,{core.parent}", *app_links()]], made.parent)
     said = subprocess.run([program, demo], input=PROMPT, capture_output=True, encoding="utf-8", check=True, timeout=120).stdout

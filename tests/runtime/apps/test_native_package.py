@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from checkout import CHECKOUT
+from compiler_flags import MACROS, include_flags
 from documents import Document
 from native_programs import app_links, native_program
 from store import demo_folder
@@ -23,7 +24,7 @@ from hybridge.__main__ import app
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.binding.library import SOURCES
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.pinned import MACROS, executorch
+from hybridge.runtime.pinned import executorch
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, open_text_model
@@ -109,7 +110,7 @@ def test_the_tutorials_program_goes_on_with_the_sessions_text(kernels_artifact: 
     (tmp_path / "main.cpp").write_text(source, encoding="utf-8")
     flags = ["-std=c++20", *STRICT, "-Wconversion", f"-I{SOURCES}"]
     run(compiling.compiler(), *flags, "-c", tmp_path / "main.cpp", "-o", tmp_path / "main.o")
-    core = [*flags, *MACROS, *compiling.include_flags(), *(SOURCES / "pte").glob("*.cpp")]
+    core = [*flags, *MACROS, *include_flags(), *(SOURCES / "pte").glob("*.cpp")]
     run(compiling.compiler(), *core, tmp_path / "main.o", "-o", tmp_path / "app", *app_links())
     assert set(cmake.splitlines()) <= set(read(EXAMPLE / "CMakeLists.txt").splitlines()) | {
         "find_package(hybridge REQUIRED)",

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from checkout import CHECKOUT
+from compiler_flags import MACROS, include_flags
 from native_programs import app_links
 from tokenizers import Tokenizer
 
 from hybridge.runtime import Session
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.pinned import MACROS
 
 DOCUMENT = (CHECKOUT / "docs/on-device.md").read_text(encoding="utf-8")
 MAIN = """
@@ -56,7 +56,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = compiling.compiler()
     if compiler is None:
         pytest.skip("no C++ compiler")
-    sources = ["-std=c++20", "-O1", "-Wall", "-Wextra", *MACROS, *compiling.include_flags(), folder / "example.cpp"]
+    sources = ["-std=c++20", "-O1", "-Wall", "-Wextra", *MACROS, *include_flags(), folder / "example.cpp"]
     command = [compiler, *sources, "-o", folder / "example", *app_links()]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from compiler_flags import instruction_sets, link_flags
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
 from hybridge.errors import KernelsError
 from hybridge.runtime.files import hash_path
 from hybridge.runtime.kernels import compiling, library
-from hybridge.runtime.kernels.compiling import instruction_sets
 from hybridge.runtime.pinned import executorch
 
 needs_objdump = pytest.mark.skipif(
@@ -89,11 +89,6 @@ def test_one_library_serves_every_processor_of_a_kind(monkeypatch: pytest.Monkey
     assert library.path() != mine
 
 
-def test_a_processor_without_instruction_sets_gets_the_plain_code() -> None:
-    assert [(each.name, each.flags) for each in instruction_sets("riscv64")] == [("plain", ())]
-    assert [each.name for each in instruction_sets("arm64")] == ["plain", "dotprod", "i8mm"]
-
-
 def in_another_process(choice: str) -> subprocess.CompletedProcess[str]:
     """``hybridge kernels info`` with that $HYBRIDGE_ISA."""
     command = [sys.executable, "-c", "from hybridge.__main__ import main; main()", "kernels", "info", "--json"]
@@ -149,7 +144,7 @@ def better_set_named_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Configure an app's build of the kernels, which names a better instruction set before a worse one."""
     folder, cmake = tmp_path_factory.mktemp("kernels"), Path(sys.executable).with_name("cmake")
     options = [f"-DCMAKE_PREFIX_PATH={executorch()}", "-DHYBRIDGE_INSTRUCTION_SETS=avx2;plain"]
-    command = [cmake, "-G", "Unix Makefiles", "-S", library.FOLDER, "-B", folder, *options]
+    command = [cmake, "-G", "Unix Makefiles", "-S", compiling.NATIVE, "-B", folder, *options]
     subprocess.run(command, check=True, capture_output=True)
     return folder
 
@@ -157,8 +152,8 @@ def better_set_named_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @needs_objdump
 def test_a_worse_instruction_set_is_linked_first_however_they_are_named(better_set_named_first: Path) -> None:
-    linked = (better_set_named_first / "CMakeFiles/hybridge_kernel_objects.dir/link.txt").read_text()
-    assert list(dict.fromkeys(re.findall(r"hybridge_kernels_(\w+)\.dir", linked))) == ["plain", "avx2"]
+    linked = (better_set_named_first / "hybridge_kernels/CMakeFiles/hybridge_kernel_objects.dir/link.txt").read_text()
+    assert list(dict.fromkeys(re.findall(r"hybridge_kernels_(\w+)\.dir", linked))) == ["dispatch", "plain", "avx2"]
 
 
 @pytest.mark.thorough
@@ -169,7 +164,7 @@ def test_what_an_app_s_instruction_sets_share_needs_none(better_set_named_first:
     subprocess.run([cmake, "--build", better_set_named_first, "--parallel", "2"], check=True, capture_output=True)
     whole = ["-Wl,--whole-archive", str(better_set_named_first / "libhybridge_kernel_objects.a"), "-Wl,--no-whole-archive"]
     subprocess.run(
-        [compiling.compiler() or "", "-shared", *whole, "-o", linked, *compiling.plugin_flags()],
+        [compiling.compiler() or "", "-shared", *whole, "-o", linked, *link_flags()],
         check=True,
         capture_output=True,
     )
