@@ -50,13 +50,13 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Turn a checkpoint into one ExecuTorch program with all methods over one state, or into a graph for onnxruntime."""
-    from hybridge.runtime.kernels import library
+    from hybridge.runtime.kernels import compiling, library
 
     options = choices.options()
     if options.format == "pte" and options.kernels == "hybridge" and not library.is_available():
         err.print(
-            "[yellow]Here the artifact will not run:[/] hybridge's kernels are not compiled, and there is no C++ compiler. "
-            "Install g++ or clang++, or give --kernels llm.",
+            f"[yellow]Here the artifact will not run:[/] hybridge's kernels are not compiled, and {compiling.missing_tool()}; "
+            "or give --kernels llm.",
             highlight=False,
         )
     from hybridge.export.api import export_model

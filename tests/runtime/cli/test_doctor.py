@@ -16,7 +16,7 @@ from hybridge.__main__ import app
 from hybridge.errors import KernelsError
 from hybridge.runtime.cli import doctor
 from hybridge.runtime.cli.doctor import Requirements, _of_metadata, requirements
-from hybridge.runtime.kernels import library
+from hybridge.runtime.kernels import compiling, library
 
 PROJECT = """
 [project]
@@ -99,7 +99,7 @@ def test_the_report_shows_all_findings_and_what_to_do(
 
 def test_without_kernels_and_without_a_compiler_there_is_nothing_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "is_built", lambda: False)
-    monkeypatch.setattr(library, "compiler", lambda: None)
+    monkeypatch.setattr(compiling, "compiler", lambda: None)
     kernels = doctor.examine().parts["kernels"]
     assert [(each.name, each.ok) for each in kernels] == [("kernels", False)]
     assert "install g++ or clang++" in kernels[0].remedy
@@ -124,7 +124,7 @@ def test_kernels_that_are_not_compiled_yet_are_no_failure_and_are_not_compiled(m
     monkeypatch.setattr(library, "is_built", lambda: False)
     monkeypatch.setattr(library, "build", lambda: pytest.fail("compiles"))
     kernels = doctor.examine().parts["kernels"]
-    assert [each.ok for each in kernels] == [library.compiler() is not None]
+    assert [each.ok for each in kernels] == [compiling.missing_tool() is None]
     assert "hybridge kernels build" in kernels[0].found
 
 

@@ -45,11 +45,24 @@ def fresh_key() -> Iterator[None]:
 
 
 def test_without_a_compiler_it_is_said_what_to_do(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "compiler", lambda: None)
+    monkeypatch.setattr(compiling, "compiler", lambda: None)
     with pytest.raises(KernelsError, match=r"install g\+\+ or clang\+\+, or set CXX.*--kernels llm"):
         library.load()
     assert not library.is_available()
     assert not empty_cache.exists()
+
+
+@pytest.mark.parametrize(("programs", "says"), [((), "no CMake here: pip install cmake"), (("cmake",), "neither make nor ninja")])
+def test_without_cmake_or_what_it_runs_it_is_said_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...], says: str
+) -> None:
+    for name in ("compiler", *programs):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "compiler")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert says in str(compiling.missing_tool())
 
 
 def test_a_compiler_that_fails_leaves_nothing(
@@ -276,7 +289,7 @@ def test_one_builds_while_the_others_wait(empty_cache: Path) -> None:
 
 @pytest.mark.usefixtures("empty_cache")
 def test_the_command_line_says_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "compiler", lambda: None)
+    monkeypatch.setattr(compiling, "compiler", lambda: None)
     library._key.cache_clear()
     answer = CliRunner().invoke(app, ["kernels", "info"])
     assert answer.exit_code == 0
