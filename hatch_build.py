@@ -1,8 +1,8 @@
 """Put the compiled kernels and ExecuTorch's libraries into a wheel, for the platform that it is built on.
 
 So its users need neither a compiler nor ExecuTorch's own wheel, which wants 800 MB of others: THIRD_PARTY_LICENSES has the
-libraries' licenses. Without what compiles them, or with ``HYBRIDGE_PREBUILT=0``, all of it is left out: the wheel is for every platform
-then, and what it needs is compiled at first use, against an installed ExecuTorch.
+libraries' licenses. Without a compiler or CMake, or with ``HYBRIDGE_PREBUILT=0``, all of it is left out: the wheel is for every
+platform then, and what it needs is compiled at first use, against an installed ExecuTorch.
 """
 
 from __future__ import annotations

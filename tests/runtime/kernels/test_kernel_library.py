@@ -52,7 +52,9 @@ def test_without_a_compiler_it_is_said_what_to_do(empty_cache: Path, monkeypatch
     assert not empty_cache.exists()
 
 
-@pytest.mark.parametrize(("programs", "says"), [((), "no CMake here: pip install cmake"), (("cmake",), "neither make nor ninja")])
+@pytest.mark.parametrize(
+    ("programs", "says"), [((), "no CMake here: pip install cmake"), (("cmake",), "neither make nor ninja")]
+)
 def test_without_cmake_or_what_it_runs_it_is_said_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...], says: str
 ) -> None:
