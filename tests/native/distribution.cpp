@@ -2,7 +2,7 @@
 // drawn from:
 //
 //   FILE TEMPERATURE TOP_K TOP_P MIN_P PENALTY TEXT...
-#include <hybridge/sampling.h>
+#include "engine/sampling.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,0 +1,503 @@
+// Generation, plain and speculative, over one loop: propose, verify, accept, commit.
+//
+//   hybridge::PromptLookup lookup;
+//   auto done = hybridge::generate(session, prompt, {.max_new_tokens = 64}, lookup, [](int64_t token) { return show(token); });
+//
+// A draft token is accepted if it is what the model itself would have gone on with, by its best logit or by the draw of
+// that place, so the text is the same with every drafter. Without a seed a drafter may draw its tokens, which are then
+// accepted so that the distribution is the same (engine/sampling.h).
+#ifndef HYBRIDGE_ENGINE_SPECULATIVE_H
+#define HYBRIDGE_ENGINE_SPECULATIVE_H
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "engine/drafter.h"
+#include "engine/draft_length_controller.h"
+#include "engine/prompt_lookup.h"
+#include "engine/round_costs.h"
+#include "engine/sampling.h"
+#include "engine/session.h"
+
+namespace hybridge {
+
+inline double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Runs `call` and adds its time.
+template <typename Call>
+auto timed(double& seconds, Call call) {
+  const double began = seconds_now();
+  auto answer = call();
+  seconds += seconds_now() - began;
+  return answer;
+}
+
+// The tokens, at most `limit`, that come next whatever the model says; none where it has a choice.
+using Forced = std::function<std::vector<int64_t>(Tokens text, size_t limit)>;
+
+// Returns the number of proposed tokens, from the first on, that may follow the text.
+using Fitting = std::function<size_t(Tokens text, Tokens proposed)>;
+
+// Called with each new token and the logits [V] that it was drawn from.
+using Watch = std::function<void(int64_t token, std::span<const float> logits)>;
+
+// Lets other sessions of a model run between two rounds of a generation: taken before the program runs, released after
+// it.
+class Turns {
+ public:
+  virtual ~Turns() = default;
+  virtual void take() = 0;
+  virtual void release() = 0;
+};
+
+// block_length: tokens that are verified at once, the known one included; 0 for what is fastest by what is measured,
+// plain decoding included (engine/draft_length_controller.h). cancelled: another thread may set it while the
+// generation runs. mask: what each token may be, if not any; forced and fitting save time where it leaves no choice,
+// and on draft tokens that it refuses; why: says in words why it leaves no token, or nothing. watch: sees each new
+// token. on_read: called between two chunks of the prompt. wait_for: called by a conversation before the answer's first
+// token with the text that ends the answer's reasoning, empty without one, from where on the mask counts. turns: of
+// this generation, which are taken while the program runs and not between two rounds; null if nothing else runs. For
+// tests that repeat themselves: clock, in seconds, and noise, the seed of a sampling without one.
+struct Generation {
+  size_t max_new_tokens = 64, block_length = 0;
+  const std::atomic<bool>* cancelled = nullptr;
+  Sampling sampling = {};
+  Mask mask = nullptr;
+  Forced forced = nullptr;
+  Fitting fitting = nullptr;
+  std::function<std::string()> why = nullptr;
+  std::function<void(std::string)> wait_for = nullptr;
+  Watch watch = nullptr;
+  OnRead on_read = nullptr;
+  Turns* turns = nullptr;
+  std::function<double()> clock = seconds_now;
+  std::optional<uint64_t> noise = std::nullopt;
+};
+
+// proposed and accepted count draft tokens, forced ones included, of which `forced` counts the accepted ones; rollbacks
+// the blocks that were not accepted whole. Seconds are those of the system, by phase; new_seconds is the time of all
+// new tokens after the first, without what on_token takes.
+struct Generated {
+  std::vector<int64_t> tokens;
+  size_t proposed = 0, accepted = 0, verifies = 0, decodes = 0, rollbacks = 0, forced = 0;
+  double prefill_seconds = 0, draft_seconds = 0, verify_seconds = 0, commit_seconds = 0, decode_seconds = 0,
+         new_seconds = 0;
+};
+
+// One generation, a round at a time: `begin`, `next` as long as all tokens are wanted and there are any, `end`. In
+// between, the session is to be left alone. The last token given is not committed yet: it waits for the next round.
+class Generator {
+ public:
+  // drafters: none for plain decoding; of several, each round asks the one that promises the most tokens a second.
+  Generator(Session& session, Generation options, std::vector<Drafter*> drafters)
+      : session_(session),
+        options_(std::move(options)),
+        drafters_(std::move(drafters)),
+        sampler_(options_.sampling, options_.mask, options_.noise),
+        longest_(static_cast<size_t>(session.facts().verify_len())),
+        costs_(session.costs()) {
+    if (longest_ < 2) drafters_.clear();
+    if (options_.block_length > 0) fixed_length_ = std::min(options_.block_length, longest_);
+    for (Drafter* each : drafters_) {
+      each->begin();
+      controller_of(*each).begin(costs_, each->is_cheap());
+    }
+  }
+
+  Generator(const Generator&) = delete;
+  Generator& operator=(const Generator&) = delete;
+
+  // Reads the prompt; the first token. Refuses what `generate` does.
+  Result<Tokens> begin(Tokens prompt) {
+    auto first = in_turn([&] { return read(prompt); });
+    is_running_ = first.ok();
+    return first;
+  }
+
+  // All tokens that were given last are wanted; what follows them. None where the context is full, where there are
+  // max_new_tokens, and where it is cancelled. INVALID_STATE behind a call that failed: the session's text may lack
+  // tokens.
+  Result<Tokens> next() {
+    if (!std::exchange(is_running_, false))
+      return Status(HYBRIDGE_INVALID_STATE, "the generation has ended; begin another");
+    auto round = in_turn([&] { return follow(); });
+    is_running_ = round.ok();
+    return round;
+  }
+
+  // The first `taken` tokens that were given last are wanted, and no more come. The session's text then ends just
+  // before the last one.
+  Status end(size_t taken) {
+    is_running_ = false;
+    return in_turn([&] { return settle(std::min(taken, now_.tokens.size())); });
+  }
+
+  const Generation& options() const { return options_; }
+  const Generated& done() const { return done_; }
+
+  // The draft tokens that were verified for the last tokens; whether a grammar forced them.
+  Tokens proposed() const { return now_.proposed; }
+  bool was_forced() const { return now_.is_forced; }
+
+ private:
+  Status nothing_allowed() const {
+    const std::string why = options_.why ? options_.why() : std::string();
+    return Status(HYBRIDGE_INVALID_GRAMMAR, !why.empty() ? why : "the mask leaves no token that may come next");
+  }
+
+  // Runs a step of the generation in its turn.
+  template <typename Step>
+  std::invoke_result_t<Step> in_turn(Step&& step) {
+    if (options_.turns != nullptr) options_.turns->take();
+    auto done = step();
+    if (options_.turns != nullptr) options_.turns->release();
+    return done;
+  }
+
+  Result<Tokens> read(Tokens prompt) {
+    if (options_.max_new_tokens < 1)
+      return Status(HYBRIDGE_INVALID_ARGUMENT, "max_new_tokens is 0, but must be at least 1");
+    if (!options_.sampling.is_valid())
+      return Status(HYBRIDGE_INVALID_ARGUMENT, "the options of sampling make no distribution");
+    const Logits logits = HYBRIDGE_TRY(timed(done_.prefill_seconds, [&] {
+      return session_.prefill(prompt, options_.cancelled, options_.on_read);
+    }));
+    text_.assign(session_.tokens().begin(), session_.tokens().end());
+    const int64_t first = sampler_.draw(logits.last(), text_);
+    if (first < 0) return nothing_allowed();
+    see(first, logits.last());
+    now_ = Round{.tokens = {first}};
+    return Tokens(now_.tokens);
+  }
+
+  Result<Tokens> follow() {
+    HYBRIDGE_TRY(settle(now_.tokens.size()));
+    if (is_stuck_) return nothing_allowed();
+    if (done_.tokens.size() == options_.max_new_tokens || session_.room() == 0 || is_cancelled()) return Tokens();
+    if (!std::exchange(has_read_, true)) read_prompt();
+    HYBRIDGE_TRY(round());
+    if (now_.tokens.empty() && is_stuck_) return nothing_allowed();
+    return Tokens(now_.tokens);
+  }
+
+  // drafter: proposed, for a block of `planned` tokens. seconds: until its tokens were there; drafting: of these, those
+  // of the drafter's proposal; comparing: those of proposals that are only compared, the last one by `compared`.
+  struct Round {
+    std::vector<int64_t> tokens = {}, proposed = {};
+    bool is_forced = false, is_counted = false;
+    Drafter *drafter = nullptr, *compared = nullptr;
+    size_t planned = 0;
+    double seconds = 0, drafting = 0, comparing = 0;
+  };
+
+  bool is_cancelled() const { return options_.cancelled != nullptr && *options_.cancelled; }
+  DraftLengthController& controller_of(Drafter& drafter) const { return drafter.controller(&session_.facts()); }
+
+  void see(int64_t token, std::span<const float> logits) {
+    if (options_.watch != nullptr && token >= 0) options_.watch(token, logits);
+  }
+
+  // Proposes and verifies a block, or decodes one token.
+  Status round() {
+    const double began = options_.clock(), started = seconds_now();
+    now_ = Round();
+    Proposal proposal = forced();
+    now_.is_forced = !proposal.tokens.empty();
+    if (!now_.is_forced) proposal = paying_proposal();
+    if (is_cancelled()) return Status();
+    HYBRIDGE_TRY(proposal.tokens.empty() ? decode() : verify(proposal));
+    now_.proposed = std::move(proposal.tokens);
+    now_.is_counted = true;
+    now_.seconds = options_.clock() - began;
+    done_.new_seconds += seconds_now() - started;
+    return Status();
+  }
+
+  // Commits what was wanted of a round, and accounts for it.
+  Status settle(size_t taken) {
+    text_.insert(text_.end(), now_.tokens.begin(), now_.tokens.begin() + static_cast<ptrdiff_t>(taken));
+    done_.tokens.insert(done_.tokens.end(), now_.tokens.begin(), now_.tokens.begin() + static_cast<ptrdiff_t>(taken));
+    const Round last = std::exchange(now_, Round());
+    if (!last.is_counted) return Status();
+    const double began = options_.clock(), started = seconds_now();
+    const size_t proposed = last.proposed.size(), accepted = last.tokens.empty() ? 0 : last.tokens.size() - 1;
+    if (proposed > 0)
+      HYBRIDGE_TRY(timed(done_.commit_seconds, [&] { return session_.commit(static_cast<int64_t>(taken)); }));
+    const double seconds = last.seconds + options_.clock() - began;
+    done_.new_seconds += seconds_now() - started;
+    account(last, seconds, accepted, Tokens(last.tokens).first(taken));
+    return Status();
+  }
+
+  // Accounts for a round in what rounds cost, and in what each drafter is worth.
+  void account(const Round& round, double seconds, size_t accepted, Tokens came) {
+    const double target = seconds - round.drafting - round.comparing;
+    const size_t proposed = round.proposed.size();
+    costs_.add(1 + proposed, target, round.drafting + round.comparing == 0);
+    for (Drafter* each : drafters_) {
+      DraftLengthController& controller = controller_of(*each);
+      if (each != round.drafter) controller.round_passed(seconds);
+      else controller.round_done(costs_, round.planned, proposed, accepted, target + round.drafting, round.drafting);
+      // Whatever a decode takes longer behind a proposal or a block, because the caches hold other things, is a part of
+      // its price.
+      if (proposed == 0 && (each == round.compared || each == before_)) {
+        controller.spend(costs_, std::max(0.0, std::min(target, 2 * costs_.of(1)) - costs_.of(1)));
+      }
+      for (const int64_t token : came) controller.compare(token);
+    }
+    before_ = proposed > 0 ? round.drafter : nullptr;
+  }
+
+  // Tokens that a grammar leaves no choice for, as many as are verified sooner than decoded.
+  Proposal forced() {
+    if (options_.forced == nullptr || most() < 2 || longest_ < 2) return {};
+    Proposal proposal(options_.forced(text_, std::min(most(), longest_) - 1));
+    if (!fixed_length_) proposal.tokens.resize(costs_.certain_tokens_worth_verifying(proposal.tokens.size()));
+    return proposal;
+  }
+
+  // Tokens that still may come.
+  size_t most() const {
+    return std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room()));
+  }
+
+  // A drafter with the block that it promises the most for, and its proposal once it was asked; none for plain
+  // decoding.
+  struct Choice {
+    Drafter* drafter = nullptr;
+    BlockPlan plan = {};
+    Proposal proposal = {};
+  };
+
+  // Draft tokens of the drafter that promises the most tokens a second, as many as pay; none where decoding does.
+  Proposal paying_proposal() {
+    const size_t limit = std::min(most(), longest_) - 1;
+    if (limit == 0) return {};
+    for (Drafter* each : drafters_) controller_of(*each).set_unread(each->unread(text_));
+    Choice free, best;
+    for (Drafter* each : drafters_) {
+      if (each->is_cheap()) choose(free, *each, propose(*each, limit));
+    }
+    for (Drafter* each : drafters_) {
+      if (each->is_cheap()) continue;
+      const BlockPlan plan = this->plan(*each, std::min(limit, each->longest()), std::nullopt);
+      if (plan.length > 1 && plan.speed > std::max(free.plan.speed, best.plan.speed)) best = {each, plan, {}};
+    }
+    for (Drafter* each : drafters_) {
+      if (each == best.drafter || each->is_cheap()) continue;
+      if (controller_of(*each).wants_shadow(costs_, 1 + each->longest())) propose_in_shadow(*each);
+    }
+    if (best.drafter == nullptr || !ask(best)) best = std::move(free);
+    now_.drafter = best.drafter;
+    now_.planned = best.plan.length;
+    return std::move(best.proposal);
+  }
+
+  BlockPlan plan(Drafter& drafter, size_t limit, std::optional<double> confidence) const {
+    if (fixed_length_) return {std::min(*fixed_length_, limit + 1), std::numeric_limits<double>::infinity()};
+    return controller_of(drafter).plan(costs_, limit + 1, confidence);
+  }
+
+  // Takes a proposal if it promises more than what is chosen.
+  void choose(Choice& best, Drafter& drafter, Proposal proposal) {
+    if (proposal.tokens.empty()) return;
+    const BlockPlan plan = this->plan(drafter, proposal.tokens.size(), proposal.confidence);
+    if (plan.length > 1 && plan.speed > best.plan.speed) {
+      proposal.tokens.resize(plan.length - 1);
+      best = {&drafter, plan, std::move(proposal)};
+    } else if (!proposal.confidence) {
+      controller_of(drafter).shadow(costs_, std::move(proposal.tokens));
+    }
+  }
+
+  // Asks a drafter that takes time, and leaves out draft tokens that are not worth verifying. Returns false if all are:
+  // then they are only compared.
+  bool ask(Choice& choice) {
+    const double began = options_.clock();
+    Proposal proposal = propose(*choice.drafter, choice.plan.length - 1);
+    const double seconds = options_.clock() - began;
+    if (!fixed_length_ && !proposal.confidences.empty()) {
+      const size_t worth = costs_.tokens_worth_verifying(proposal.confidences, seconds);
+      if (worth > 0) proposal.tokens.resize(worth);
+      else return compare_later(*choice.drafter, std::move(proposal.tokens), seconds), false;
+    }
+    if (proposal.tokens.empty()) return compare_later(*choice.drafter, {}, seconds), false;
+    now_.drafting = seconds;
+    choice.proposal = std::move(proposal);
+    return true;
+  }
+
+  Proposal propose(Drafter& drafter, size_t limit) {
+    Proposal proposal = timed(done_.draft_seconds, [&] { return drafter.propose(text_, limit, sampler_); });
+    proposal.tokens.resize(std::min(proposal.tokens.size(), limit));
+    if (options_.fitting != nullptr && !proposal.tokens.empty()) {
+      // The first refused one stays if it was drawn: to reject it is part of the rule.
+      const size_t count = options_.fitting(text_, proposal.tokens) + !proposal.distributions.empty();
+      proposal.tokens.resize(std::min(proposal.tokens.size(), count));
+    }
+    proposal.confidences.resize(std::min(proposal.confidences.size(), proposal.tokens.size()));
+    return proposal;
+  }
+
+  // Lets drafters that take time and could pay read the prompt, which is a prefill too; their first proposals are
+  // compared.
+  void read_prompt() {
+    const double drafting = done_.draft_seconds;
+    for (Drafter* each : drafters_) {
+      DraftLengthController& controller = controller_of(*each);
+      if (each->is_cheap() || (!fixed_length_ && !controller.could_pay(costs_, 1 + each->longest()))) continue;
+      controller.shadow(costs_, propose(*each, DraftLengthController::shadow_length(costs_)).tokens);
+    }
+    done_.prefill_seconds += std::exchange(done_.draft_seconds, drafting) - drafting;
+  }
+
+  // Proposes only to compare with what comes: it tells whether speculation would pay again.
+  void propose_in_shadow(Drafter& drafter) {
+    const double began = options_.clock();
+    Proposal proposal = propose(drafter, DraftLengthController::shadow_length(costs_));
+    compare_later(drafter, std::move(proposal.tokens), options_.clock() - began);
+  }
+
+  void compare_later(Drafter& drafter, std::vector<int64_t> tokens, double seconds) {
+    now_.comparing += seconds;
+    now_.compared = &drafter;
+    controller_of(drafter).shadow(costs_, std::move(tokens), seconds);
+  }
+
+  Status decode() {
+    const Logits logits = HYBRIDGE_TRY(timed(done_.decode_seconds, [&] { return session_.decode(text_.back()); }));
+    ++done_.decodes;
+    const int64_t token = sampler_.draw(logits.last(), text_);
+    is_stuck_ = token < 0;
+    if (is_stuck_) return Status();
+    see(token, logits.last());
+    now_.tokens = {token};
+    return Status();
+  }
+
+  // The tokens that follow the text, of which all but the last were proposed; they wait for a commit.
+  Status verify(const Proposal& proposal) {
+    std::vector<int64_t> block = {text_.back()};
+    block.insert(block.end(), proposal.tokens.begin(), proposal.tokens.end());
+    const Logits logits = HYBRIDGE_TRY(timed(done_.verify_seconds, [&] { return session_.verify(block); }));
+    now_.tokens = accept(logits, proposal);
+    const size_t proposed = proposal.tokens.size(), accepted = now_.tokens.empty() ? 0 : now_.tokens.size() - 1;
+    done_.proposed += proposed;
+    done_.accepted += accepted;
+    done_.forced += now_.is_forced ? accepted : 0;
+    done_.rollbacks += accepted < proposed;
+    ++done_.verifies;
+    return Status();
+  }
+
+  // The draft tokens that are accepted, and the model's own token behind them; row i of its logits comes after draft
+  // token i - 1.
+  std::vector<int64_t> accept(const Logits& logits, const Proposal& proposal) {
+    const size_t known = text_.size();
+    const auto& proposed = proposal.tokens;
+    const bool are_drawn = !sampler_.is_greedy() && proposal.distributions.size() >= proposed.size();
+    if (are_drawn && options_.mask == nullptr) return accept_block(logits, proposal);
+    for (size_t i = 0; i == 0 || (i <= proposed.size() && proposed[i - 1] == text_.back()); ++i) {
+      const Distribution* q = i < proposed.size() ? proposal.drawn_from(i) : nullptr;
+      const int64_t token = q != nullptr ? sampler_.judge(logits[i], text_, proposed[i], *q)
+                                         : sampler_.draw(logits[i], text_);
+      is_stuck_ = token < 0;
+      if (is_stuck_) break;
+      see(token, logits[i]);
+      text_.push_back(token);
+    }
+    const std::vector<int64_t> tokens(text_.begin() + static_cast<ptrdiff_t>(known), text_.end());
+    text_.resize(known);
+    return tokens;
+  }
+
+  // The same for draft tokens that were all drawn, and are judged together.
+  std::vector<int64_t> accept_block(const Logits& logits, const Proposal& proposal) {
+    const auto [accepted, next] = sampler_.judge_block(logits, text_, proposal.tokens, proposal.distributions);
+    std::vector<int64_t> tokens(proposal.tokens.begin(), proposal.tokens.begin() + static_cast<ptrdiff_t>(accepted));
+    is_stuck_ = next < 0;
+    if (!is_stuck_) tokens.push_back(next);
+    for (size_t i = 0; i < tokens.size(); ++i) see(tokens[i], logits[i]);
+    return tokens;
+  }
+
+  Session& session_;
+  const Generation options_;
+  std::vector<Drafter*> drafters_;
+  const Drafter* before_ = nullptr;  // whose block the last round was
+  Sampler sampler_;
+  const size_t longest_;
+  RoundCosts& costs_;
+  std::optional<size_t> fixed_length_;
+  bool has_read_ = false, is_stuck_ = false;  // the drafter has the prompt; no token may come any more
+  bool is_running_ = false;                   // it has begun, and neither failed nor ended
+  std::vector<int64_t> text_;
+  Round now_;
+  Generated done_;
+};
+
+// Runs a generation to its end; see below.
+template <std::predicate<int64_t> OnToken>
+Result<Generated> generate(
+    Generator& generator, const Facts& facts, const std::atomic<bool>* cancelled, Tokens prompt, OnToken on_token
+) {
+  const auto is_end = [&](int64_t token) { return std::ranges::find(facts.eos_ids, token) != facts.eos_ids.end(); };
+  Tokens given = HYBRIDGE_TRY(generator.begin(prompt));
+  while (!given.empty()) {
+    size_t taken = 0;
+    bool is_wanted = true;
+    while (taken < given.size() && is_wanted) {
+      const int64_t token = given[taken++];
+      is_wanted = on_token(token) && !is_end(token) && !(cancelled != nullptr && *cancelled);
+    }
+    if (!is_wanted) {
+      HYBRIDGE_TRY(generator.end(taken));
+      break;
+    }
+    given = HYBRIDGE_TRY(generator.next());
+  }
+  return generator.done();
+}
+
+// Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence
+// token, where the context is full, where on_token(token) answers false, or where it is cancelled. The session's text
+// then ends just before the last token. Cancelled before its first token it is CANCELLED, and the session's text is
+// what it was. Refuses what `prefill` does, a max_new_tokens of 0 and a sampling that makes no distribution. With draft
+// tokens outside the vocabulary (INVALID_TOKEN), a mask that leaves no token (INVALID_GRAMMAR) and logits that are NaN,
+// tokens that were given may be committed.
+template <std::predicate<int64_t> OnToken>
+Result<Generated> generate(
+    Session& session, Tokens prompt, const Generation& options, std::vector<Drafter*> drafters, OnToken on_token
+) {
+  Generator generator(session, options, std::move(drafters));
+  return generate(generator, session.facts(), options.cancelled, prompt, on_token);
+}
+
+template <std::predicate<int64_t> OnToken>
+Result<Generated> generate(
+    Session& session, Tokens prompt, const Generation& options, Drafter& drafter, OnToken on_token
+) {
+  return generate(session, prompt, options, std::vector<Drafter*>{&drafter}, std::move(on_token));
+}
+
+template <std::predicate<int64_t> OnToken>
+Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, OnToken on_token) {
+  return generate(session, prompt, options, std::vector<Drafter*>(), std::move(on_token));
+}
+
+}  // namespace hybridge
+
+#endif
