@@ -94,8 +94,7 @@ inline Floats padded_noise(const std::optional<Draws>& draws, size_t count) {
 }
 
 // Lets the drafter read rows of hidden states [n, width] and the token after each.
-template <typename Call>
-Status read_pairs(const Facts& facts, Call call, std::span<const float> rows, std::span<const int64_t> following) {
+inline Status read_pairs(const Facts& facts, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following) {
   const auto chunk = static_cast<size_t>(facts.prefill_chunk);
   for (size_t begin = 0; begin < following.size(); begin += chunk) {
     const size_t end = std::min(begin + chunk, following.size());
@@ -108,10 +107,9 @@ Status read_pairs(const Facts& facts, Call call, std::span<const float> rows, st
 }
 
 // Lets the drafter read rows of hidden states [n, width] and the token after each, n ≥ 1, and propose at most `limit` ≥
-// 1 tokens behind the last one: its best, or drawn by a drafter that can. call(name, inputs) runs a method.
-template <typename Call>
-Result<Drafted> draft(
-    const Facts& facts, Call call, std::span<const float> rows, std::span<const int64_t> following, size_t limit,
+// 1 tokens behind the last one: its best, or drawn by a drafter that can.
+inline Result<Drafted> draft(
+    const Facts& facts, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following, size_t limit,
     const std::optional<Draws>& draws = std::nullopt
 ) {
   const auto last = static_cast<size_t>(facts.verify_len());

@@ -16,6 +16,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,6 +35,9 @@
 namespace hybridge {
 
 using Tokens = std::span<const int64_t>;
+
+// Runs a method of a program by its name; its outputs last until the next call.
+using CallMethod = std::function<Result<std::span<const Array>>(const std::string&, std::initializer_list<Array>)>;
 
 // float32 [size, side]: the weights of `side` learned positions at each of `size` places, by bilinear interpolation
 // with antialiasing, as PyTorch computes it without aligned corners.
@@ -97,9 +102,8 @@ class Picture {
   // Returns how often it was encoded; once, unless the encoder failed.
   size_t encodings() const { return encodings_; }
 
-  // Encodes the picture, unless that was done; call(name, inputs) runs a method. One thread at a time.
-  template <typename Call>
-  Status encode(Call call) const {
+  // Encodes the picture, unless that was done. One thread at a time.
+  Status encode(const CallMethod& call) const {
     if (!embeddings_.empty()) return Status();
     const auto tokens = static_cast<int64_t>(ids_.size());
     const int64_t budget = *std::lower_bound(encoder_.budgets.begin(), encoder_.budgets.end(), tokens);

@@ -224,7 +224,7 @@ class Session {
     }
     const Floats read = HiddenStates::at(rows, width, facts().draft_taps, taps);
     if (hidden_.reader() == HiddenStates::Reader::drafter) hidden_.clear();
-    return with_drafter<Result<Drafted>>([&](const auto& call) {
+    return with_drafter<Result<Drafted>>([&](const CallMethod& call) {
       return hybridge::draft(facts(), call, read, tokens, limit, draws);
     });
   }
@@ -407,7 +407,7 @@ class Session {
     const auto rows = hidden_.unread().first((pairs - 1) * hidden_.width());
     const Floats read = HiddenStates::at(rows, hidden_.width(), facts().draft_taps, static_cast<size_t>(facts().taps));
     const Numbers following = without_pictures(Tokens(text_).last(pairs - 1));
-    const Status done = with_drafter<Status>([&](const auto& call) {
+    const Status done = with_drafter<Status>([&](const CallMethod& call) {
       return read_pairs(facts(), call, read, following);
     });
     if (done.ok()) hidden_.keep_last();
@@ -486,8 +486,7 @@ class Session {
 
   // Takes back what a call that failed did besides: slots for which `is_gone` is true are lost, as is what waited for
   // commit.
-  template <typename IsGone>
-  void undo(int64_t operations, IsGone is_gone) {
+  void undo(int64_t operations, const std::function<bool(int64_t)>& is_gone) {
     layout_.empty_slots(is_gone);
     staged_.clear();
     drop_staged();

@@ -449,10 +449,12 @@ class Generator {
   Generated done_;
 };
 
+// Called with each new token; false ends the generation.
+using OnToken = std::function<bool(int64_t)>;
+
 // Runs a generation to its end; see below.
-template <std::predicate<int64_t> OnToken>
-Result<Generated> generate(
-    Generator& generator, const Facts& facts, const std::atomic<bool>* cancelled, Tokens prompt, OnToken on_token
+inline Result<Generated> generate(
+    Generator& generator, const Facts& facts, const std::atomic<bool>* cancelled, Tokens prompt, const OnToken& on_token
 ) {
   const auto is_end = [&](int64_t token) { return std::ranges::find(facts.eos_ids, token) != facts.eos_ids.end(); };
   Tokens given = HYBRIDGE_TRY(generator.begin(prompt));
@@ -478,24 +480,21 @@ Result<Generated> generate(
 // what it was. Refuses what `prefill` does, a max_new_tokens of 0 and a sampling that makes no distribution. With draft
 // tokens outside the vocabulary (INVALID_TOKEN), a mask that leaves no token (INVALID_GRAMMAR) and logits that are NaN,
 // tokens that were given may be committed.
-template <std::predicate<int64_t> OnToken>
-Result<Generated> generate(
-    Session& session, Tokens prompt, const Generation& options, std::vector<Drafter*> drafters, OnToken on_token
+inline Result<Generated> generate(
+    Session& session, Tokens prompt, const Generation& options, std::vector<Drafter*> drafters, const OnToken& on_token
 ) {
   Generator generator(session, options, std::move(drafters));
   return generate(generator, session.facts(), options.cancelled, prompt, on_token);
 }
 
-template <std::predicate<int64_t> OnToken>
-Result<Generated> generate(
-    Session& session, Tokens prompt, const Generation& options, Drafter& drafter, OnToken on_token
+inline Result<Generated> generate(
+    Session& session, Tokens prompt, const Generation& options, Drafter& drafter, const OnToken& on_token
 ) {
-  return generate(session, prompt, options, std::vector<Drafter*>{&drafter}, std::move(on_token));
+  return generate(session, prompt, options, std::vector<Drafter*>{&drafter}, on_token);
 }
 
-template <std::predicate<int64_t> OnToken>
-Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, OnToken on_token) {
-  return generate(session, prompt, options, std::vector<Drafter*>(), std::move(on_token));
+inline Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, const OnToken& on_token) {
+  return generate(session, prompt, options, std::vector<Drafter*>(), on_token);
 }
 
 }  // namespace hybridge

@@ -176,8 +176,7 @@ class StateReader {
 
 // Writes what `content(StateWriter&)` gives. The file appears whole or not at all, and is on the disk then:
 // UNWRITABLE_FILE where it cannot be written.
-template <typename Content>
-Status write_state(const std::string& path, uint64_t model, Content content) {
+inline Status write_state(const std::string& path, uint64_t model, const std::function<void(StateWriter&)>& content) {
   const auto file = HYBRIDGE_TRY(ReplacedFile::begin(path));
   StateWriter out(file->file(), model);
   content(out);

@@ -65,8 +65,7 @@ class StateLayout {
   }
 
   // Empties the slots for whose numbers `is_gone` is true.
-  template <typename IsGone>
-  void empty_slots(IsGone is_gone) const {
+  void empty_slots(const std::function<bool(int64_t)>& is_gone) const {
     int64_t slot = 0;
     for (const std::string& name : slot_names()) {
       const auto lengths = program_->bytes(name);
