@@ -53,6 +53,10 @@ struct Array {
 
 using Numbers = std::vector<int64_t>;
 using Floats = std::vector<float>;
+using Tokens = std::span<const int64_t>;
+
+// Runs a method of a program by its name; its outputs last until the next call.
+using CallMethod = std::function<Result<std::span<const Array>>(const std::string&, std::initializer_list<Array>)>;
 
 // Views of a method's inputs, for the time of the call.
 inline Array input(const Numbers& values, Shape shape) {

@@ -34,11 +34,6 @@
 
 namespace hybridge {
 
-using Tokens = std::span<const int64_t>;
-
-// Runs a method of a program by its name; its outputs last until the next call.
-using CallMethod = std::function<Result<std::span<const Array>>(const std::string&, std::initializer_list<Array>)>;
-
 // float32 [size, side]: the weights of `side` learned positions at each of `size` places, by bilinear interpolation
 // with antialiasing, as PyTorch computes it without aligned corners.
 inline Floats interpolation(size_t size, size_t side) {
