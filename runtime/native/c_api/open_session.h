@@ -16,6 +16,7 @@
 #include <hybridge/hybridge.h>
 #include "engine/picture_processor.h"
 #include "engine/prefix_cache.h"
+#include "engine/prompt_lookup.h"
 #include "engine/speculative.h"
 
 #include "callback_drafter.h"

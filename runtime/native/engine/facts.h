@@ -2,30 +2,23 @@
 #ifndef HYBRIDGE_ENGINE_FACTS_H
 #define HYBRIDGE_ENGINE_FACTS_H
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
+#include <functional>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
+
+#include "engine/status.h"
 
 namespace hybridge {
 
 enum class Type { uint8, int8, int64, float32, boolean, float16 };
 
 // Bytes of a number.
-inline size_t size_of(Type type) {
-  switch (type) {
-    case Type::int64: return 8;
-    case Type::float32: return 4;
-    case Type::float16: return 2;
-    default: return 1;
-  }
-}
+size_t size_of(Type type);
 
 using Shape = std::vector<int64_t>;
 using Bytes = std::span<uint8_t>;
@@ -37,11 +30,7 @@ struct Array {
   Shape shape;
   void* data = nullptr;
 
-  size_t count() const {
-    return std::accumulate(shape.begin(), shape.end(), size_t(1), [](size_t all, int64_t n) {
-      return all * static_cast<size_t>(n);
-    });
-  }
+  size_t count() const;
   size_t element() const { return size_of(type); }
   Bytes bytes() const { return {static_cast<uint8_t*>(data), count() * element()}; }
   size_t extent(size_t axis) const { return static_cast<size_t>(shape[axis]); }
@@ -59,12 +48,8 @@ using Tokens = std::span<const int64_t>;
 using CallMethod = std::function<Result<std::span<const Array>>(const std::string&, std::initializer_list<Array>)>;
 
 // Views of a method's inputs, for the time of the call.
-inline Array input(const Numbers& values, Shape shape) {
-  return {Type::int64, std::move(shape), const_cast<int64_t*>(values.data())};
-}
-inline Array input(const Floats& values, Shape shape) {
-  return {Type::float32, std::move(shape), const_cast<float*>(values.data())};
-}
+Array input(const Numbers& values, Shape shape);
+Array input(const Floats& values, Shape shape);
 inline Array number(const int64_t& value) { return {Type::int64, {1}, const_cast<int64_t*>(&value)}; }
 
 // The encoder of pictures in a program: pixels along a side of a patch, patches along a side of the square that becomes
@@ -81,16 +66,7 @@ struct Encoder {
   bool has_corners = false, has_rope = false, has_table = false, is_bidirectional = false, is_square = false;
 
   // The numbers of a program's `hybridge_vision`, and of its `hybridge_vision_form` if it has one; none without any.
-  static std::optional<Encoder> of(const std::vector<int64_t>& numbers, const std::vector<int64_t>& form = {}) {
-    if (numbers.size() < 5 || (!form.empty() && form.size() != 3 && form.size() != 5 && form.size() != 6))
-      return std::nullopt;
-    Encoder encoder{numbers[0], numbers[1], numbers[2], numbers[3], {numbers.begin() + 4, numbers.end()}};
-    if (!form.empty())
-      std::tie(encoder.axes, encoder.has_corners, encoder.has_rope) = std::tuple(form[0], form[1] != 0, form[2] != 0);
-    if (form.size() > 3) std::tie(encoder.has_table, encoder.is_bidirectional) = std::tuple(form[3] != 0, form[4] != 0);
-    encoder.is_square = form.size() > 5 && form[5] != 0;
-    return encoder;
-  }
+  static std::optional<Encoder> of(const std::vector<int64_t>& numbers, const std::vector<int64_t>& form = {});
 
   // Rows of one call of `prefill_embeddings`.
   int64_t rows(int64_t prefill_chunk) const { return is_bidirectional ? budgets.back() : prefill_chunk; }
@@ -98,15 +74,7 @@ struct Encoder {
   // Pixels along a side of a token's square.
   int64_t unit() const { return patch * merge; }
 
-  bool is_sane(int64_t vocab_size) const {
-    const auto within = [](int64_t value, int64_t highest) { return 1 <= value && value <= highest; };
-    return (axes == 1 || axes == 3) && within(patch, 64) && within(merge, 8) &&
-           within(side, has_table ? 4096 * 8 : 256) && 0 <= placeholder && placeholder < vocab_size &&
-           !budgets.empty() && std::is_sorted(budgets.begin(), budgets.end()) && within(budgets.front(), 4096) &&
-           within(budgets.back(), 4096) &&
-           (!has_table ||
-            (has_rope && (is_square ? budgets.back() * merge * merge <= side * side : budgets.back() * merge <= side)));
-  }
+  bool is_sane(int64_t vocab_size) const;
 };
 
 // docs/artifact.md; lengths in tokens.
@@ -126,30 +94,14 @@ struct Facts {
   int64_t verify_len() const { return verify_lens.back(); }
 
   // Most tokens of a call that commits them, and so the rows behind `max_seq_len` that a refused one writes to.
-  int64_t longest_block() const {
-    return std::max({prefill_chunk, verify_len(), encoder ? encoder->rows(prefill_chunk) : 0});
-  }
+  int64_t longest_block() const;
   bool has_drafter() const { return !draft_blocks.empty(); }
 
   // Returns whether a text may have this id: a token of the vocabulary, or a row of a picture (engine/picture.h).
   bool is_id(int64_t id) const { return id < 0 ? encoder.has_value() : id < vocab_size; }
 
   // Returns whether sizes and places are possible.
-  bool are_sane() const {
-    const auto within = [](int64_t value, int64_t lowest, int64_t highest) {
-      return lowest <= value && value <= highest;
-    };
-    const auto is_tapped = [&](int64_t place) { return 0 <= place && place < taps; };
-    const auto ascends = [](const auto& numbers) { return std::is_sorted(numbers.begin(), numbers.end()); };
-    const bool has_sizes = within(max_seq_len, 1, 1 << 20) && within(vocab_size, 1, int64_t(1) << 31) &&
-                           within(prefill_chunk, 1, 4096) && within(snapshot_slots, 0, 1024) && !verify_lens.empty() &&
-                           within(verify_lens.front(), 1, 512) && within(verify_lens.back(), 1, 512) &&
-                           ascends(verify_lens);
-    const bool drafts = draft_blocks.empty() || (2 <= draft_blocks.front() && draft_blocks.back() <= 512);
-    return has_sizes && drafts && (!encoder || encoder->is_sane(vocab_size)) && ascends(draft_blocks) &&
-           draft_blocks.empty() == draft_taps.empty() && within(taps, 0, 512) && draft_taps.size() <= 512 &&
-           std::all_of(draft_taps.begin(), draft_taps.end(), is_tapped);
-  }
+  bool are_sane() const;
 };
 
 }  // namespace hybridge

@@ -11,9 +11,6 @@
 #define HYBRIDGE_ENGINE_GRAMMAR_H
 
 #include <memory>
-#include <span>
-#include <string>
-#include <utility>
 
 #include "engine/speculative.h"
 
@@ -23,13 +20,7 @@ namespace hybridge {
 
 // Lets a generation follow a grammar from its first new token on, or in a conversation from the end of its reasoning
 // on. A follower serves one generation.
-inline void follow(Generation& options, std::shared_ptr<text::GrammarFollower> follower) {
-  options.mask = [follower](Tokens text, std::span<float> logits) { follower->mask(text, logits); };
-  options.forced = [follower](Tokens text, size_t limit) { return follower->forced(text, limit); };
-  options.fitting = [follower](Tokens text, Tokens proposed) { return follower->fitting(text, proposed); };
-  options.why = [follower] { return follower->failure(); };
-  options.wait_for = [follower](std::string end) { follower->wait_for(std::move(end)); };
-}
+void follow(Generation& options, std::shared_ptr<text::GrammarFollower> follower);
 
 }  // namespace hybridge
 

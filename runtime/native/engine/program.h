@@ -5,6 +5,7 @@
 #ifndef HYBRIDGE_ENGINE_PROGRAM_H
 #define HYBRIDGE_ENGINE_PROGRAM_H
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -13,7 +14,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "engine/facts.h"
 #include "engine/picture.h"
@@ -49,16 +49,10 @@ class Program {
   virtual bool is_unchanged() const { return true; }
 
   // The memory of a buffer that has to be there: its name is one of `names`.
-  Bytes bytes(const std::string& name) {
-    const auto found = buffer(name);
-    return found.ok() ? found->bytes() : Bytes();
-  }
+  Bytes bytes(const std::string& name);
 
   // A buffer's only number, int64 [1]; null where there is none.
-  int64_t* number(const std::string& name) {
-    const auto found = buffer(name);
-    return found.ok() && found->count() == 1 ? found->integer() : nullptr;
-  }
+  int64_t* number(const std::string& name);
 
  protected:
   Names names_, bounded_;
@@ -90,33 +84,13 @@ class Model {
 
   // A picture for the texts of all sessions of this model; the same one where it is open already. See
   // `Picture::create`.
-  Result<std::shared_ptr<const Picture>> picture(std::span<const uint8_t> rgb, size_t width, size_t height) const {
-    if (!facts_.encoder) {
-      return Status(HYBRIDGE_INVALID_PICTURE, "this model takes no pictures: its artifact has the text model alone");
-    }
-    return pictures_.add(HYBRIDGE_TRY(Picture::create(*facts_.encoder, rgb, width, height)));
-  }
+  Result<std::shared_ptr<const Picture>> picture(std::span<const uint8_t> rgb, size_t width, size_t height) const;
 
   // The open picture whose rows begin with this id; null without one.
   std::shared_ptr<const Picture> picture(int64_t first) const { return pictures_.find(first); }
 
   // The methods that a session needs, by their names there.
-  Names methods() const {
-    Names names = {"prefill", "decode", "verify", "commit", "reset"};
-    for (const int64_t length : facts_.verify_lens) {
-      if (length < facts_.verify_len()) names.push_back("verify_" + std::to_string(length));
-    }
-    for (const int64_t block : facts_.draft_blocks) {
-      names.push_back(block < facts_.draft_blocks.back() ? "draft_" + std::to_string(block) : "draft");
-    }
-    if (facts_.has_drafter()) names.push_back("draft_prefill");
-    if (facts_.snapshot_slots > 0) names.insert(names.end(), {"snapshot", "restore"});
-    if (facts_.encoder) {
-      for (const int64_t tokens : facts_.encoder->budgets) names.push_back(Picture::encoding(*facts_.encoder, tokens));
-      names.push_back("prefill_embeddings");
-    }
-    return names;
-  }
+  Names methods() const;
 
  protected:
   Model(Facts facts, uint64_t fingerprint) : facts_(std::move(facts)), fingerprint_(fingerprint) {}
