@@ -5,6 +5,7 @@
 #include "engine/sampling.h"
 
 #include <cstdio>
+#include <cstring>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
