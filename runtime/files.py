@@ -52,7 +52,7 @@ def _without_waiting(path: str, flags: int) -> int:
 # ends. The names follow from the target's, so that the next writer removes what a killed one left.
 #
 # A writer follows the links at a path to their end, and replaces a regular file or a folder and nothing else. The core has the
-# same rules in native/hybridge/replaced_file.h: this must work where it is not compiled yet.
+# same rules in native/engine/replaced_file.h: this must work where it is not compiled yet.
 
 AT_FDCWD, RENAME_NOREPLACE, RENAME_EXCHANGE = -100, 1, 2
 """Linux, <fcntl.h> and <linux/fs.h>."""

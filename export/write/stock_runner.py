@@ -109,7 +109,7 @@ def stock_methods(
 def interpolation(at: Tensor, size: Tensor, side: int) -> Tensor:
     """Return the weights float32 [N, side] of learned positions at N places, bilinear with antialiasing.
 
-    As ``interpolation`` of runtime/native/hybridge/picture.h, which computes them in float64.
+    As ``interpolation`` of runtime/native/engine/picture.cpp, which computes them in float64.
 
     Args:
         at: float32 [N, 1], 0 to size - 1.

@@ -1,12 +1,12 @@
-// hybridge/hybridge.h over hybridge/session.h: handles, one call at a time, and errors as numbers and words.
+// hybridge/hybridge.h over engine/session.h: handles, one call at a time, and errors as numbers and words.
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include <hybridge/hybridge.h>
-#include <hybridge/runtime.h>
-#include <hybridge/threads.h>
+#include "engine/runtime.h"
+#include "engine/threads.h"
 
 #include "c_api/calls.h"
 #include "c_api/generation.h"

@@ -2,9 +2,10 @@
 // drawn from:
 //
 //   FILE TEMPERATURE TOP_K TOP_P MIN_P PENALTY TEXT...
-#include <hybridge/sampling.h>
+#include "engine/sampling.h"
 
 #include <cstdio>
+#include <cstring>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>

@@ -7,8 +7,8 @@
 //   done LENGTH PROPOSED ACCEPTED SECONDS DRAFTING
 //   shadow SECONDS TOKEN ...     compare TOKEN     wants LONGEST     shadowing     acceptance
 //   judge MODEL                                 accept a token with the controller that a drafter keeps with a model
-#include <hybridge/draft_length_controller.h>
-#include <hybridge/drafter.h>
+#include "engine/draft_length_controller.h"
+#include "engine/drafter.h"
 
 #include <iostream>
 #include <sstream>

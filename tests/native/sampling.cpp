@@ -2,7 +2,7 @@
 // draw:
 //
 //   TEMPERATURE PENALTY MASKED TOKEN TOKEN TOKEN TOKEN
-#include <hybridge/sampling.h>
+#include "engine/sampling.h"
 
 #include <cstdlib>
 #include <iostream>

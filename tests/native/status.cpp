@@ -1,5 +1,5 @@
-// hybridge/status.h: failures keep their words on the way up, and success costs a null pointer.
-#include <hybridge/status.h>
+// engine/status.h: failures keep their words on the way up, and success costs a null pointer.
+#include "engine/status.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -28,7 +28,7 @@ from hybridge.runtime.artifact.pictures import MOST_IMAGE_TOKENS, PictureDescrip
 
 STEP, DARKEST = 25 / 16, -255 * 9 / 32
 """A uint8 value x of a prepared picture means x * STEP + DARKEST: bicubic interpolation of 0 to 255 overshoots that range by
-9/32 of it at most. Source: ``Unclamped`` in runtime/native/hybridge/resample.h."""
+9/32 of it at most. Source: ``Unclamped`` in runtime/native/engine/resample.h."""
 
 
 class RadioEncoder(nn.Module):

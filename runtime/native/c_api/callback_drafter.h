@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include <hybridge/drafter.h>
+#include "engine/drafter.h"
 #include <hybridge/hybridge.h>
-#include <hybridge/session.h>
+#include "engine/session.h"
 
 namespace hybridge::c {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <hybridge/hybridge.h>
-#include <hybridge/session.h>
+#include "engine/session.h"
 
 #include "failure.h"
 #include "handles.h"

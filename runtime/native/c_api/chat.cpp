@@ -1,4 +1,4 @@
-// The functions of hybridge.h about chats, over hybridge/conversation.h.
+// The functions of hybridge.h about chats, over engine/conversation.h.
 
 #include <algorithm>
 #include <map>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include <hybridge/conversation.h>
+#include "engine/conversation.h"
 #include <hybridge/hybridge.h>
-#include <hybridge/open_file.h>
+#include "engine/open_file.h"
 
 #include "../text/chat_templates.h"
 #include "../text/json.h"

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include <hybridge/speculative.h>
+#include "engine/speculative.h"
 
 namespace hybridge::text {
 class Grammar;

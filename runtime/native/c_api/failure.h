@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <hybridge/hybridge.h>
-#include <hybridge/status.h>
+#include "engine/status.h"
 
 namespace hybridge::c {
 

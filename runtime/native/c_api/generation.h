@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <hybridge/hybridge.h>
-#include <hybridge/sampling.h>
+#include "engine/sampling.h"
 
 #include "calls.h"
 #include "constraint.h"

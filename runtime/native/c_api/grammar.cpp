@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <hybridge/grammar.h>
+#include "engine/grammar.h"
 #include <hybridge/hybridge.h>
 
 #include "calls.h"

@@ -11,12 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include <hybridge/block_drafter.h>
-#include <hybridge/draft_model.h>
+#include "engine/block_drafter.h"
+#include "engine/draft_model.h"
 #include <hybridge/hybridge.h>
-#include <hybridge/picture_processor.h>
-#include <hybridge/prefix_cache.h>
-#include <hybridge/speculative.h>
+#include "engine/picture_processor.h"
+#include "engine/prefix_cache.h"
+#include "engine/prompt_lookup.h"
+#include "engine/speculative.h"
 
 #include "callback_drafter.h"
 #include "constraint.h"

@@ -1,4 +1,4 @@
-// The functions of hybridge.h about pictures, over hybridge/picture_processor.h.
+// The functions of hybridge.h about pictures, over engine/picture_processor.h.
 
 #include <memory>
 #include <span>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <hybridge/hybridge.h>
-#include <hybridge/picture_processor.h>
+#include "engine/picture_processor.h"
 
 #include "calls.h"
 #include "handles.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include <hybridge/hybridge.h>
-#include <hybridge/program.h>
+#include "engine/program.h"
 
 namespace hybridge::c {
 

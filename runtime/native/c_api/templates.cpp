@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include <hybridge/hybridge.h>
-#include <hybridge/open_file.h>
-#include <hybridge/sha256.h>
+#include "engine/open_file.h"
+#include "engine/sha256.h"
 
 #include "../text/answers/value.h"
 #include "../text/error.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <hybridge/hybridge.h>
-#include <hybridge/open_file.h>
+#include "engine/open_file.h"
 
 #include "../text/stop_strings.h"
 #include "../text/tokenizer.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <hybridge/speculative.h>
+#include "engine/speculative.h"
 
 namespace hybridge::c {
 

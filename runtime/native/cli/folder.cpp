@@ -7,8 +7,8 @@
 
 #include <sys/stat.h>
 
-#include <hybridge/open_file.h>
-#include <hybridge/sha256.h>
+#include "engine/open_file.h"
+#include "engine/sha256.h"
 
 #include "failure.h"
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <new>
 
-#include <hybridge/open_file.h>
+#include "engine/open_file.h"
 
 #include "../text/stop_strings.h"
 #include "failure.h"

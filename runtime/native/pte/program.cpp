@@ -22,9 +22,9 @@
 #include <utility>
 #include <vector>
 
-#include <hybridge/fnv1a.h>
-#include <hybridge/mapped_file.h>
-#include <hybridge/program.h>
+#include "engine/fnv1a.h"
+#include "engine/mapped_file.h"
+#include "engine/program.h"
 
 #include "runtime.h"
 

@@ -11,9 +11,9 @@
 #include <mutex>
 #include <string>
 
-#include <hybridge/processors.h>
-#include <hybridge/runtime.h>
-#include <hybridge/threads.h>
+#include "engine/processors.h"
+#include "engine/runtime.h"
+#include "engine/threads.h"
 
 #include "runtime.h"
 

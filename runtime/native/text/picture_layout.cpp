@@ -7,7 +7,7 @@
 #include <limits>
 #include <system_error>
 
-#include <hybridge/resample.h>
+#include "engine/resample.h"
 
 #include "json.h"
 

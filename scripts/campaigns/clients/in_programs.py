@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from campaigns.clients.conversations import Client, ClientError, Functions, Row
 from hybridge.runtime.artifact.folder import open_artifact
+from hybridge.runtime.binding import library as core
 from hybridge.runtime.binding.library import SOURCES
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.kernels import compiling, library
@@ -88,14 +89,12 @@ class Wheel:
 
 
 def c_api(source: Path, folder: Path) -> Path:
-    """Compile a C11 program over ``hybridge.h``, our kernels linked in; returns it."""
-    ours = ["-std=c++20", *STRICT, *MACROS, f"-I{SOURCES}", *include_flags(), "-c"]
-    core = [SOURCES / "c_api.cpp", *sorted((SOURCES / "pte").glob("*.cpp"))]
-    objects = [compile_with(cpp(), *ours, each, "-o", folder / f"{each.stem}.o") for each in core]
+    """Compile a C11 program over ``hybridge.h``, linked to the core and our kernels; returns it."""
     compile_with("gcc", "-std=c11", *STRICT, f"-I{SOURCES}", "-c", source, "-o", folder / "main.o")
-    kernels = library.build()
-    links = ["-Wl,--no-as-needed", *link_flags(*OPERATORS_AND_BACKENDS), kernels, f"-Wl,-rpath,{kernels.parent}"]
-    return compile_with(cpp(), folder / "main.o", *objects, "-o", folder / "program", *links)
+    built = [core.build(), library.build()]
+    rpaths = [f"-Wl,-rpath,{each.parent}" for each in built]
+    links = ["-Wl,--no-as-needed", *compiling.link_flags(*OPERATORS_AND_BACKENDS), *built, *rpaths]
+    return compile_with(cpp(), folder / "main.o", "-o", folder / "program", *links)
 
 
 def text_llm_runner(source: Path, folder: Path, wheel: Wheel) -> Path:

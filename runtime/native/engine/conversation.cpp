@@ -1,0 +1,399 @@
+#include "engine/conversation.h"
+
+#include <algorithm>
+
+#include "engine/facts.h"
+
+#include "text/stop_strings.h"
+#include "text/unicode.h"
+#include "text/error.h"
+
+namespace hybridge {
+
+namespace {
+
+constexpr const char* NOTHING_SAID = "there is no message yet: send one first";
+constexpr size_t MOST_SAVED = size_t(60) << 20;  // of a note, which has at most 64 MB
+
+std::string_view without_end(std::string_view text) { return text.substr(0, text.find_last_not_of(" \t\r\n") + 1); }
+
+}  // namespace
+
+template <typename Step>
+Result<ChatAnswer> Conversation::or_as_before(Step&& step) {
+  const text::ChatLog before = log_;
+  has_answered_ = false;
+  auto done = step();
+  if (!done.ok() && !has_answered_) log_ = before;
+  return done;
+}
+
+Conversation::Conversation(
+    Session& session, const text::Tokenizer& tokenizer, const text::ChatTemplate& chat_template,
+    std::vector<text::Message> opening, std::shared_ptr<PrefixCache> cache, text::Reopen reopen
+)
+    : session_(session),
+      tokenizer_(tokenizer),
+      template_(chat_template),
+      opening_(std::move(opening)),
+      cache_(std::move(cache)),
+      reopen_(std::move(reopen)) {
+  find_special();
+  begin();
+}
+
+Result<ChatAnswer> Conversation::send(
+    std::string_view message, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops
+) {
+  auto done = or_as_before([&]() -> Result<ChatAnswer> {
+    auto asked = log_.messages;
+    asked.push_back({"user", text::valid_utf8(message), {}, pictures_.size()});
+    HYBRIDGE_TRY(ask(std::move(asked), pictures_));
+    return answer(generator, on_piece, std::move(stops));
+  });
+  if (has_answered_) pictures_.clear();
+  return done;
+}
+
+Result<ChatAnswer> Conversation::give_results(
+    std::span<const std::string> results, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops
+) {
+  return or_as_before([&]() -> Result<ChatAnswer> {
+    const auto calls = log_.messages.empty() ? std::vector<text::ToolCall>() : log_.messages.back().calls;
+    if (calls.empty()) {
+      return Status(HYBRIDGE_INVALID_STATE, "the last answer calls no tool, so there is nothing to give a result of");
+    }
+    if (calls.size() != results.size()) {
+      return Status(
+          HYBRIDGE_INVALID_ARGUMENT, "the last answer calls " + std::to_string(calls.size()) +
+                                         " tools, and there are " + std::to_string(results.size()) +
+                                         " results: give one for each call, in their order"
+      );
+    }
+    auto asked = log_.messages;
+    for (size_t i = 0; i < calls.size(); ++i) {
+      asked.push_back({"tool", text::valid_utf8(results[i]), {}, 0, {}, {calls[i].name, "", calls[i].id}});
+    }
+    HYBRIDGE_TRY(ask(std::move(asked), {}));
+    return answer(generator, on_piece, std::move(stops));
+  });
+}
+
+Result<ChatAnswer> Conversation::retry(Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops) {
+  return or_as_before([&]() -> Result<ChatAnswer> {
+    if (log_.turns.empty()) return Status(HYBRIDGE_INVALID_STATE, NOTHING_SAID);
+    forget_answer();
+    log_.tokens.resize(log_.turns.back().answer);
+    return answer(generator, on_piece, std::move(stops));
+  });
+}
+
+Status Conversation::undo() {
+  if (log_.turns.empty()) return Status(HYBRIDGE_INVALID_STATE, NOTHING_SAID);
+  bool is_rewritten = false, is_users = false;
+  while (!is_users) {
+    forget_answer();
+    is_users = log_.messages.back().role == "user";
+    while (log_.messages.back().role == "tool") log_.messages.pop_back();
+    if (is_users) log_.messages.pop_back();
+    is_rewritten = is_rewritten || log_.turns.back().start == 0;
+    log_.tokens.resize(std::min(log_.tokens.size(), log_.turns.back().start));
+    log_.turns.pop_back();
+  }
+  if (is_rewritten && !log_.turns.empty()) HYBRIDGE_TRY(encode_again());
+  return resume_prefix(session_, log_.tokens, *cache_).status();
+}
+
+Status Conversation::reset() {
+  begin();
+  return session_.reset().status();
+}
+
+Status Conversation::save(const std::string& path) {
+  std::string note = log_.to_json();
+  const bool has_pictures = std::ranges::any_of(log_.turns, [](const text::Turn& each) {
+    return !each.pictures.empty();
+  });
+  if (note.size() <= MOST_SAVED || !has_pictures) return session_.save(path, std::move(note));
+  return Status(
+      HYBRIDGE_INVALID_PICTURE, "the pictures of this conversation take " + std::to_string(note.size() >> 20) +
+                                    " MB, and a saved one has at most " + std::to_string(MOST_SAVED >> 20) +
+                                    ": undo messages with pictures"
+  );
+}
+
+Status Conversation::load(const std::string& path) {
+  text::ChatLog found;
+  HYBRIDGE_TRY(session_.load(path, [&](const std::string& note) { return read(note, found); }));
+  log_ = std::move(found);
+  return keep_slots();
+}
+
+Status Conversation::read(const std::string& note, text::ChatLog& found) {
+  try {
+    found = text::ChatLog::from_json(note);
+  } catch (const text::TextError& error) {
+    return Status(HYBRIDGE_INVALID_SAVED_STATE, std::string("the file holds no conversation: ") + error.what());
+  }
+  try {
+    for (text::Turn& turn : found.turns) {
+      if (!turn.pictures.empty() && !reopen_)
+        throw text::TextError("the conversation has pictures, which this chat cannot open");
+      for (auto& each : turn.pictures) each = reopen_(each->saved());
+    }
+  } catch (const text::TextError& error) {
+    return Status(HYBRIDGE_INVALID_PICTURE, error.what());
+  }
+  const auto& facts = session_.facts();
+  const bool fits = std::ranges::all_of(found.tokens, [&](int64_t token) {
+    return token < facts.vocab_size && (token >= 0 || facts.encoder);
+  });
+  return fits ? Status()
+              : Status(HYBRIDGE_INVALID_SAVED_STATE, "the conversation's tokens are not of this model's vocabulary");
+}
+
+void Conversation::begin() {
+  log_ = {};
+  log_.messages = opening_;
+  pictures_.clear();
+}
+
+void Conversation::find_special() {
+  const std::string shown = template_.shown();
+  for (const uint32_t id : tokenizer_.added(true)) {
+    const std::string token = tokenizer_.token(id);
+    special_ids_.insert(id);
+    if (token.empty() || shown.find(token) == std::string::npos) hidden_.insert(id);
+    if (token.empty()) continue;
+    special_.push_back(token);
+    first_bytes_ += token[0];
+  }
+}
+
+std::vector<text::TextPart> Conversation::spelled(const text::Rendered& rendered, size_t end) const {
+  std::vector<text::TextPart> found;
+  for (const auto& [begin, stop] : rendered.words) {
+    const std::string_view words = std::string_view(rendered.text).substr(0, stop);
+    for (size_t at = words.find_first_of(first_bytes_, begin); at < end; at = words.find_first_of(first_bytes_, at)) {
+      size_t longest = 0;
+      for (const std::string& each : special_) {
+        if (each.size() > longest && words.substr(at).starts_with(each)) longest = each.size();
+      }
+      if (longest > 0) found.push_back({at, std::min(at + longest, end)});
+      at += std::max(longest, size_t(1));
+    }
+  }
+  return found;
+}
+
+Status Conversation::ask(std::vector<text::Message> messages, const text::Pictures& own) {
+  try {
+    text::Rendered rendered = template_.render(messages);
+    const size_t known = known_bytes(rendered);
+    std::vector<int64_t> tokens = known > 0 ? log_.tokens : std::vector<int64_t>();
+    const size_t start = tokens.size();
+    text::Pictures pictures = known > 0 ? text::Pictures() : earlier_pictures();
+    pictures.insert(pictures.end(), own.begin(), own.end());
+    const size_t lasting = HYBRIDGE_TRY(add_tokens(rendered, known, pictures, tokens, messages.back().content));
+    const auto most = static_cast<size_t>(session_.facts().max_seq_len);
+    if (tokens.size() >= most) {
+      return Status(
+          HYBRIDGE_NO_ROOM, "the conversation makes " + std::to_string(tokens.size()) +
+                                " tokens with this message, which leaves no room for an answer in " +
+                                std::to_string(most) + ": shorten it, start anew, or export with a larger --max-seq-len"
+      );
+    }
+    keep(2 * log_.turns.size());
+    auto special = spelled(rendered, rendered.text.size());
+    const size_t stays = known == 0 ? lasting : 0;
+    log_.turns.push_back({start, tokens.size(), stays, std::move(rendered.text), {}, std::move(special), own});
+    log_.messages = std::move(messages);
+    log_.tokens = std::move(tokens);
+    return Status();
+  } catch (const text::TextError& error) {
+    return Status(HYBRIDGE_INVALID_TEMPLATE, error.what());
+  }
+}
+
+size_t Conversation::known_bytes(const text::Rendered& rendered) const {
+  if (log_.turns.empty()) return 0;
+  const text::Turn& last = log_.turns.back();
+  const std::string known = last.rendered + last.said.value_or("");
+  const bool goes_on = rendered.text.starts_with(known) && spelled(rendered, last.rendered.size()) == last.spelled;
+  return goes_on ? known.size() : 0;
+}
+
+Result<size_t> Conversation::add_tokens(
+    const text::Rendered& rendered, size_t from, const text::Pictures& pictures, std::vector<int64_t>& tokens,
+    std::string_view message
+) const {
+  std::vector<text::TextPart> words;
+  for (const auto& [begin, end] : rendered.words) {
+    if (end > from) words.push_back({std::max(begin, from) - from, end - from});
+  }
+  const int64_t placeholder = !pictures.empty() && session_.facts().encoder ? session_.facts().encoder->placeholder
+                                                                            : -1;
+  const std::string_view written = std::string_view(rendered.text).substr(from), spoken = without_end(message);
+  size_t places = 0, lasting = 0;
+  for (const text::TextToken& each : tokenizer_.encode(written, false, words)) {
+    if (!spoken.empty() && special_ids_.contains(each.id) &&
+        without_end(written.substr(0, each.begin)).ends_with(spoken)) {
+      lasting = tokens.size();
+    }
+    if (each.id != placeholder) tokens.push_back(each.id);
+    else if (places++ < pictures.size())
+      tokens.insert(tokens.end(), pictures[places - 1]->ids.begin(), pictures[places - 1]->ids.end());
+    if (each.id == placeholder) lasting = tokens.size();
+  }
+  if (places == pictures.size()) return lasting;
+  return Status(
+      HYBRIDGE_INVALID_PICTURE, "the chat template made " + std::to_string(places) + " places for " +
+                                    std::to_string(pictures.size()) +
+                                    " pictures: it writes them otherwise, or not at all"
+  );
+}
+
+Status Conversation::encode_again() {
+  const Status done = encode_last();
+  if (!done.ok()) (void)reset();
+  return done;
+}
+
+Status Conversation::encode_last() {
+  text::Turn& last = log_.turns.back();
+  try {
+    log_.tokens.clear();
+    HYBRIDGE_TRY(add_tokens({last.rendered, last.spelled}, 0, earlier_pictures(), log_.tokens));
+    last.start = 0;
+    last.answer = log_.tokens.size();
+    if (last.said) HYBRIDGE_TRY(add_tokens({*last.said, {}}, 0, {}, log_.tokens));
+    return Status();
+  } catch (const text::TextError& error) {
+    return Status(HYBRIDGE_INVALID_TEMPLATE, error.what());
+  }
+}
+
+text::Pictures Conversation::earlier_pictures() const {
+  text::Pictures found;
+  for (const text::Turn& each : log_.turns) found.insert(found.end(), each.pictures.begin(), each.pictures.end());
+  return found;
+}
+
+void Conversation::forget_answer() {
+  if (log_.messages.back().role == "assistant") log_.messages.pop_back();
+  log_.turns.back().said.reset();
+}
+
+Result<ChatAnswer> Conversation::answer(Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops) {
+  ChatAnswer done;
+  std::unique_ptr<text::Splitter> splitter;
+  try {
+    splitter = template_.answer(log_.turns.back().rendered);
+  } catch (const text::TextError& error) {
+    return Status(HYBRIDGE_INVALID_TEMPLATE, error.what());
+  }
+  const size_t count = log_.tokens.size();
+  const double began = seconds_now();
+  const Generation& asked = generator.options();
+  if (asked.wait_for) asked.wait_for(splitter->reasoning_end());
+  const Tokens prompt = Tokens(log_.tokens).first(count - 1);
+  const size_t number = 2 * log_.turns.size() - 1, mark = log_.turns.back().lasting;
+  const auto keep_mark = [&] { keep_in_slot(number); };
+  done.cached_tokens = static_cast<size_t>(
+      HYBRIDGE_TRY(bring_to(session_, prompt, *cache_, asked.cancelled, asked.on_read, mark, keep_mark))
+  );
+  done.prompt_tokens = count - done.cached_tokens;
+  const double read = seconds_now() - began;
+  if (mark > 0) keep_checkpoint(session_, *cache_);
+  else keep(number);
+  const auto said = say(generator, on_piece, std::move(stops), *splitter);
+  done.generated = generator.done();
+  done.generated.prefill_seconds += read;
+  if (!said.ok()) return said.status();
+  done.end = *said;
+  return done;
+}
+
+Result<AnswerEnd> Conversation::say(
+    Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops, text::Splitter& splitter
+) {
+  text::TextStream stream(tokenizer_, false);
+  text::StopStrings stopping(std::move(stops));
+  const auto& ends = session_.facts().eos_ids;
+  const auto is_cancelled = [cancelled = generator.options().cancelled] { return cancelled != nullptr && *cancelled; };
+  const int64_t last = log_.tokens.back();
+  AnswerEnd end = AnswerEnd::BY_LENGTH;
+  Tokens given = HYBRIDGE_TRY(generator.begin({&last, 1}));
+  has_answered_ = true;
+  log_.turns.back().said = "";
+  log_.messages.push_back({"assistant", ""});
+  while (!given.empty()) {
+    size_t taken = 0;
+    bool is_wanted = true;
+    while (taken < given.size() && is_wanted) {
+      const int64_t token = given[taken++];
+      const auto id = static_cast<uint32_t>(token);
+      const bool is_end = std::ranges::find(ends, token) != ends.end();
+      if (!is_end) log_.tokens.push_back(token);  // the template writes the end of a turn itself
+      const std::string piece = stopping.push(is_end || hidden_.contains(id) ? std::string() : stream.push(id));
+      is_wanted = on_piece(add(piece, splitter.push(piece)));
+      if (!is_wanted || is_cancelled()) end = AnswerEnd::BY_CALLER;
+      if (stopping.is_complete()) end = AnswerEnd::BY_STOP;
+      if (is_end) end = AnswerEnd::BY_MODEL;
+      is_wanted = end == AnswerEnd::BY_LENGTH;
+    }
+    if (!is_wanted) {
+      HYBRIDGE_TRY(generator.end(taken));
+      break;
+    }
+    given = HYBRIDGE_TRY(generator.next());
+  }
+  if (end == AnswerEnd::BY_LENGTH && is_cancelled()) end = AnswerEnd::BY_CALLER;
+  const std::string rest = stopping.push(stream.finish()) + stopping.finish();
+  text::Parts parts = splitter.push(rest);
+  const text::Parts behind = splitter.finish();
+  parts.calls.insert(parts.calls.end(), behind.calls.begin(), behind.calls.end());
+  (void)on_piece(
+      add(rest, {parts.content + behind.content, parts.reasoning + behind.reasoning, std::move(parts.calls)})
+  );
+  return end;
+}
+
+text::Parts Conversation::add(const std::string& piece, text::Parts parts) {
+  *log_.turns.back().said += piece;
+  log_.messages.back().content += parts.content;
+  log_.messages.back().reasoning += parts.reasoning;
+  for (text::ToolCall& each : parts.calls) {
+    each.id = next_id();
+    log_.messages.back().calls.push_back(each);
+  }
+  return parts;
+}
+
+std::string Conversation::next_id() const {
+  size_t count = 0;
+  for (const text::Message& each : log_.messages) count += each.calls.size();
+  std::string digits = std::to_string(count);
+  return "call" + std::string(5 - std::min<size_t>(5, digits.size()), '0') + digits;
+}
+
+void Conversation::keep(size_t number) {
+  keep_checkpoint(session_, *cache_);
+  keep_in_slot(number);
+}
+
+void Conversation::keep_in_slot(size_t number) {
+  const auto ring = static_cast<size_t>(session_.facts().snapshot_slots) / 2 * 2;
+  if (ring > 0) (void)session_.snapshot(static_cast<int64_t>(number % ring));
+}
+
+Status Conversation::keep_slots() {
+  const auto loaded = HYBRIDGE_TRY(session_.checkpoint());
+  for (int64_t slot = 0; slot < session_.facts().snapshot_slots; ++slot) {
+    if (session_.slot(slot).empty() || !session_.restore(slot).ok()) continue;  // overwritten since
+    keep_checkpoint(session_, *cache_);
+  }
+  return session_.resume(*loaded).status();
+}
+
+}  // namespace hybridge

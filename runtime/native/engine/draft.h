@@ -1,0 +1,45 @@
+// Runs the methods of the drafter inside a program: pairs in, draft tokens out. docs/artifact.md has the methods.
+#ifndef HYBRIDGE_ENGINE_DRAFT_H
+#define HYBRIDGE_ENGINE_DRAFT_H
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/facts.h"
+#include "engine/status.h"
+
+namespace hybridge {
+
+// Draws draft tokens from softmax(scores / temperature) by noise in [0, 1), one number for each.
+struct Draws {
+  std::vector<double> noise;
+  double temperature;
+};
+
+// Draft tokens, none where the drafter's context is full, and its own estimate that each is right if those before it
+// are. scores [n, width], where they were drawn: what each was chosen by; candidates [n, width], or [width] where they
+// are the same for all: the tokens that these are of, or none for all of the vocabulary.
+struct Drafted {
+  std::vector<int64_t> tokens;
+  std::vector<float> confidences, scores = {};
+  std::vector<int64_t> candidates = {};
+};
+
+// Lets the drafter read rows of hidden states [n, width] and the token after each.
+Status read_pairs(
+    const Facts& facts, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following
+);
+
+// Lets the drafter read rows of hidden states [n, width] and the token after each, n ≥ 1, and propose at most `limit` ≥
+// 1 tokens behind the last one: its best, or drawn by a drafter that can.
+Result<Drafted> draft(
+    const Facts& facts, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following,
+    size_t limit, const std::optional<Draws>& draws = std::nullopt
+);
+
+}  // namespace hybridge
+
+#endif

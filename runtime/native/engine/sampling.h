@@ -1,0 +1,128 @@
+// Tokens drawn from logits: repetition penalty, temperature, top-k, top-p and min-p, in transformers' order.
+//
+//   hybridge::generate(session, prompt, {.sampling = {.temperature = 0.8, .top_p = 0.95}}, lookup, on_token);
+//
+// The noise of a token follows from the seed and its place in the text alone. A draft token of a certain drafter is
+// accepted exactly where it is what would have been drawn anyway: the text of a seed is the same with every drafter,
+// and Python's. Where no seed is given, drafters draw their tokens, too, and those are accepted so that the
+// distribution stays the model's.
+#ifndef HYBRIDGE_ENGINE_SAMPLING_H
+#define HYBRIDGE_ENGINE_SAMPLING_H
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/distribution.h"
+#include "engine/logits.h"
+#include "engine/noise.h"
+
+namespace hybridge {
+
+// temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution as it is. Without
+// a seed one is drawn from the system.
+struct Sampling {
+  double temperature = 0, top_p = 1, min_p = 0, repetition_penalty = 1;
+  size_t top_k = 0;
+  std::optional<uint64_t> seed = std::nullopt;
+
+  // Returns whether these options make a distribution.
+  bool is_valid() const;
+};
+
+// Called with a text and the logits [V] behind it, of which it makes those minus infinity whose tokens may not come
+// next: the text of a generation then is what a grammar, say, allows, whatever was proposed.
+using Mask = std::function<void(std::span<const int64_t> text, std::span<float> logits)>;
+
+class Sampler {
+ public:
+  // noise: takes the place of the seed that is drawn if none is given.
+  explicit Sampler(const Sampling& sampling, Mask mask = nullptr, std::optional<uint64_t> noise = std::nullopt);
+
+  bool is_greedy() const { return sampling_.temperature == 0; }
+  double temperature() const { return sampling_.temperature; }
+
+  // True if drafters draw their tokens and give the distribution; with a seed the text depends on the seed alone.
+  bool draws_drafts() const { return !is_greedy() && !sampling_.seed; }
+
+  // A number in [0, 1) that belongs to a place of the text; another stream has other ones.
+  double noise(size_t place, Stream stream) const { return hybridge::noise(seed_, place, stream); }
+
+  // Returns the token after `text`, by its logits [V]; -1 if the mask leaves none, or a logit is NaN or infinite.
+  int64_t draw(std::span<const float> logits, std::span<const int64_t> text);
+
+  // Returns the draft token after `text` if it is accepted, otherwise its replacement; -1 as above. q: its
+  // distribution.
+  //
+  // Each token is then distributed as `draw` would have it (Leviathan, Kalman, Matias, arXiv:2211.17192): x is accepted
+  // with probability min(1, p(x) / q(x)), else its replacement comes from max(0, p - q).
+  int64_t judge(std::span<const float> logits, std::span<const int64_t> text, int64_t token, const Distribution& q);
+
+  // A number of draft tokens that are accepted, and the token behind them, -1 as above.
+  struct Judged {
+    size_t accepted;
+    int64_t next;
+  };
+
+  // Judges draft tokens together, each drawn from its distribution in `q`, where row i of `logits` follows the text and
+  // i of them.
+  //
+  // Text is distributed as by `judge`, but more is accepted: a token that the model finds likelier than its drafter did
+  // makes up for one before it (Sun et al., arXiv:2403.10444, algorithm 2). Without a mask, which follows texts that
+  // only grow.
+  Judged judge_block(
+      const Logits& logits, std::span<const int64_t> text, std::span<const int64_t> drafted,
+      std::span<const Distribution> q
+  );
+
+  // Returns the distribution of the token after `text`, without the mask; it sums to 1. For a temperature above 0.
+  Distribution distribution(std::span<const float> logits, std::span<const int64_t> text);
+
+ private:
+  // Logits as the mask leaves them; empty where that is none. Without a mask all of them are finite, as a session's
+  // are.
+  std::span<const float> allowed(std::span<const float> logits, std::span<const int64_t> text);
+
+  int64_t drawn(std::span<const float> logits, std::span<const int64_t> text);
+
+  // The distribution, which the next one takes the place of.
+  const Distribution& normalized(std::span<const float> logits, std::span<const int64_t> text);
+
+  // The candidates of these logits, weighted by their probabilities times a factor; the best one weighs 1.
+  //
+  // Top-p needs the sum of all weights, but of most of them only that it is small: light tokens are weighed where they
+  // could change which ones are kept.
+  void weigh(std::span<const float> logits, std::span<const int64_t> text);
+
+  // The score that has this weight.
+  double score_of(double weight, double top) const { return top + sampling_.temperature * std::log(weight); }
+
+  // Keskar et al., arXiv:1909.05858, as transformers does it, in float32: tokens of the text lose, whatever their sign.
+  std::span<const float> penalized(std::span<const float> logits, std::span<const int64_t> text);
+
+  // The k-th largest score, of more than k.
+  float kth_largest(std::span<const float> scores, size_t k);
+
+  // The tokens whose scores are at least that. Light ones, of which there are many, are as exact as a float32's
+  // exponential.
+  void weigh_from(std::span<const float> scores, double top, double least);
+
+  // Keeps the fewest best tokens that together reach top_p. left_out: the most that tokens weigh together which are no
+  // candidates. Returns false where it depends on them which ones that are, and keeps all.
+  bool keep_top_p(double left_out);
+
+  Sampling sampling_;
+  Mask mask_;
+  uint64_t seed_;
+  std::vector<float> masked_, scores_, largest_;
+  std::vector<bool> seen_;
+  Distribution candidates_, sorted_;
+};
+
+}  // namespace hybridge
+
+#endif

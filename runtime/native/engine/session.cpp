@@ -1,0 +1,652 @@
+#include "engine/session.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace hybridge {
+
+namespace {
+
+Status not_whole() {
+  return Status(
+      HYBRIDGE_INVALID_PICTURE,
+      "the text has rows of a picture that is closed, or not all of a picture's rows; open the picture "
+      "again, and give all of its ids together"
+  );
+}
+
+Status broken_state() {
+  return Status(
+      HYBRIDGE_BROKEN_STATE,
+      "a call failed in the middle and left a state that is neither the old nor the new one; reset the "
+      "session, or restore, resume or load a state"
+  );
+}
+
+Status cancelled_status() { return Status(HYBRIDGE_CANCELLED, "it was cancelled before its first token"); }
+
+Status changed_file() {
+  return Status(
+      HYBRIDGE_INVALID_ARTIFACT, "the program's file was changed after it was opened; open the artifact again"
+  );
+}
+
+Status wrong_answer(const std::string& method) {
+  return Status(
+      HYBRIDGE_PROGRAM_FAILED, "the program failed in '" + method +
+                                   "': it refused what fits, or its answer or its state is another "
+                                   "than it must be; reset the session, or open the artifact again"
+  );
+}
+
+Numbers padded(Tokens tokens, int64_t size) {
+  Numbers row(tokens.begin(), tokens.end());
+  row.resize(static_cast<size_t>(size), 0);
+  return row;
+}
+
+}  // namespace
+
+template <typename Answer, typename Run>
+Answer Session::with_drafter(Run run) {
+  bool has_failed = false;
+  Answer answer = run([&](const std::string& name, std::initializer_list<Array> inputs) {
+    auto outputs = change(name, inputs);
+    has_failed = has_failed || !outputs.ok();
+    return outputs;
+  });
+  if (!has_failed) is_broken_ = false;
+  // Slots and checkpoints count rows of the drafter, of which some may be others now.
+  if (is_broken_) layout_.empty_slots([](int64_t) { return true; }), checkpoints_.go_back(0);
+  return answer;
+}
+
+Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const Model> model) {
+  auto program = model->program();
+  if (!program.ok()) return program.status();
+  RowBuffers rows = HYBRIDGE_TRY(RowBuffers::find(**program, model->facts()));
+  std::unique_ptr<Session> session(new Session(std::move(model), std::move(*program), std::move(rows)));
+  if (!session->layout_.is_whole()) {
+    return Status(
+        HYBRIDGE_INVALID_ARTIFACT, "the program has no length, count of operations or slots; export the model again"
+    );
+  }
+  HYBRIDGE_TRY(session->reset());  // a slot that was never filled is one that was emptied
+  return session;
+}
+
+Tokens Session::slot(int64_t number) const {
+  return has(number) ? Tokens(slots_[static_cast<size_t>(number)].tokens) : Tokens();
+}
+
+Result<Logits> Session::prefill(Tokens tokens, const std::atomic<bool>* cancelled, const OnRead& on_read) {
+  if (is_broken_) return broken_state();
+  const std::vector<Piece> parts = HYBRIDGE_TRY(parts_of(tokens));
+  if (cancelled != nullptr && *cancelled) return cancelled_status();
+  for (const Piece& part : parts) HYBRIDGE_TRY(encode(part));
+  const std::vector<Piece> pieces = chunks(parts);
+  if (pieces.size() == 1) return extend_or_reset(pieces.front());
+  const auto kept = copy_bounded();
+  // A caller's program may throw, and then nobody rolls back.
+  struct Unfinished {
+    bool &is_broken, was_left = true;
+    ~Unfinished() { is_broken = is_broken || was_left; }
+  } unfinished{is_broken_};
+  auto logits = extend_in_order(pieces, cancelled, on_read);
+  if (!logits.ok()) roll_back(kept);
+  unfinished.was_left = false;
+  return logits;
+}
+
+Result<Logits> Session::decode(int64_t token) {
+  if (is_broken_) return broken_state();
+  HYBRIDGE_TRY(check({&token, 1}));
+  return extend_or_reset({{&token, 1}});
+}
+
+Result<Logits> Session::verify(Tokens tokens) {
+  if (is_broken_) return broken_state();
+  HYBRIDGE_TRY(check(tokens));
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  if (count > facts().verify_len()) {
+    return Status(
+        HYBRIDGE_INVALID_TOKEN, "verify takes at most " + std::to_string(facts().verify_len()) + " tokens, got " +
+                                    std::to_string(count) + "; export with a larger --verify-len"
+    );
+  }
+  return stage(tokens, false);
+}
+
+Result<int64_t> Session::commit(int64_t count) {
+  if (is_broken_) return broken_state();
+  if (staged_.empty()) {
+    return Status(
+        HYBRIDGE_INVALID_COMMIT, "there is no verified block: call verify first, and commit before anything else"
+    );
+  }
+  if (count < 0 || count > static_cast<int64_t>(staged_.size())) {
+    const std::string block = std::to_string(staged_.size());
+    return Status(
+        HYBRIDGE_INVALID_COMMIT,
+        "the verified block has " + block + " tokens, so commit takes 0 to " + block + ", not " + std::to_string(count)
+    );
+  }
+  HYBRIDGE_TRY(move("commit", count, length() + count));
+  const auto block = std::exchange(staged_, {});
+  text_.insert(text_.end(), block.begin(), block.begin() + count);
+  hidden_.add(static_cast<size_t>(count));
+  return length();
+}
+
+size_t Session::hidden_width() const {
+  if (hidden_.width() > 0 || !facts().has_drafter()) return hidden_.width();
+  const size_t read = static_cast<size_t>(facts().verify_len()) * facts().draft_taps.size();
+  return program_->input_count("draft", 0) / read * static_cast<size_t>(facts().taps);
+}
+
+void Session::keep_hidden(bool wanted) {
+  hidden_.keep(wanted && facts().taps > 0 ? HiddenStates::Reader::caller : HiddenStates::Reader::nobody);
+}
+
+void Session::keep_for_drafter(bool reads_ahead) {
+  hidden_.keep(facts().has_drafter() ? HiddenStates::Reader::drafter : HiddenStates::Reader::nobody);
+  reads_ahead_ = reads_ahead;
+}
+
+Result<Drafted> Session::draft(int64_t next, size_t limit, const std::optional<Draws>& draws) {
+  if (is_broken_) return broken_state();
+  const size_t pairs = hidden_.count();
+  HYBRIDGE_TRY(check_drafting({&next, 1}, limit));
+  if (pairs == 0) return Drafted();
+  std::vector<int64_t> following(text_.end() - static_cast<ptrdiff_t>(pairs) + 1, text_.end());
+  following.push_back(next);  // rows of pictures become placeholders below
+  const Floats rows(hidden_.unread().begin(), hidden_.unread().end());
+  hidden_.clear();
+  return draft(rows, following, limit, draws);
+}
+
+Result<Drafted> Session::draft(
+    std::span<const float> rows, Tokens following, size_t limit, const std::optional<Draws>& draws
+) {
+  if (is_broken_) return broken_state();
+  const Numbers tokens = without_pictures(following);
+  HYBRIDGE_TRY(check_drafting(tokens, limit));
+  const size_t width = rows.size() / following.size();
+  const auto taps = static_cast<size_t>(facts().taps);
+  const size_t wanted = hidden_width();
+  const bool has_width = width > 0 && width % taps == 0 && rows.size() % following.size() == 0;
+  if (!has_width || (wanted > 0 && width != wanted)) {
+    return Status(
+        HYBRIDGE_INVALID_DRAFTER, "the hidden states have " + std::to_string(width) +
+                                      " numbers for each token, and this model's have " +
+                                      (wanted > 0 ? std::to_string(wanted) : "a multiple of " + std::to_string(taps))
+    );
+  }
+  const Floats read = HiddenStates::at(rows, width, facts().draft_taps, taps);
+  if (hidden_.reader() == HiddenStates::Reader::drafter) hidden_.clear();
+  return with_drafter<Result<Drafted>>([&](const CallMethod& call) {
+    return hybridge::draft(facts(), call, read, tokens, limit, draws);
+  });
+}
+
+Result<int64_t> Session::snapshot(int64_t slot) {
+  if (is_broken_) return broken_state();
+  HYBRIDGE_TRY(check_slot(slot));
+  HYBRIDGE_TRY(read_ahead());
+  KeptText& kept = slots_[static_cast<size_t>(slot)];
+  KeptText text = {text_, unread()};
+  has_slots_ = true;
+  const int64_t before = operations();
+  auto moved = move("snapshot", slot, length());
+  if (!moved.ok()) {
+    if (!is_broken_) return moved;
+    kept = {};  // a part of the state is in the slot
+    undo(before, [slot](int64_t each) { return each == slot; });
+    return moved;
+  }
+  kept = std::move(text);
+  staged_.clear();
+  return length();
+}
+
+Result<int64_t> Session::restore(int64_t slot) {
+  HYBRIDGE_TRY(check_slot(slot));
+  KeptText kept = slots_[static_cast<size_t>(slot)];
+  HYBRIDGE_TRY(move("restore", slot, static_cast<int64_t>(kept.tokens.size())));
+  text_ = std::move(kept.tokens);
+  checkpoints_.go_back(text_.size());
+  staged_.clear();
+  hidden_.set_unread(kept.unread);
+  return length();
+}
+
+Result<int64_t> Session::reset() {
+  const bool was_broken = std::exchange(is_broken_, true);
+  const auto outputs = program_->call("reset", {});
+  if (!outputs.ok() && program_->has_changed_nothing()) {
+    is_broken_ = was_broken;
+    return outputs.status();
+  }
+  for (auto& slot : slots_) slot = {};  // a saved state is not to hold what was said before
+  checkpoints_.go_back(0);
+  staged_.clear();
+  hidden_.clear();
+  if (!outputs.ok() || !holds(0)) {
+    layout_.empty_slots([](int64_t) { return true; });
+    return outputs.ok() ? wrong_answer("reset") : outputs.status();
+  }
+  text_.clear();
+  has_slots_ = is_broken_ = false;
+  return length();
+}
+
+Result<std::shared_ptr<const Checkpoint>> Session::checkpoint() {
+  if (is_broken_ || !holds(length())) return broken_state();
+  HYBRIDGE_TRY(read_ahead());
+  return checkpoints_.make(model_->fingerprint(), text_, unread());
+}
+
+Result<int64_t> Session::resume(const Checkpoint& checkpoint) {
+  if (checkpoint.model != model_->fingerprint()) {
+    return Status(
+        HYBRIDGE_INVALID_ARGUMENT,
+        "this checkpoint is of another model; resume it in a session over the one that made it"
+    );
+  }
+  std::vector<int64_t> text = checkpoint.tokens();
+  if (std::exchange(is_broken_, true)) checkpoints_.go_back(0);  // the state may have lost any row
+  for (auto& slot : slots_) slot = {};
+  layout_.set_length(static_cast<int64_t>(text.size()));
+  checkpoints_.restore(checkpoint);
+  text_ = std::move(text);
+  staged_.clear();
+  hidden_.set_unread(checkpoint.unread);
+  drop_staged();
+  has_slots_ = is_broken_ = false;
+  return length();
+}
+
+Result<std::shared_ptr<const Checkpoint>> Session::read_checkpoint(
+    const Checkpoint* like, size_t shared, std::span<const Part> parts
+) const {
+  std::shared_ptr<RowSegment> parent;
+  if (shared > 0) {
+    if (like == nullptr || like->model != model_->fingerprint()) {
+      return Status(HYBRIDGE_INVALID_ARGUMENT, "the checkpoint with the first segments is of another model");
+    }
+    const auto segments = chain(like->segment);
+    if (shared > segments.size()) {
+      return Status(
+          HYBRIDGE_INVALID_ARGUMENT,
+          "the other checkpoint has " + std::to_string(segments.size()) + " segments to share"
+      );
+    }
+    parent = segments[shared - 1];
+  }
+  return checkpoints_.read(model_->fingerprint(), facts(), std::move(parent), parts);
+}
+
+Status Session::save(const std::string& path, std::string note) {
+  if (is_broken_) return broken_state();
+  HYBRIDGE_TRY(read_ahead());
+  std::vector<KeptText> texts = {{text_, unread()}};
+  texts.insert(texts.end(), slots_.begin(), slots_.end());
+  const SavedState state = layout_.now(std::move(texts), std::move(note));
+  if (!layout_.allows(state)) {
+    return Status(HYBRIDGE_PROGRAM_FAILED, "the program's state has numbers that cannot be; reset the session");
+  }
+  return write_state(path, model_->fingerprint(), [&](StateWriter& out) { layout_.write(out, state); });
+}
+
+Result<int64_t> Session::load(const std::string& path, const std::function<Status(const std::string&)>& check) {
+  auto file = StateReader::open(path, model_->fingerprint());
+  if (!file.ok()) return file.status();
+  auto saved = layout_.read(*file, slots_.size());
+  if (!saved.ok()) return saved.status();
+  if (check) HYBRIDGE_TRY(check(saved->note));
+  return apply(*file, std::move(*saved));
+}
+
+Session::Session(std::shared_ptr<const Model> model, std::unique_ptr<Program> program, RowBuffers rows)
+    : model_(std::move(model)),
+      program_(std::move(program)),
+      rows_(std::move(rows)),
+      layout_(*program_, model_->facts(), rows_),
+      checkpoints_(*program_, rows_),
+      slots_(static_cast<size_t>(facts().snapshot_slots)),
+      costs_(facts().verify_lens) {}
+
+Result<int64_t> Session::apply(StateReader& file, SavedState saved) {
+  is_broken_ = true;
+  if (const Status failed = layout_.restore(file, saved); !failed.ok()) {
+    (void)reset();
+    return failed;
+  }
+  text_ = std::move(saved.texts.front().tokens);
+  slots_.assign(saved.texts.begin() + 1, saved.texts.end());
+  note_ = std::move(saved.note);
+  has_slots_ = true;
+  checkpoints_.go_back(0);
+  staged_.clear();
+  hidden_.set_unread(saved.texts.front().unread);
+  drop_staged();
+  is_broken_ = false;
+  return length();
+}
+
+Status Session::read_ahead() {
+  const size_t pairs = hidden_.count();
+  const bool is_for_drafter = reads_ahead_ && hidden_.reader() == HiddenStates::Reader::drafter;
+  if (!is_for_drafter || pairs <= static_cast<size_t>(facts().verify_len())) return Status();
+  const auto rows = hidden_.unread().first((pairs - 1) * hidden_.width());
+  const Floats read = HiddenStates::at(rows, hidden_.width(), facts().draft_taps, static_cast<size_t>(facts().taps));
+  const Numbers following = without_pictures(Tokens(text_).last(pairs - 1));
+  const Status done = with_drafter<Status>([&](const CallMethod& call) {
+    return read_pairs(facts(), call, read, following);
+  });
+  if (done.ok()) hidden_.keep_last();
+  else hidden_.clear();
+  return is_broken_ ? done : Status();
+}
+
+HiddenRows Session::unread() const {
+  if (hidden_.reader() != HiddenStates::Reader::drafter || hidden_.count() > static_cast<size_t>(facts().verify_len()))
+    return {};
+  return {Floats(hidden_.unread().begin(), hidden_.unread().end()), hidden_.width()};
+}
+
+Numbers Session::without_pictures(Tokens ids) const {
+  return facts().encoder ? as_tokens(ids, facts().encoder->placeholder) : Numbers(ids.begin(), ids.end());
+}
+
+Session::RestoreBuffers Session::copy_bounded() {
+  RestoreBuffers kept{text_.size(), hidden_.count(), operations(), {}};
+  if (text_.empty() && !has_slots_) return kept;
+  for (const std::string& name : program_->bounded()) {
+    const Bytes bytes = program_->bytes(name);
+    kept.buffers.emplace_back(bytes.begin(), bytes.end());
+  }
+  return kept;
+}
+
+void Session::roll_back(const RestoreBuffers& kept) {
+  if (kept.buffers.empty()) {
+    (void)reset();
+    return;
+  }
+  is_broken_ = true;
+  for (size_t i = 0; i < kept.buffers.size(); ++i)
+    std::ranges::copy(kept.buffers[i], program_->bytes(program_->bounded()[i]).begin());
+  text_.resize(kept.length);
+  hidden_.shorten(kept.hidden);
+  undo_block(kept.operations);
+}
+
+bool Session::is_overwritten(int64_t slot) const {
+  return has(slot) && slots_[static_cast<size_t>(slot)].tokens.size() > text_.size();
+}
+
+void Session::undo_block(int64_t operations) {
+  undo(operations, [this](int64_t slot) { return is_overwritten(slot); });
+}
+
+void Session::undo(int64_t operations, const std::function<bool(int64_t)>& is_gone) {
+  layout_.empty_slots(is_gone);
+  staged_.clear();
+  drop_staged();
+  if (int64_t* count = program_->number("operations")) *count = operations;
+  is_broken_ = !holds(length());
+}
+
+void Session::drop_staged() {
+  if (int64_t* staged = program_->number("staged")) *staged = 0;
+}
+
+Result<std::vector<Session::Piece>> Session::parts_of(Tokens text) const {
+  HYBRIDGE_TRY(check(text, true));
+  std::vector<Piece> parts;
+  for (size_t at = 0; at < text.size(); at += parts.back().ids.size()) {
+    const Tokens rest = text.subspan(at);
+    if (rest.front() < 0) {
+      auto picture = model_->picture(rest.front());
+      if (picture == nullptr || picture->ids().size() > rest.size()) return not_whole();
+      const Tokens rows = rest.first(picture->ids().size());
+      if (!std::ranges::equal(picture->ids(), rows)) return not_whole();
+      parts.push_back({rows, std::move(picture)});
+    } else {
+      const auto end = std::ranges::find_if_not(rest, [this](int64_t id) { return known(id); });
+      parts.push_back({Tokens(rest.begin(), end)});
+    }
+  }
+  return parts;
+}
+
+Status Session::encode(const Piece& part) {
+  if (part.picture == nullptr) return Status();
+  return part.picture->encode([this](const std::string& name, std::initializer_list<Array> inputs) {
+    return call(name, inputs);
+  });
+}
+
+std::vector<Session::Piece> Session::chunks(const std::vector<Piece>& parts) const {
+  const auto block = static_cast<size_t>(facts().verify_len());
+  std::vector<Piece> pieces;
+  for (Piece part : parts) {
+    const auto chunk = static_cast<size_t>(
+        part.picture == nullptr ? facts().prefill_chunk : facts().encoder->rows(facts().prefill_chunk)
+    );
+    const size_t rest = part.ids.size() % chunk;
+    const bool by_verify = part.picture == nullptr && facts().fixed_shapes && block > 1 && 4 * rest <= chunk;
+    const size_t last = by_verify ? block : chunk;
+    while (!part.ids.empty()) {
+      pieces.push_back(part.first(std::min(part.ids.size(), part.ids.size() >= chunk ? chunk : last)));
+      part = part.behind(pieces.back().ids.size());
+    }
+  }
+  return pieces;
+}
+
+Result<Logits> Session::extend_in_order(
+    const std::vector<Piece>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read
+) {
+  size_t read = 0;
+  for (size_t i = 0; i + 1 < pieces.size(); ++i) {
+    HYBRIDGE_TRY(extend(pieces[i], i > 0));
+    read += pieces[i].ids.size();
+    if (on_read != nullptr) on_read(read);
+    if (cancelled != nullptr && *cancelled) return cancelled_status();
+  }
+  return extend(pieces.back(), pieces.size() > 1);
+}
+
+Status Session::check(Tokens tokens, bool pictures) const {
+  if (tokens.empty()) return Status(HYBRIDGE_INVALID_TOKEN, "there are no tokens; give at least one");
+  HYBRIDGE_TRY(check_known(tokens, pictures));
+  if (static_cast<int64_t>(tokens.size()) <= room()) return Status();
+  return Status(
+      HYBRIDGE_NO_ROOM, std::to_string(tokens.size()) + " tokens do not fit: " + std::to_string(length()) +
+                            " of max_seq_len = " + std::to_string(facts().max_seq_len) +
+                            " are used. Reset the session, or export with a larger --max-seq-len"
+  );
+}
+
+Status Session::check_known(Tokens tokens, bool pictures) const {
+  const auto unknown = std::ranges::find_if_not(tokens, [&](int64_t id) {
+    return pictures ? facts().is_id(id) : known(id);
+  });
+  if (unknown == tokens.end()) return Status();
+  return Status(
+      HYBRIDGE_INVALID_TOKEN, "token id " + std::to_string(*unknown) + " is outside the vocabulary, 0 to " +
+                                  std::to_string(facts().vocab_size - 1)
+  );
+}
+
+Status Session::check_drafting(Tokens following, size_t limit) const {
+  if (!facts().has_drafter()) {
+    return Status(
+        HYBRIDGE_INVALID_DRAFTER, "this artifact has no drafter of its own; export it again with --drafter or --mtp"
+    );
+  }
+  if (limit == 0)
+    return Status(HYBRIDGE_INVALID_ARGUMENT, "a limit of 0 leaves no room for draft tokens; give 1 or more");
+  if (following.empty())
+    return Status(HYBRIDGE_INVALID_TOKEN, "there are no tokens; give the one after each hidden state");
+  return check_known(following);
+}
+
+Status Session::check_slot(int64_t slot) const {
+  if (has(slot)) return Status();
+  const int64_t slots = facts().snapshot_slots;
+  if (slots == 0)
+    return Status(HYBRIDGE_INVALID_SLOT, "this artifact has no snapshot slots; export with --snapshot-slots");
+  return Status(
+      HYBRIDGE_INVALID_SLOT,
+      "slot " + std::to_string(slot) + " does not exist; this artifact has slots 0 to " + std::to_string(slots - 1)
+  );
+}
+
+Result<Logits> Session::extend(const Piece& part, bool goes_on) {
+  const Tokens tokens = part.ids;
+  const auto count = static_cast<int64_t>(tokens.size());
+  const bool is_few = count > 1 && count <= facts().verify_len() && facts().verify_len() < facts().prefill_chunk;
+  if (is_few && facts().fixed_shapes && part.picture == nullptr) return extend_by_verify(tokens, goes_on);
+  auto logits = part.picture != nullptr ? run_rows(part, goes_on) : run_tokens(tokens, goes_on);
+  if (logits.ok() || logits.status().code() == HYBRIDGE_NOT_FINITE)
+    text_.insert(text_.end(), tokens.begin(), tokens.end());
+  if (logits.ok()) hidden_.add_last(tokens.size());
+  if (logits.status().code() == HYBRIDGE_NOT_FINITE) hidden_.clear();  // rows are those of the text's last tokens
+  if (is_broken_) layout_.empty_slots([this](int64_t slot) { return is_overwritten(slot); });
+  return logits;
+}
+
+Result<Logits> Session::run_tokens(Tokens tokens, bool goes_on) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  const int64_t size = count == 1 ? 1 : facts().prefill_chunk;
+  const Numbers row = padded(tokens, size);
+  if (count == 1) return run("decode", 1, tokens.size(), goes_on, {input(row, {1, size})});
+  return run("prefill", 1, tokens.size(), goes_on, {input(row, {1, size}), number(count)});
+}
+
+Result<Logits> Session::run_rows(const Piece& part, bool goes_on) {
+  const auto count = static_cast<int64_t>(part.ids.size()), width = static_cast<int64_t>(part.picture->hidden());
+  const int64_t chunk = facts().encoder->rows(facts().prefill_chunk);
+  const auto rows = part.picture->rows(part.begin, part.ids.size());
+  Floats row(rows.begin(), rows.end());
+  row.resize(static_cast<size_t>(chunk * width), 0.0f);
+  const Array embeddings = input(row, {1, chunk, width});
+  const int64_t axes = facts().encoder->axes;
+  if (axes == 1) return run("prefill_embeddings", 1, part.ids.size(), goes_on, {embeddings, number(count)});
+  // The text's next rope position stays at the picture's first row until its last one was read.
+  const bool is_last = part.begin + part.ids.size() == part.picture->ids().size();
+  const int64_t advance = is_last ? part.picture->advance() : 0;
+  const Numbers grid = part.picture->grid(part.begin, part.ids.size(), static_cast<size_t>(chunk));
+  return run(
+      "prefill_embeddings", 1, part.ids.size(), goes_on,
+      {embeddings, input(grid, {axes, chunk}), number(advance), number(count)}
+  );
+}
+
+Result<Logits> Session::extend_or_reset(const Piece& part) {
+  const bool is_empty = text_.empty() && !has_slots_;
+  auto logits = extend(part);
+  if (is_empty && !logits.ok()) (void)reset();
+  return logits;
+}
+
+Result<Logits> Session::extend_by_verify(Tokens tokens, bool goes_on) {
+  const Logits logits = HYBRIDGE_TRY(stage(tokens, goes_on));
+  last_.assign(logits.last().begin(), logits.last().end());  // the commit reuses the runtime's memory
+  HYBRIDGE_TRY(move("commit", static_cast<int64_t>(tokens.size()), length() + static_cast<int64_t>(tokens.size())));
+  const auto block = std::exchange(staged_, {});
+  text_.insert(text_.end(), block.begin(), block.end());
+  hidden_.add_last(tokens.size());
+  return Logits(last_.data(), 1, last_.size());
+}
+
+Result<Logits> Session::stage(Tokens tokens, bool goes_on) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  const int64_t length = *std::lower_bound(facts().verify_lens.begin(), facts().verify_lens.end(), count);
+  const std::string name = length == facts().verify_len() ? "verify" : "verify_" + std::to_string(length);
+  const int64_t size = facts().fixed_shapes ? length : count;
+  const Numbers row = padded(tokens, size);
+  const int64_t before = operations();
+  auto logits = run(name, tokens.size(), tokens.size(), goes_on, {input(row, {1, size})});
+  if (logits.ok()) staged_.assign(tokens.begin(), tokens.end());
+  else if (is_broken_) undo_block(before);
+  return logits;
+}
+
+Result<Logits> Session::run(
+    const std::string& name, size_t rows, size_t tokens, bool goes_on, std::initializer_list<Array> inputs
+) {
+  staged_.clear();
+  if (!holds(length())) return is_broken_ = true, broken_state();
+  const int64_t before = operations();
+  const auto outputs = HYBRIDGE_TRY(change(name, inputs));
+  if (before < 0 || operations() != before + 1) {  // NaN is the program's refusal, and no result
+    is_broken_ = operations() != before || !holds(length());
+    return wrong_answer(name);
+  }
+  const auto width = static_cast<size_t>(facts().vocab_size);
+  const float* first = outputs.empty() ? nullptr : outputs[0].real();
+  if (first == nullptr || outputs[0].count() < rows * width) return wrong_answer(name);
+  const Logits logits(first, rows, width);
+  const bool are_numbers = are_finite(logits.all());
+  if (are_numbers && facts().taps > 0) HYBRIDGE_TRY(hidden_.see(outputs, tokens, goes_on));
+  is_broken_ = false;
+  if (are_numbers) return logits;
+  return Status(
+      HYBRIDGE_NOT_FINITE, "the program gave logits in '" + name +
+                               "' that are NaN or infinite; reset the session, or restore or load a state"
+  );
+}
+
+int64_t Session::operations() {
+  const int64_t* count = program_->number("operations");
+  return count != nullptr ? *count : -1;
+}
+
+Result<std::span<const Array>> Session::call(const std::string& name, std::initializer_list<Array> inputs) {
+  if (!program_->is_unchanged()) return changed_file();
+  const auto outputs = HYBRIDGE_TRY(program_->call(name, inputs));
+  if (!program_->is_unchanged()) return changed_file();
+  return outputs;
+}
+
+Result<std::span<const Array>> Session::change(const std::string& name, std::initializer_list<Array> inputs) {
+  if (!program_->is_unchanged()) return changed_file();
+  const int64_t before = operations();
+  const bool was_broken = std::exchange(is_broken_, true);
+  auto outputs = program_->call(name, inputs);
+  if (!outputs.ok() && program_->has_changed_nothing())
+    is_broken_ = was_broken || operations() != before || !holds(length());
+  if (outputs.ok() && !program_->is_unchanged()) return changed_file();
+  return outputs;
+}
+
+Result<int64_t> Session::move(const char* name, int64_t argument, int64_t wanted) {
+  const bool was_broken = is_broken_;
+  const auto outputs = HYBRIDGE_TRY(change(name, {number(argument)}));
+  const int64_t* length = outputs.empty() ? nullptr : outputs[0].integer();
+  if (length == nullptr) return wrong_answer(name);
+  if (*length < 0) {
+    is_broken_ = was_broken;
+    if (std::string_view(name) != "restore") return wrong_answer(name);
+    return Status(
+        HYBRIDGE_INVALID_SLOT,
+        "this slot keeps nothing to restore: it was never filled, or tokens were written below its length since "
+        "(an earlier snapshot was restored and another way taken)"
+    );
+  }
+  if (*length != wanted || !holds(wanted)) return wrong_answer(name);
+  is_broken_ = false;
+  return wanted;
+}
+
+bool Session::holds(int64_t length) {
+  const int64_t* own = program_->number("length");
+  return own != nullptr && *own == length;
+}
+
+}  // namespace hybridge
