@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler_flags import MACROS, include_flags, link_flags
 from filelock import FileLock
 
 from campaigns.clients.conversations import Client, ClientError, Functions, Row
