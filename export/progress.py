@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # which needs PyTorch
-    from hybridge.export.check.validate import ValidationReport
+from hybridge.export.report import ValidationReport
 
 
 class ExportProgress:

@@ -20,6 +20,7 @@ from hybridge.export.check.random_program import Oracle
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.bits import grid_of
 from hybridge.export.quantize.quantize import rounder_of
+from hybridge.export.report import Figures
 from hybridge.export.source.checkpoint import CheckpointSource
 from hybridge.export.texts import continued, logits_of, read_text, sampled, windows
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
@@ -124,31 +125,6 @@ def token_texts(artifact: Artifact, session: Session, texts: Texts, steps: Expor
 
 FIRST_RANGE = 64
 """Positions of the first range; each further one ends at twice the position of the one before it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """Figures over ``positions`` tokens at the positions ``first`` to ``last`` of their texts.
-
-    Perplexities are of the texts' own next tokens; None if no text continues after a position.
-
-    Args:
-        kl: the mean Kullback-Leibler divergence of the model from the original, in nats.
-        kl_error: its standard error.
-        kl_99: what 99 % of the positions stay below.
-        top1_agreement: the share of positions with the same best token.
-    """
-
-    first: int
-    last: int
-    positions: int
-    kl: float
-    kl_error: float
-    kl_99: float
-    kl_largest: float
-    top1_agreement: float
-    perplexity: float | None
-    original_perplexity: float | None
 
 
 @dataclass(frozen=True, kw_only=True)

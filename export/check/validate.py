@@ -7,37 +7,30 @@ of a branch answers for every prefix.
 
 from __future__ import annotations
 
-import math
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer as Reference
 from torch import Tensor
 
-from hybridge.errors import UsageError, ValidationError
-from hybridge.export.check.evaluate import Figures, measure_drift
+from hybridge.errors import UsageError
+from hybridge.export.check.evaluate import measure_drift
 from hybridge.export.check.oracle import disturbed, load_original, round_as, uncached, uncached_with_pictures
 from hybridge.export.check.random_program import Oracle, RandomPictures, RandomProgram
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import stored_rounder
 from hybridge.export.quantize.quantize import is_lossy
+from hybridge.export.report import Divergence, TextCheck, ValidationReport
 from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
 from hybridge.export.source.tokenizer import without_nfc
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.artifact.options import ExportOptions
-from hybridge.runtime.binding.drafters import Context, OwnDrafter, Proposal
+from hybridge.runtime.binding.drafters import Context, Drafter, OwnDrafter, Proposal
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.statistics import GenerationStats
 from hybridge.runtime.binding.tokenizer import Tokenizer
-
-Notify = Callable[[int, int], None]
-GenerateDrafted = Callable[[list[int], int, GenerationStats], Iterable[int]]
-"""Generates a number of tokens after a prompt, greedily, with the artifact's own drafter, and counts into the stats."""
 
 OPERATIONS_PER_PROGRAM = 40
 TOLERANCE = 2e-5
@@ -76,7 +69,6 @@ def validate_session(
             new_tokens=max(1, min(NEW_TOKENS, session.max_seq_len // 2)),
             seed=seed,
             notify=notify,
-            drafted=_own_drafter(session),
             pictures=pictures,
             disturbed=disturbed(rounded.model, oracle),
         )
@@ -95,8 +87,7 @@ def validate(
     prompts: int,
     new_tokens: int,
     seed: int,
-    notify: Notify,
-    drafted: GenerateDrafted | None = None,
+    notify: Callable[[int, int], None],
     pictures: RandomPictures | None = None,
     disturbed: Oracle | None = None,
 ) -> ValidationReport:
@@ -104,7 +95,6 @@ def validate(
 
     Args:
         notify: is called with the number done and the total after each.
-        drafted: generates with the artifact's own drafter, if it has one.
         pictures: of a model that takes pictures; the oracle knows the pixels of each.
         disturbed: the oracle's logits after a change that float32 cannot see; widens the tolerance of a model that needs it.
 
@@ -124,7 +114,7 @@ def validate(
         notify(i + 1, programs + prompts)
     for i in range(prompts):
         rng = random.Random(f"{seed} prompt {i}")
-        _check_generation(report, session, oracle, rng, new_tokens, drafted, pictures)
+        _check_generation(report, session, oracle, rng, new_tokens, pictures)
         notify(programs + i + 1, programs + prompts)
     return report
 
@@ -174,23 +164,24 @@ def _check_generation(
     oracle: Oracle,
     rng: random.Random,
     new_tokens: int,
-    drafted: GenerateDrafted | None,
     pictures: RandomPictures | None,
 ) -> None:
     """Compare greedy output with and without speculation with eager greedy, on a repetitive prompt with many draft tokens."""
     check = report.generation
+
+    def generated(drafter: Drafter | None, stats: GenerationStats | None = None) -> list[int]:
+        session.reset()
+        block = session.verify_len if drafter else None  # always propose, however wrong the draft tokens are
+        return list(session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats))
+
     phrase = [rng.randrange(session.vocab_size) for _ in range(rng.randint(4, 12))]
     prompt = (phrase * 12)[: max(1, min(48, session.max_seq_len - 1))]
     if pictures is not None and session.max_seq_len > len(prompt) + session.model.most_picture_tokens:
         place = rng.randint(0, len(prompt))
         prompt[place:place] = pictures.picture(rng).ids
-    stats = GenerationStats()
-    session.reset()
-    plain = list(session.generate(prompt, max_new_tokens=new_tokens))
-    session.reset()
-    drafter = CorruptingDrafter(rng, session.vocab_size) if session.verify_len > 1 else None
-    block = session.verify_len if drafter else None  # always propose, however wrong the draft tokens are
-    speculative = list(session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats))
+    stats, own_stats = GenerationStats(), GenerationStats()
+    plain = generated(None)
+    speculative = generated(CorruptingDrafter(rng, session.vocab_size) if session.verify_len > 1 else None, stats)
     check.prompts += 1
     check.tokens += len(plain)
     check.plain_matches += is_greedy(report, prompt, plain, oracle)
@@ -198,10 +189,8 @@ def _check_generation(
     check.accepted += stats.accepted
     check.rejected += stats.proposed - stats.accepted
     check.rollbacks += stats.rollbacks
-    if drafted is not None:
-        session.reset()
-        own_stats = GenerationStats()
-        own = list(drafted(prompt, new_tokens, own_stats))
+    if session.manifest.drafter is not None:
+        own = generated(OwnDrafter(session), own_stats)
         check.drafted_prompts += 1
         check.drafted_matches += own == plain or is_greedy(report, prompt, own, oracle)
         check.drafted_accepted += own_stats.accepted
@@ -239,150 +228,6 @@ def is_greedy(report: ValidationReport, prompt: list[int], tokens: list[int], or
     tied = (chosen < best) & (best - chosen <= report.tolerance * float(logits.abs().max()))
     report.generation.ties += int(tied.sum())
     return bool(((chosen == best) | tied).all())
-
-
-@dataclass(kw_only=True)
-class Divergence:
-    """The first difference from the eager model, with the operations that led to it."""
-
-    program: int
-    operations: list[str]
-    position: int
-    error: float
-
-
-@dataclass(kw_only=True)
-class GenerationCheck:
-    """Counts of compared greedy generations. A tie is a token whose best two logits are closer than the tolerance.
-
-    drafted_*: with the artifact's own drafter, if it has one; the draft tokens of the others are looked up in the text.
-    """
-
-    prompts: int = 0
-    tokens: int = 0
-    plain_matches: int = 0
-    speculative_matches: int = 0
-    ties: int = 0
-    accepted: int = 0
-    rejected: int = 0
-    rollbacks: int = 0
-    drafted_prompts: int = 0
-    drafted_matches: int = 0
-    drafted_accepted: int = 0
-    drafted_rejected: int = 0
-
-    @property
-    def passed(self) -> bool:
-        own = self.drafted_matches == self.drafted_prompts
-        return own and self.plain_matches == self.speculative_matches == self.prompts
-
-
-@dataclass(kw_only=True)
-class TextCheck:
-    """Counts of texts for which both tokenizers were compared. difference: the first text with other tokens."""
-
-    texts: int = 0
-    equal: int = 0
-    difference: str = ""
-
-
-@dataclass(kw_only=True)
-class ValidationReport:
-    """The result of a validation: counts and errors, absolute and relative to the largest logit.
-
-    reader: of the reference's weights; the export read them by the same one, so a validation says nothing of it.
-    """
-
-    seed: int
-    tolerance: float
-    reader: str = ""
-    operations: Counter[str] = field(default_factory=Counter)
-    compared: int = 0
-    worst: float = 0.0
-    total: float = 0.0
-    largest_logit: float = 0.0
-    top1_matches: int = 0
-    worst_at: dict[tuple[str, int], float] = field(default_factory=dict)
-    """The worst error by operation and position."""
-    first_divergence: Divergence | None = None
-    generation: GenerationCheck = field(default_factory=GenerationCheck)
-    tokenizer: TextCheck = field(default_factory=TextCheck)
-    drift: Figures | None = None
-
-    @property
-    def worst_relative(self) -> float:
-        return self.worst / self.largest_logit if self.largest_logit else 0.0
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.compared if self.compared else 0.0
-
-    @property
-    def mean_relative(self) -> float:
-        return self.mean / self.largest_logit if self.largest_logit else 0.0
-
-    @property
-    def top1_agreement(self) -> float:
-        return self.top1_matches / self.compared if self.compared else 0.0
-
-    @property
-    def passed(self) -> bool:
-        return self.first_divergence is None and self.generation.passed and not self.tokenizer.difference
-
-    def observe(self, operation: str, position: int, error: float, *, same_best: bool) -> None:
-        """Count a vector of logits by the operation that gave it, its position and error, and whether its best token agrees."""
-        self.compared += 1
-        self.worst, self.total = max(self.worst, error), self.total + error
-        self.top1_matches += same_best
-        place = (operation, position)
-        self.worst_at[place] = max(self.worst_at.get(place, 0.0), error)
-
-    def check(self) -> None:
-        """Raise ValidationError if the artifact differs from its checkpoint."""
-        if self.tokenizer.difference:
-            raise ValidationError(
-                f"the artifact's tokenizer gives other tokens than the checkpoint's: {self.tokenizer.difference}. Export the "
-                "model again, or name the tokenizer that it was exported with by --tokenizer."
-            )
-        if not self.passed:
-            raise ValidationError(
-                f"the artifact disagrees with the eager model: worst error {self.worst_relative:.1e} of the largest logit "
-                f"(tolerance {self.tolerance:.0e}), greedy output equal for {self.generation.speculative_matches} of "
-                f"{self.generation.prompts} prompts{self._drafted()}. Repeat with --seed {self.seed}."
-            )
-
-    def _drafted(self) -> str:
-        """Return the words for the artifact's own drafter, if it has one."""
-        check = self.generation
-        if not check.drafted_prompts:
-            return ""
-        return f", with its own drafter {check.drafted_matches} of {check.drafted_prompts}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything but the errors of each position, for JSON."""
-        derived = ("worst_relative", "mean", "mean_relative", "top1_agreement", "passed")
-        names = (*(each.name for each in fields(self) if each.name != "worst_at"), *derived)
-        own = {name: getattr(self, name) for name in names}
-        own |= {"operations": dict(self.operations), "generation": asdict(self.generation)}
-        own["tokenizer"] = asdict(self.tokenizer)
-        own["drift"] = asdict(self.drift) if self.drift else None
-        own["first_divergence"] = asdict(self.first_divergence) if self.first_divergence else None
-        # JSON has no infinity.
-        return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in own.items()}
-
-
-def _own_drafter(session: Session) -> GenerateDrafted | None:
-    """Return a function that generates with the artifact's own drafter in the longest blocks; None without a drafter."""
-    if session.manifest.drafter is None:
-        return None
-    drafter = OwnDrafter(session)
-
-    def drafted(prompt: list[int], new_tokens: int, stats: GenerationStats) -> Iterator[int]:
-        return session.generate(
-            prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=session.verify_len, stats=stats
-        )
-
-    return drafted
 
 
 # Compare tokenizers, on texts that tokenizers differ on

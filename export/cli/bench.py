@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from hybridge.runtime.cli.console import check_writable_file, err, megabytes, ou
 from hybridge.runtime.cli.options import HtmlOption, JsonOption, ThreadsOption
 
 if TYPE_CHECKING:  # numpy and ExecuTorch's exporter take long to start: they are imported when the command runs
-    from hybridge.export.cli.figures import BenchReport, Subject
+    from hybridge.export.cli.figures import Subject
     from hybridge.export.profile.device import DeviceReport
     from hybridge.export.profile.parts import Profile
     from hybridge.runtime.binding.drafters import Drafter
@@ -76,11 +76,11 @@ def bench(
 
         check_writable_file(html)
         check_matplotlib("--html")
-    if profiled and artifact is None:
-        raise UsageError("--profile needs an artifact: hybridge bench OUT --profile.")
     if artifact is None and draft is not None:
         raise UsageError("--draft needs the target's artifact before it; leave both out for the embedded models.")
-    if profiled and artifact is not None:
+    if profiled:
+        if artifact is None:
+            raise UsageError("--profile needs an artifact: hybridge bench OUT --profile.")
         profile_parts(artifact, threads, context, json=json)
         return
     from hybridge.runtime.binding.library import set_threads
@@ -119,7 +119,7 @@ def exported(artifact: Path | None, draft: Path | None) -> Iterator[Artifacts]:
 
 def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Path | None, *, json: bool) -> None:
     """Measure and show the gain of speculative decoding. Raises ValidationError if it changed the text."""
-    from hybridge.export.cli.figures import measure
+    from hybridge.export.cli.figures import measure, print_figures
     from hybridge.export.cli.progress import ConsoleProgress
 
     memory = memory_use(artifacts.target) if html is not None else None
@@ -140,7 +140,9 @@ def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Pat
     if json:
         print_json(report.to_dict())
     else:
-        show(report)
+        for title, outcomes in report.outcomes.items():
+            print_outcomes(title, outcomes)
+        print_figures(report.figures())
     if not report.lossless:
         raise ValidationError("speculation changed the text; see the figures above.")
 
@@ -194,15 +196,6 @@ def own_drafter(session: Session) -> dict[str, Drafter]:
     return {} if description is None else {DRAFTER_NAMES.get(description.kind, description.kind): OwnDrafter(session)}
 
 
-def show(report: BenchReport) -> None:
-    """Print a table for each text, and the figures beside their targets."""
-    from hybridge.export.cli.figures import print_figures
-
-    for title, outcomes in report.outcomes.items():
-        print_outcomes(title, outcomes)
-    print_figures(report.figures())
-
-
 def print_outcomes(title: str, outcomes: Mapping[str, Outcome]) -> None:
     """Print a row for each drafter; draft, verify and commit are shares of its time."""
     from hybridge.runtime.measure import PLAIN
@@ -210,22 +203,18 @@ def print_outcomes(title: str, outcomes: Mapping[str, Outcome]) -> None:
     columns = ("tokens/s", "× plain", "accepted", "tokens a block", "rollbacks", "decodes", "draft", "verify", "commit")
     grid = table(title, "", *columns)
     for name, outcome in outcomes.items():
-        grid.add_row(name, *_row(outcome, outcomes[PLAIN]))
+        total = outcome.total
+        grid.add_row(
+            name,
+            f"{outcome.tokens_per_second:.0f}",
+            f"{outcome.times(outcomes[PLAIN]):.2f}",
+            f"{total.acceptance_rate:.0%}",
+            f"{total.mean_accepted_length:.1f}",
+            f"{total.rollbacks}",
+            f"{total.decodes}",
+            *(f"{each / total.new_seconds:.0%}" for each in (total.draft_seconds, total.verify_seconds, total.commit_seconds)),
+        )
     out.print(grid)
-
-
-def _row(outcome: Outcome, plain: Outcome) -> list[str]:
-    total = outcome.total
-    shares = [seconds / total.new_seconds for seconds in (total.draft_seconds, total.verify_seconds, total.commit_seconds)]
-    return [
-        f"{outcome.tokens_per_second:.0f}",
-        f"{outcome.times(plain):.2f}",
-        f"{total.acceptance_rate:.0%}",
-        f"{total.mean_accepted_length:.1f}",
-        f"{total.rollbacks}",
-        f"{total.decodes}",
-        *(f"{share:.0%}" for share in shares),
-    ]
 
 
 # ``hybridge bench OUT --device``
@@ -289,11 +278,7 @@ def profile_parts(artifact: Path, threads: int | None, context: int, *, json: bo
         profiles = profile(opened, PROFILED, context, ROUNDS, clock)
     if json:
         print_json([each.to_dict() for each in profiles])
-    else:
-        _show(profiles)
-
-
-def _show(profiles: Sequence[Profile]) -> None:
+        return
     for each in profiles:
         out.print(_grid(each))
         out.print(

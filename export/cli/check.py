@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from hybridge.runtime.artifact.options import DEFAULT_PROGRAMS
@@ -15,8 +14,9 @@ from hybridge.runtime.cli.console import check_writable_file, err, out, print_js
 from hybridge.runtime.cli.options import AgainstOption, ArtifactArgument, HtmlOption, JsonOption, ReportOption
 
 if TYPE_CHECKING:  # these need PyTorch
-    from hybridge.export.check.evaluate import ComparisonReport, Figures, LayerCost
+    from hybridge.export.check.evaluate import ComparisonReport, LayerCost
     from hybridge.export.check.picture_prompts import EncoderFigures
+    from hybridge.export.report import Figures
 
 VALIDATE_EXAMPLES = (
     "hybridge validate OUT --against CHECKPOINT",
@@ -132,14 +132,17 @@ def evaluate(
     if json:
         print_json(result.to_dict())
     else:
-        print_comparison(result.comparison, out)
+        print_comparison(result.comparison)
         if result.encoder is not None:
-            print_encoder(result.encoder, out)
+            print_encoder(result.encoder)
         if result.layers is not None:
-            print_costs(result.layers, out)
+            _print_groups(
+                "Each kind of weight, the sum of its weights rounded alone", result.layers, lambda cost: cost.kind
+            )
+            _print_groups("The weights that cost most for their size", result.layers, lambda cost: cost.name)
 
 
-def print_comparison(report: ComparisonReport, console: Console) -> None:
+def print_comparison(report: ComparisonReport) -> None:
     """Print a row for each range of positions, and one for all."""
     title = f"Divergence from the checkpoint in float32, over {report.texts} texts"
     grid = table(title, "positions", "tokens", *COLUMNS)
@@ -147,23 +150,17 @@ def print_comparison(report: ComparisonReport, console: Console) -> None:
         grid.add_row(f"{each.first:,} to {each.last:,}", *_cells(each))
     grid.add_section()
     grid.add_row("all", *_cells(report.whole))
-    console.print(grid)
+    out.print(grid)
 
 
-def print_encoder(figures: EncoderFigures, console: Console) -> None:
+def print_encoder(figures: EncoderFigures) -> None:
     """Print how far the embeddings of pictures are from the checkpoint's."""
     of = f"{figures.rows:,} rows of {figures.pictures} pictures in {figures.parts} parts"
     error = f"relative error {figures.error:.2e} on average, {figures.largest_error:.2e} at most"
-    console.print(f"Embeddings of {of}: {error}", highlight=False, soft_wrap=True)
+    out.print(f"Embeddings of {of}: {error}", highlight=False, soft_wrap=True)
 
 
-def print_costs(costs: Sequence[LayerCost], console: Console) -> None:
-    """Print the cost of each kind of weight, and of the weights that cost most for their size."""
-    _print_groups("Each kind of weight: sum of its weights, each rounded by itself", costs, lambda cost: cost.kind, console)
-    _print_groups("The weights that cost most for their size", costs, lambda cost: cost.name, console)
-
-
-def _print_groups(title: str, costs: Sequence[LayerCost], key: Callable[[LayerCost], str], console: Console) -> None:
+def _print_groups(title: str, costs: Sequence[LayerCost], key: Callable[[LayerCost], str]) -> None:
     whole = sum(cost.kl for cost in costs)
     groups: dict[tuple[str, int], list[LayerCost]] = {}
     for cost in costs:
@@ -173,7 +170,7 @@ def _print_groups(title: str, costs: Sequence[LayerCost], key: Callable[[LayerCo
         kl, elements = sum(cost.kl for cost in members), sum(cost.elements for cost in members)
         share = f"{kl / whole:.1%}" if whole else ""
         grid.add_row(escape(name), f"{bits}", f"{elements:,}", f"{kl:.6f}", share, f"{_density(members):.6f}")
-    console.print(grid)
+    out.print(grid)
 
 
 def _density(costs: Iterable[LayerCost]) -> float:

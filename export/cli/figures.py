@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hybridge.export.report import ValidationReport
 from hybridge.runtime.artifact.manifest import Manifest
 from hybridge.runtime.binding.drafters import Drafter, PromptLookup
 from hybridge.runtime.binding.sampling import Sampling
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.cli.console import out, table
 from hybridge.runtime.measure import PLAIN, Outcome, contest, sampling_p_value
-
-if TYPE_CHECKING:
-    from hybridge.export.check.validate import ValidationReport
-
 
 PROMPT = list(range(1, 51))
 QWEN3_5_08B = SimpleNamespace(
@@ -49,11 +47,9 @@ class Figure:
 
 def figures(manifest: Manifest, report: ValidationReport, session: Session) -> list[Figure]:
     """Measure the figures of ``hybridge demo``."""
-    return [*_correctness(report), _file_size(manifest), _rejection(manifest, session), *_rollback_memory(manifest)]
-
-
-def _correctness(report: ValidationReport) -> list[Figure]:
     generation = report.generation
+    size, limit = manifest.files["model.pte"].size, manifest.weight_bytes * 1.1 + 1e6
+    unchanged, verify, reject, decode = rejection(session)
     return [
         Figure(
             what=f"worst logit error, {report.operations.total()} random operations",
@@ -67,27 +63,20 @@ def _correctness(report: ValidationReport) -> list[Figure]:
             measured=f"{generation.speculative_matches} of {generation.prompts}",
             reached=generation.passed,
         ),
+        Figure(
+            what="model.pte, all methods",
+            target=f"≤ {limit / 1e6:.2f} MB (weights + 10 % + 1 MB)",
+            measured=f"{size / 1e6:.2f} MB",
+            reached=size <= limit,
+        ),
+        Figure(
+            what="a rejection (verify, commit 0)",
+            target="no forward, state unchanged bit for bit",
+            measured=f"{'un' if unchanged else ''}changed; {reject:.2f} ms (verify {verify:.2f}, decode {decode:.2f})",
+            reached=unchanged and "aten::embedding.out" not in manifest.methods["commit"].operators,
+        ),
+        *_rollback_memory(manifest),
     ]
-
-
-def _file_size(manifest: Manifest) -> Figure:
-    size, limit = manifest.files["model.pte"].size, manifest.weight_bytes * 1.1 + 1e6
-    return Figure(
-        what="model.pte, all methods",
-        target=f"≤ {limit / 1e6:.2f} MB (weights + 10 % + 1 MB)",
-        measured=f"{size / 1e6:.2f} MB",
-        reached=size <= limit,
-    )
-
-
-def _rejection(manifest: Manifest, session: Session) -> Figure:
-    unchanged, verify, reject, decode = rejection(session)
-    return Figure(
-        what="a rejection (verify, commit 0)",
-        target="no forward, state unchanged bit for bit",
-        measured=f"{'un' if unchanged else ''}changed; {reject:.2f} ms (verify {verify:.2f}, decode {decode:.2f})",
-        reached=unchanged and "aten::embedding.out" not in manifest.methods["commit"].operators,
-    )
 
 
 def _rollback_memory(manifest: Manifest) -> list[Figure]:
@@ -120,12 +109,10 @@ def rejection(session: Session) -> tuple[bool, float, float, float]:
     """Return True if a rejection leaves the state unchanged, and the median ms of verify, commit(0) and decode."""
     session.reset()
     session.prefill(PROMPT)
-    before = committed_state(session)
-    session.verify([1] * session.verify_len)
+    before, block = committed_state(session), [1] * session.verify_len
+    session.verify(block)
     session.commit(0)
-    after = committed_state(session)
-    unchanged = before == after
-    block = [1] * session.verify_len
+    unchanged = before == committed_state(session)
     verify = milliseconds(lambda: session.verify(block))
     reject = milliseconds(lambda: session.commit(0), before=lambda: session.verify(block))
     decode = milliseconds(lambda: session.decode(1), repeats=min(50, session.room))
@@ -306,54 +293,27 @@ def measure(subject: Subject, tokens: int, samples: int, notify: Notify) -> Benc
     drafters = len(subject.ways) - 1
     new_tokens = min(subject.room, max(2, -(-tokens // (drafters * len(subject.prompts)))))
     count = min(len(subject.prompts), -(-tokens // (drafters * new_tokens)))
-    steps = ProgressCount(notify, total=count * (drafters + 1) + RANDOM_PROMPTS * (drafters + 1) + 2 * 2 + drafters + 1)
-    report.outcomes[CODE] = contest(
-        session,
-        subject.ways,
-        subject.prompts[:count],
-        new_tokens=new_tokens,
-        sampling=Sampling(),
-        sessions=subject.sessions,
-        notify=steps.done,
-    )
-    report.outcomes[RANDOM] = contest(
-        session,
-        subject.ways,
-        random_prompts(session, RANDOM_PROMPTS, new_tokens),
-        new_tokens=new_tokens,
-        sampling=HOT,
-        sessions=subject.sessions,
-        notify=steps.done,
-    )
+    total, steps = count * (drafters + 1) + RANDOM_PROMPTS * (drafters + 1) + 2 * 2 + drafters + 1, itertools.count(1)
+
+    def done() -> None:
+        notify(next(steps), total)
+
+    rng = random.Random(0)
+    lengths = [min(64, new_tokens)] * RANDOM_PROMPTS
+    noise = [[rng.randrange(min(256, session.vocab_size)) for _ in range(length)] for length in lengths]
+    for text, prompts, sampling in ((CODE, subject.prompts[:count], Sampling()), (RANDOM, noise, HOT)):
+        report.outcomes[text] = contest(
+            session, subject.ways, prompts, new_tokens=new_tokens, sampling=sampling, sessions=subject.sessions, notify=done
+        )
     longest: dict[str, Drafter | None] = {PLAIN: None, "prompt lookup": PromptLookup()}
     report.outcomes[FIXED] = contest(
         session, longest, subject.prompts[:2], new_tokens=new_tokens, sampling=Sampling(),
-        block_length=session.verify_len, notify=steps.done,
+        block_length=session.verify_len, notify=done,
     )  # fmt: skip
-    report.sampling = check_sampling(subject, samples, steps.done)
+    report.sampling = check_sampling(subject, samples, done)
     report.undone = min(LONG_TURN, session.max_seq_len - 1)
     report.undo_ms = undo_ms(session, report.undone)
     return report
-
-
-@dataclass
-class ProgressCount:
-    """Counts steps for a progress bar."""
-
-    notify: Notify
-    total: int
-    count: int = 0
-
-    def done(self) -> None:
-        """Count a step."""
-        self.count += 1
-        self.notify(self.count, self.total)
-
-
-def random_prompts(session: Session, count: int, length: int) -> list[list[int]]:
-    """Return prompts of random bytes."""
-    rng = random.Random(0)
-    return [[rng.randrange(min(256, session.vocab_size)) for _ in range(min(64, length))] for _ in range(count)]
 
 
 def check_sampling(subject: Subject, samples: int, done: Callable[[], None]) -> dict[str, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,11 +20,8 @@ from rich.progress import (
 from rich.text import Text
 
 from hybridge.export.progress import ExportProgress
+from hybridge.export.report import ValidationReport
 from hybridge.runtime.cli.console import table
-
-if TYPE_CHECKING:  # these need PyTorch
-    from hybridge.export.check.evaluate import Figures
-    from hybridge.export.check.validate import Divergence, GenerationCheck, TextCheck, ValidationReport
 
 
 class ConsoleProgress(ExportProgress):
@@ -71,15 +67,20 @@ def print_report(report: ValidationReport, console: Console) -> None:
         grid.add_row(name, value)
     console.print(grid)
     if report.first_divergence is not None:
-        _explain(report.first_divergence, report, console)
+        first = report.first_divergence
+        console.print(
+            f"First divergence: program {first.program} of seed {report.seed}, at position {first.position}, "
+            f"error {first.error:.2e}, after:\n  " + " · ".join(first.operations),
+            highlight=False,
+        )
 
 
-def rows(report: ValidationReport) -> list[tuple[str, Any]]:
+def rows(report: ValidationReport) -> list[tuple[str, str]]:
     """Return the name and the value of each line of the table."""
-    generation = report.generation
+    generation, texts, drift = report.generation, report.tokenizer, report.drift
     mark = "[green]passed[/]" if report.passed else "[bold red]FAILED[/]"
     kinds = ", ".join(f"{count} {name}" for name, count in report.operations.most_common())
-    return [
+    found = [
         ("reference's weights read by", report.reader),
         ("random operations", f"{report.operations.total()} ({kinds})"),
         ("logit vectors compared", f"{report.compared}"),
@@ -89,47 +90,21 @@ def rows(report: ValidationReport) -> list[tuple[str, Any]]:
         ("top-1 agreement", f"{report.top1_agreement:.4%}"),
         ("greedy = eager, plain", f"{generation.plain_matches} of {generation.prompts} prompts"),
         ("greedy = eager, speculative", f"{generation.speculative_matches} of {generation.prompts} prompts"),
-        *_drafted_rows(generation),
-        (
-            "tokens generated each way",
-            f"{generation.tokens} ({generation.ties} ties; draft tokens: {generation.accepted} accepted, "
-            f"{generation.rejected} rejected, {generation.rollbacks} rollbacks)",
-        ),
-        *_tokenizer_rows(report.tokenizer),
-        *drift_rows(report.drift),
-        ("result", mark),
     ]
-
-
-def _drafted_rows(check: GenerationCheck) -> list[tuple[str, Any]]:
-    """Return the row of generations with the artifact's own drafter, if it has one."""
-    if not check.drafted_prompts:
-        return []
-    counts = f"draft tokens: {check.drafted_accepted} accepted, {check.drafted_rejected} rejected"
-    return [("greedy = eager, own drafter", f"{check.drafted_matches} of {check.drafted_prompts} prompts ({counts})")]
-
-
-def _tokenizer_rows(check: TextCheck) -> list[tuple[str, Any]]:
-    """Return the row of the comparison of tokenizers, if there is one."""
-    return [("texts with the checkpoint's tokens", f"{check.equal} of {check.texts}")] if check.texts else []
+    if generation.drafted_prompts:
+        counts = f"draft tokens: {generation.drafted_accepted} accepted, {generation.drafted_rejected} rejected"
+        matches = f"{generation.drafted_matches} of {generation.drafted_prompts} prompts"
+        found.append(("greedy = eager, own drafter", f"{matches} ({counts})"))
+    counts = f"{generation.accepted} accepted, {generation.rejected} rejected, {generation.rollbacks} rollbacks"
+    found.append(("tokens generated each way", f"{generation.tokens} ({generation.ties} ties; draft tokens: {counts})"))
+    if texts.texts:
+        found.append(("texts with the checkpoint's tokens", f"{texts.equal} of {texts.texts}"))
+    if drift is not None:
+        divergence = f"KL divergence {drift.kl:.4f} nats, top-1 agreement {drift.top1_agreement:.1%}"
+        found.append(("drift from the original", f"{divergence} ({drift.positions} positions)"))
+    return [*found, ("result", mark)]
 
 
 def plain_rows(report: ValidationReport) -> list[tuple[str, str]]:
     """Return the lines of the table without colours."""
     return [(name, Text.from_markup(value).plain) for name, value in rows(report)]
-
-
-def drift_rows(drift: Figures | None) -> list[tuple[str, Any]]:
-    """Return the row of the cost of rounding, if the artifact rounds anything."""
-    if drift is None:
-        return []
-    found = f"KL divergence {drift.kl:.4f} nats, top-1 agreement {drift.top1_agreement:.1%} ({drift.positions} positions)"
-    return [("drift from the original", found)]
-
-
-def _explain(divergence: Divergence, report: ValidationReport, console: Console) -> None:
-    console.print(
-        f"First divergence: program {divergence.program} of seed {report.seed}, at position {divergence.position}, "
-        f"error {divergence.error:.2e}, after:\n  " + " · ".join(divergence.operations),
-        highlight=False,
-    )

@@ -15,7 +15,8 @@ import torch
 from hybridge.errors import HybridgeError, ValidationError
 from hybridge.export.check.oracle import uncached
 from hybridge.export.check.random_program import Oracle, RandomProgram
-from hybridge.export.check.validate import CorruptingDrafter, ValidationReport, compare, is_greedy, tolerance
+from hybridge.export.check.validate import CorruptingDrafter, compare, is_greedy, tolerance
+from hybridge.export.report import ValidationReport
 from hybridge.runtime import Session
 
 CHANGE, TRIES = 1e-6, 32

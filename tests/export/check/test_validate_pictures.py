@@ -32,11 +32,12 @@ from safetensors.torch import load_file, save_file
 from store import exported
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from hybridge.export.check.validate import ValidationReport, validate_session
+from hybridge.export.check.validate import validate_session
 from hybridge.export.model.encoders import gemma3
 from hybridge.export.model.vision import VISION, read_processor
 from hybridge.export.pinned.transformers import block_masks
 from hybridge.export.progress import ExportProgress
+from hybridge.export.report import ValidationReport
 from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.session import Session

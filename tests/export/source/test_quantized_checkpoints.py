@@ -14,11 +14,11 @@ from tiny import save_checkpoint, save_tokenizer, tiny_config
 from torch import Tensor
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.check.validate import ValidationReport
 from hybridge.export.cli.progress import plain_rows
 from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import pack_weights
+from hybridge.export.report import ValidationReport
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.runtime.artifact.options import ExportOptions
 

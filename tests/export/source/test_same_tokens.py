@@ -19,7 +19,8 @@ from tokenizers import ByteLevelBPETokenizer, Tokenizer, processors
 from transformers import AutoTokenizer
 
 from hybridge.errors import CheckpointError, ValidationError
-from hybridge.export.check.validate import ValidationReport, compare_tokenizers
+from hybridge.export.check.validate import compare_tokenizers
+from hybridge.export.report import ValidationReport
 from hybridge.export.source.gguf.checkpoint import PRE_TOKENIZERS, read_gguf_tokenizer, write_tokenizer_files
 from hybridge.export.source.gguf.file import open_gguf
 from hybridge.export.source.tokenizer import read_tokenizer

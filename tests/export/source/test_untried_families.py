@@ -19,9 +19,10 @@ from hybridge.export import api
 from hybridge.export.check import validate as validation
 from hybridge.export.check.oracle import disturbed, uncached
 from hybridge.export.check.random_program import Oracle
-from hybridge.export.check.validate import MOST_ROUNDING, TOLERANCE, ValidationReport, validate
+from hybridge.export.check.validate import MOST_ROUNDING, TOLERANCE, validate
 from hybridge.export.program.eager import eager_session
 from hybridge.export.progress import ExportProgress
+from hybridge.export.report import ValidationReport
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.runtime.artifact.options import ExportOptions
 

@@ -20,8 +20,8 @@ from checkpoint_forms import lfs_pointer, save_adapter
 
 import hybridge
 from hybridge.errors import CheckpointError, HybridgeError, UsageError, ValidationError
-from hybridge.export.check.validate import Divergence, ValidationReport
 from hybridge.export.progress import ExportProgress
+from hybridge.export.report import Divergence, ValidationReport
 from hybridge.export.source.checkpoint import CheckpointSource
 from hybridge.export.write.pte import PteWriter
 from hybridge.runtime.artifact.manifest import Manifest, read_manifest

@@ -27,7 +27,8 @@ from hybridge.errors import (
 )
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.random_program import RandomProgram
-from hybridge.export.check.validate import TOLERANCE, ValidationReport, compare
+from hybridge.export.check.validate import TOLERANCE, compare
+from hybridge.export.report import ValidationReport
 from hybridge.runtime import ExportOptions, GenerationStats, Model, PromptLookup, Session, open_artifact
 from hybridge.runtime.artifact.description import ModelDescription
 from hybridge.runtime.binding import library

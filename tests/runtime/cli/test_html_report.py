@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from hybridge.__main__ import app
 from hybridge.errors import OutputError, UsageError
-from hybridge.export.check.validate import CorruptingDrafter, ValidationReport
+from hybridge.export.check.validate import CorruptingDrafter
+from hybridge.export.report import ValidationReport
 from hybridge.runtime import GenerationStats, Session, html_report
 from hybridge.runtime.artifact.manifest import LayerEntry, Manifest, MethodEntry, TensorEntry, read_manifest
 from hybridge.runtime.binding.programs import TextProgram
