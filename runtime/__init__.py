@@ -9,15 +9,7 @@ if TYPE_CHECKING:
     from hybridge.runtime.artifact.manifest import Manifest
     from hybridge.runtime.artifact.options import ExportOptions
     from hybridge.runtime.binding.checkpoint import Checkpoint, PrefixCache
-    from hybridge.runtime.binding.drafters import (
-        AutoDrafter,
-        Context,
-        Drafter,
-        DraftModel,
-        OwnDrafter,
-        PromptLookup,
-        Proposal,
-    )
+    from hybridge.runtime.binding.drafters import AutoDrafter, Context, Drafter, DraftModel, OwnDrafter, PromptLookup, Proposal
     from hybridge.runtime.binding.model import Model
     from hybridge.runtime.binding.sampling import Sampling
     from hybridge.runtime.binding.session import Session

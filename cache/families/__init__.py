@@ -42,20 +42,10 @@ __all__ = [
     "text_config",
 ]
 
-FAMILIES: Mapping[str, Family] = {
-    **attention.FAMILIES,
-    **convolution.FAMILIES,
-    **delta_rule.FAMILIES,
-    **state_space.FAMILIES,
-}
+FAMILIES: Mapping[str, Family] = {**attention.FAMILIES, **convolution.FAMILIES, **delta_rule.FAMILIES, **state_space.FAMILIES}
 """The layers of each ``model_type`` of a text config."""
 
-SIGNATURES: Signatures = (
-    *delta_rule.SIGNATURES,
-    *state_space.SIGNATURES,
-    *convolution.SIGNATURES,
-    *attention.SIGNATURES,
-)
+SIGNATURES: Signatures = (*delta_rule.SIGNATURES, *state_space.SIGNATURES, *convolution.SIGNATURES, *attention.SIGNATURES)
 """The surest first: transformers keeps the names of a mixer's parts from family to family."""
 
 ATTENTION_ALONE = "hybridge_attention_alone"

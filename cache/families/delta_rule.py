@@ -90,11 +90,7 @@ def indexed_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index
     if shared:
         return attention
     indexer = KeyPoolLayer(
-        sizes,
-        kernels,
-        head_dim=config.index_head_dim,
-        pool=config.index_kpool,
-        choices=config.index_topk // config.index_kpool,
+        sizes, kernels, head_dim=config.index_head_dim, pool=config.index_kpool, choices=config.index_topk // config.index_kpool
     )
     return CompositeLayer(sizes, kernels, {"attention": attention, "indexer": indexer})
 

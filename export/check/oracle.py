@@ -53,10 +53,7 @@ def load_original(checkpoint: CheckpointSource | str | Path, manifest: Descripti
 
 
 def round_as(
-    loaded: LoadedModel,
-    options: ExportOptions,
-    rounder: Rounder | None = None,
-    pictures: PictureDescription | None = None,
+    loaded: LoadedModel, options: ExportOptions, rounder: Rounder | None = None, pictures: PictureDescription | None = None
 ) -> None:
     """Round the model's weights, keys and values in place, as an export with ``options`` and ``pictures`` does."""
     if is_quantized(options):

@@ -136,9 +136,7 @@ def evaluate(
         if result.encoder is not None:
             print_encoder(result.encoder)
         if result.layers is not None:
-            _print_groups(
-                "Each kind of weight, the sum of its weights rounded alone", result.layers, lambda cost: cost.kind
-            )
+            _print_groups("Each kind of weight, the sum of its weights rounded alone", result.layers, lambda cost: cost.kind)
             _print_groups("The weights that cost most for their size", result.layers, lambda cost: cost.name)
 
 

@@ -29,8 +29,7 @@ class ExportChoices:
     verify_len: Annotated[
         str,
         typer.Option(
-            "--verify-len",
-            help="Most tokens of one verify call. With 4,8,16, shorter blocks have methods of their own.",
+            "--verify-len", help="Most tokens of one verify call. With 4,8,16, shorter blocks have methods of their own."
         ),
     ] = "4,8"
     snapshot_slots: Annotated[

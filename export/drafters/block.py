@@ -19,12 +19,7 @@ from torch import Tensor, nn
 
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.drafter import (
-    DrafterAttentionLayer,
-    DrafterLengthLayer,
-    DrafterSlidingAttentionLayer,
-    following,
-)
+from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterLengthLayer, DrafterSlidingAttentionLayer, following
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.errors import CheckpointError

@@ -159,12 +159,7 @@ WHOLE = "is it whole, and are its config.json and its weights of one drafter?"
 
 
 def fill(
-    module: nn.Module,
-    weights: Mapping[str, Tensor],
-    folder: Path,
-    *,
-    advice: str = WHOLE,
-    shown: Callable[[str], str] = str,
+    module: nn.Module, weights: Mapping[str, Tensor], folder: Path, *, advice: str = WHOLE, shown: Callable[[str], str] = str
 ) -> None:
     """Give ``module``, whose parameters are on the meta device, its weights.
 

@@ -23,10 +23,7 @@ KINDS = {"DFlash, DFlash 2, DSpark": plan_block, "EAGLE-3": plan_eagle, "Gemma 4
 
 
 def plan_drafter(
-    config: Any,
-    options: ExportOptions,
-    folder: str | Path | None = None,
-    vocabulary: VocabularyName | None = None,
+    config: Any, options: ExportOptions, folder: str | Path | None = None, vocabulary: VocabularyName | None = None
 ) -> tuple[DrafterPlan | None, ExportOptions]:
     """Return the plan of the drafter that is asked for, if any, and the options with the hidden states that it reads.
 

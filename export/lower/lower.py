@@ -9,12 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from executorch.exir import (
-    EdgeProgramManager,
-    ExecutorchProgramManager,
-    to_edge,
-    to_edge_transform_and_lower,
-)
+from executorch.exir import EdgeProgramManager, ExecutorchProgramManager, to_edge, to_edge_transform_and_lower
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import Node

@@ -83,12 +83,7 @@ def _scan_answers(states: Tensor, query: Tensor) -> Tensor:
     return summed.flatten(1, 2).transpose(1, 2)
 
 
-define(
-    "selective_scan",
-    f"{SCAN_ROWS}, Tensor(a!) state, Tensor count",
-    selective_scan,
-    lambda x, *_: x.new_empty(x.shape),
-)
+define("selective_scan", f"{SCAN_ROWS}, Tensor(a!) state, Tensor count", selective_scan, lambda x, *_: x.new_empty(x.shape))
 define(
     "selective_scan_verify",
     f"{SCAN_ROWS}, Tensor(a!) staged_x, Tensor(b!) staged_steps, Tensor(c!) staged_key, Tensor state",

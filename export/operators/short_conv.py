@@ -91,8 +91,5 @@ define(
     lambda x, taps, *_: x.new_empty(*x.shape[:2], taps.shape[1]),
 )
 define(
-    "shift_window",
-    "Tensor(a!) window, Tensor x, Tensor count",
-    shift_window,
-    lambda window, x, count: torch.empty_like(count),
+    "shift_window", "Tensor(a!) window, Tensor x, Tensor count", shift_window, lambda window, x, count: torch.empty_like(count)
 )

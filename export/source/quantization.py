@@ -257,12 +257,7 @@ def _fitting(block: Block, values: Tensor, shape: Sequence[int]) -> tuple[int, .
 
 
 def scaled(
-    numbers: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None = None,
-    *,
-    blocks: Iterable[Block] = (),
-    groups: Tensor | None = None,
+    numbers: Tensor, scales: Tensor, zeros: Tensor | None = None, *, blocks: Iterable[Block] = (), groups: Tensor | None = None
 ) -> Tensor:
     """Return (numbers - zeros) * scales as float32 [..., N, K].
 

@@ -39,14 +39,7 @@ from hybridge.export.write.onnx_cache import (
 )
 from hybridge.export.write.onnx_kernels import check_quantization, quantize_linears
 from hybridge.imports import quiet
-from hybridge.runtime.artifact.manifest import (
-    MANIFEST,
-    ONNX_COMMIT,
-    ONNX_PROGRAM,
-    ONNX_WEIGHTS,
-    Manifest,
-    OnnxEntry,
-)
+from hybridge.runtime.artifact.manifest import MANIFEST, ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS, Manifest, OnnxEntry
 from hybridge.runtime.artifact.options import ExportOptions, check_verify_lens
 
 CONTRIB = "com.microsoft"
@@ -277,11 +270,7 @@ def _decoder(config: Any, cache: TracedCache) -> dict[str, Any]:
             "past_key_names": "past_key_values.%d.key",
             "past_value_names": "past_key_values.%d.value",
         },
-        "outputs": {
-            "logits": "logits",
-            "present_key_names": "present.%d.key",
-            "present_value_names": "present.%d.value",
-        },
+        "outputs": {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"},
     }
 
 

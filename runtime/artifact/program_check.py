@@ -11,14 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from hybridge.errors import ArtifactError
 from hybridge.runtime.artifact.drafter import drafter_constants
 from hybridge.runtime.artifact.folder import CheckedFile
-from hybridge.runtime.artifact.manifest import (
-    PROGRAM_VERSION,
-    STOCK_METHODS,
-    Manifest,
-    MethodEntry,
-    TensorEntry,
-    shortened,
-)
+from hybridge.runtime.artifact.manifest import PROGRAM_VERSION, STOCK_METHODS, Manifest, MethodEntry, TensorEntry, shortened
 from hybridge.runtime.artifact.options import ExportOptions, shorter_verify
 from hybridge.runtime.artifact.pictures import StockSizes
 from hybridge.runtime.artifact.plan_check import Damaged, Table, plans_of

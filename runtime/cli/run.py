@@ -72,8 +72,7 @@ def run(
     prompt: Annotated[str | None, typer.Option("--prompt", help="Text to continue; - reads it from stdin.")] = None,
     prompt_file: Annotated[Path | None, typer.Option("--prompt-file", help="A file with the text; - is stdin.")] = None,
     chat: Annotated[
-        bool,
-        typer.Option("--chat", help="The text is a message: the chat template goes around it. The next four imply it."),
+        bool, typer.Option("--chat", help="The text is a message: the chat template goes around it. The next four imply it.")
     ] = False,
     system: SystemOption = None,
     image: Annotated[

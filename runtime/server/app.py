@@ -41,14 +41,7 @@ from hybridge.runtime.server.requests import (
     of_hybridge,
     parse,
 )
-from hybridge.runtime.server.responses import (
-    AnswerChunk,
-    CompletionFormat,
-    ResponseFormat,
-    ResponsesFormat,
-    streamed,
-    whole,
-)
+from hybridge.runtime.server.responses import AnswerChunk, CompletionFormat, ResponseFormat, ResponsesFormat, streamed, whole
 from hybridge.runtime.server.structure import Constrain, Structures
 from hybridge.runtime.server.worker import Finished, Inbox, Job, Metrics, SessionSlot, Worker
 from hybridge.runtime.text.answers import Answer, AnswerFormat, Delta, decoder_of, merged

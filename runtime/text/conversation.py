@@ -52,11 +52,7 @@ class Conversation(OpenChat):
         super().__init__(chat_over(session, tokenizer, template.jinja, options), session)
 
     def say(
-        self,
-        text: str,
-        show: OnWords | None = None,
-        stats: GenerationStats | None = None,
-        pictures: Sequence[Picture] = (),
+        self, text: str, show: OnWords | None = None, stats: GenerationStats | None = None, pictures: Sequence[Picture] = ()
     ) -> str:
         """Answer ``text``, before which there may be pictures; return the answer without its reasoning.
 

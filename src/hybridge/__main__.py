@@ -36,11 +36,7 @@ COMMANDS = {
         Command(check.evaluate, check.EVALUATE_EXAMPLES),
         Command(tools.lm_eval, tools.LM_EVAL_EXAMPLES, tools.LM_EVAL_PARSER),
     ],
-    "Generate": [
-        Command(run.run, run.EXAMPLES),
-        Command(chat.chat, chat.EXAMPLES),
-        Command(serve.serve, serve.EXAMPLES),
-    ],
+    "Generate": [Command(run.run, run.EXAMPLES), Command(chat.chat, chat.EXAMPLES), Command(serve.serve, serve.EXAMPLES)],
     "Measure and build": [Command(bench.bench, bench.EXAMPLES), Command(tools.native, tools.NATIVE_EXAMPLES)],
 }
 """The commands by the title of their group in the help."""

@@ -245,10 +245,7 @@ def _with_rest(rotated: AnyNode, x: AnyNode) -> tuple[AnyNode, AnyNode] | None:
 # Linear layers and the multipliers around them: configs that have one for everything mostly set it to 1.
 
 
-BIAS = {
-    aten.linear.default: 2,
-    torch.ops.hybridge.block_linear.default: 6,
-}
+BIAS = {aten.linear.default: 2, torch.ops.hybridge.block_linear.default: 6}
 """Linear layers, and which argument is the bias."""
 
 

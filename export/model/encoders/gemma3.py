@@ -122,11 +122,7 @@ def _gemma3(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -
     )
 
 
-_GEMMA: Mapping[str, Any] = {
-    "size": {"height": 224, "width": 224},
-    "resample": BILINEAR,
-    "do_pan_and_scan": False,
-}
+_GEMMA: Mapping[str, Any] = {"size": {"height": 224, "width": 224}, "resample": BILINEAR, "do_pan_and_scan": False}
 """Options of transformers' ``Gemma3ImageProcessor`` that a file may leave out."""
 
 GEMMA3 = VisionFamily(

@@ -348,12 +348,7 @@ FAMILIES: Mapping[str, Adaptation] = {
     "kimi_linear": Adaptation(mixers={"self_attn": partial(mixer, KimiDeltaAttention), "mlp.gate": router}),
     "glm5_next_text": Adaptation(mixers={"self_attn": attention, "self_attn.indexer": indexer, "mlp.gate": router}),
     "qwen4_exp_text": Adaptation(
-        mixers={
-            "linear_attn": GatedDeltaNet,
-            "self_attn": IndexedAttention,
-            "ple": ngram_layer,
-            "ple.ple_embedding": NGrams,
-        },
+        mixers={"linear_attn": GatedDeltaNet, "self_attn": IndexedAttention, "ple": ngram_layer, "ple.ple_embedding": NGrams},
         prepare=_prepare,
     ),
 }

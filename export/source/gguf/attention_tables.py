@@ -184,10 +184,7 @@ GATED_ATTENTION = (
     *same(QWEN_NORMS | HEAD_NORMS, minus_one),
     *same({"ssm_norm": "linear_attn.norm"}),
 )
-QWEN_MODEL = (
-    *same({"token_embd": "model.embed_tokens", "output": "lm_head"}),
-    *same({"output_norm": "model.norm"}, minus_one),
-)
+QWEN_MODEL = (*same({"token_embd": "model.embed_tokens", "output": "lm_head"}), *same({"output_norm": "model.norm"}, minus_one))
 QWEN35 = (
     *GATED_ATTENTION,
     *same({"attn_qkv": "linear_attn.in_proj_qkv"}, _grouped(VALUE, after_keys=True)),

@@ -23,17 +23,7 @@ from campaigns.bench.driver import ARGUMENTS, Contestant, EngineError, Limits
 from campaigns.bench.results import VARIANTS, Measure, Row
 from campaigns.bench.shapes import SHAPES, write_checkpoint
 from campaigns.bench.worker import VERIFY
-from hybridge.runtime import (
-    Artifact,
-    Context,
-    Drafter,
-    GenerationStats,
-    Model,
-    OwnDrafter,
-    Proposal,
-    Session,
-    open_artifact,
-)
+from hybridge.runtime import Artifact, Context, Drafter, GenerationStats, Model, OwnDrafter, Proposal, Session, open_artifact
 
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 """Chances that a guess is right where those before it are."""

@@ -14,11 +14,7 @@ from hybridge.cache import HybridCache
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime import PromptLookup, Session
 
-WHAT = {
-    "llm": "ExecuTorch, `--kernels llm`",
-    "hybridge": "ExecuTorch, `--kernels hybridge`",
-    "onnx": "onnxruntime",
-}
+WHAT = {"llm": "ExecuTorch, `--kernels llm`", "hybridge": "ExecuTorch, `--kernels hybridge`", "onnx": "onnxruntime"}
 """Artifacts by the name of their folder."""
 
 

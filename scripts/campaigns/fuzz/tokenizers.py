@@ -302,10 +302,7 @@ ANSWERED = [
 """Parts of calls, for texts between a form's marks."""
 LOG = json.dumps(
     {
-        "messages": [
-            {"role": "user", "content": "a"},
-            {"role": "assistant", "content": "b", "reasoning_content": "c"},
-        ],
+        "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "c"}],
         "turns": [{"start": 0, "answer": 2, "rendered": "a", "said": "b"}],
         "tokens": [1, 2, 3],
     }

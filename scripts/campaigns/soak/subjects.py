@@ -28,13 +28,7 @@ FAMILIES = {
 }
 """Model types by what is special about their state."""
 
-VARIANTS = (
-    ("hybridge", ""),
-    ("hybridge", "8da4w"),
-    ("llm", ""),
-    ("hybridge", "8w"),
-    ("aten", ""),
-)
+VARIANTS = (("hybridge", ""), ("hybridge", "8da4w"), ("llm", ""), ("hybridge", "8w"), ("aten", ""))
 """Kernel set and quantization. XNNPACK's groups of 4 bits want wider layers than these models have."""
 
 EXPERTS = ("kimi_linear", "jamba", "gpt_oss")
