@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hybridge
-from hybridge.runtime.binding.checkpoint import PrefixCache, bring_to
+from hybridge.runtime.binding.checkpoint import PrefixCache
+from hybridge.runtime.binding.prompt_prefill import bring_to
 from hybridge.runtime.binding.tokenizer import Tokenizer
 
 EXAMPLES = "# Each line is a Python expression and its type.\n1 + 1  # int\n'a' + 'b'  # str\n[1, 2]  # list\n"

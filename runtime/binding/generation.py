@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ctypes import POINTER, Array, byref, c_double, c_int, c_int64, c_size_t, c_uint64, cast, pointer
 from dataclasses import dataclass, field
+from functools import wraps
 from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
@@ -103,6 +104,23 @@ class GenerationArguments:
     noise: int | None = None
 
 
+def _reporting(otherwise: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a callback keep what it raises as the generation's error, and answer ``otherwise``."""
+
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(self: Callbacks, *arguments: Any) -> Any:
+            try:
+                return function(self, *arguments)
+            except BaseException as error:
+                self.fail(error)
+                return otherwise
+
+        return call
+
+    return wrapped
+
+
 @dataclass
 class Callbacks:
     """Python functions behind the core's pointers. The first error of one ends the generation, and is raised once it has ended.
@@ -134,32 +152,29 @@ class Callbacks:
         if self.error is not None:
             load().hybridge_cancel(self.session)
 
+    @_reporting(0)
     def propose(self, seen: Any, written: Any, limit: int, _: object) -> int:
-        try:
-            drafter, given = self._asked(), seen.contents
-            assert isinstance(drafter, Proposer)
-            self._context.tokens += given.text[len(self._context.tokens) : given.count]
-            if given.rows:
-                self._context.add_hidden(as_array(given.hidden, (given.rows, given.width)))
-            proposal = drafter.propose(self._context, limit)
-            if not isinstance(proposal, Proposal):
-                raise DraftError(
-                    f"{type(drafter).__name__}.propose returned {type(proposal).__name__}, but must return a Proposal."
-                )
-            tokens, out = token_ids(proposal.tokens)[:limit], written.contents
-            _write(tokens, out.tokens)
-            if proposal.probabilities is not None and tokens:
-                self._proposed = self._rows(proposal.probabilities, len(tokens))
-                out.probabilities = cast(self._proposed.ctypes.data, POINTER(c_double))
-            free = () if proposal.confidence is None else (proposal.confidence,)
-            confidences = free if drafter.is_cheap else tuple(proposal.confidences or ())[: len(tokens)]
-            for place, confidence in enumerate(confidences):
-                out.confidences[place] = float(confidence)
-            out.confidence_count = len(confidences)
-            return len(tokens)
-        except BaseException as error:
-            self.fail(error)
-            return 0
+        drafter, given = self._asked(), seen.contents
+        assert isinstance(drafter, Proposer)
+        self._context.tokens += given.text[len(self._context.tokens) : given.count]
+        if given.rows:
+            self._context.add_hidden(as_array(given.hidden, (given.rows, given.width)))
+        proposal = drafter.propose(self._context, limit)
+        if not isinstance(proposal, Proposal):
+            raise DraftError(
+                f"{type(drafter).__name__}.propose returned {type(proposal).__name__}, but must return a Proposal."
+            )
+        tokens, out = token_ids(proposal.tokens)[:limit], written.contents
+        _write(tokens, out.tokens)
+        if proposal.probabilities is not None and tokens:
+            self._proposed = self._rows(proposal.probabilities, len(tokens))
+            out.probabilities = cast(self._proposed.ctypes.data, POINTER(c_double))
+        free = () if proposal.confidence is None else (proposal.confidence,)
+        confidences = free if drafter.is_cheap else tuple(proposal.confidences or ())[: len(tokens)]
+        for place, confidence in enumerate(confidences):
+            out.confidences[place] = float(confidence)
+        out.confidence_count = len(confidences)
+        return len(tokens)
 
     def _rows(self, probabilities: Sequence[NDArray[np.float64]] | NDArray[np.float64], count: int) -> NDArray[np.float64]:
         rows = np.ascontiguousarray(np.stack([np.asarray(row, np.float64) for row in probabilities]))
@@ -170,20 +185,15 @@ class Callbacks:
             )
         return rows
 
+    @_reporting(None)
     def watch(self, token: int, logits: Any, size: int, _: object) -> None:
-        try:
-            assert self.arguments.watch is not None
-            self.arguments.watch(as_array(logits, (size,)), token)
-        except BaseException as error:
-            self.fail(error)
+        assert self.arguments.watch is not None
+        self.arguments.watch(as_array(logits, (size,)), token)
 
+    @_reporting(0.0)
     def clock(self, _: object) -> float:
-        try:
-            assert self.arguments.clock is not None
-            return float(self.arguments.clock())
-        except BaseException as error:
-            self.fail(error)
-            return 0.0
+        assert self.arguments.clock is not None
+        return float(self.arguments.clock())
 
     # The constraint, which follows the text
 
@@ -194,21 +204,15 @@ class Callbacks:
             self.fail(error)
             as_array(logits, (size,)).fill(-np.inf)  # no token may come any more
 
+    @_reporting(0)
     def forced(self, text: Any, count: int, tokens: Any, limit: int, _: object) -> int:
-        try:
-            found = token_ids(self._follow(text, count).forced())[:limit]
-            _write(found, tokens)
-            return len(found)
-        except BaseException as error:
-            self.fail(error)
-            return 0
+        found = token_ids(self._follow(text, count).forced())[:limit]
+        _write(found, tokens)
+        return len(found)
 
+    @_reporting(0)
     def fitting(self, text: Any, count: int, proposed: Any, proposals: int, _: object) -> int:
-        try:
-            return max(operator.index(self._follow(text, count).fitting(proposed[:proposals])), 0)
-        except BaseException as error:
-            self.fail(error)
-            return 0
+        return max(operator.index(self._follow(text, count).fitting(proposed[:proposals])), 0)
 
     def _follow(self, text: Any, count: int) -> Constraint:
         constraint = self.arguments.constraint
@@ -232,7 +236,7 @@ class Callbacks:
         constrained = arguments.constraint is not None and followed is None
         written = _kind(drafter) == DrafterKind.CALLBACK
         return GenerationStruct(
-            max_new_tokens=arguments.max_new_tokens,
+            max_new_tokens=min(max(arguments.max_new_tokens, 0), 2**63 - 1),  # ctypes would cut off what is more
             block_length=arguments.block_length or 0,
             drafter=_kind(arguments.drafter),
             sampling=pointer(_sampling(arguments.sampling)),
@@ -278,7 +282,7 @@ class Generation:
     def tokens(self) -> Iterator[int]:
         """Yield the tokens. Once it is closed or done, the session's text ends just before the last one."""
         given, drafted, forced = self._first, 0, False
-        stats, yielded = self.arguments.stats, 0
+        stats, until, yielded = self.arguments.stats, self.arguments.until, 0
         try:
             while given:
                 for number, token in enumerate(given, 1):
@@ -286,24 +290,16 @@ class Generation:
                     stats.origin = "own" if own else "forced" if forced else "draft"
                     stats.new_tokens += 1
                     yielded += 1
-                    last = self._is_last(token)
+                    last = token in self.arguments.ends or (until is not None and until(token))
                     yield token
                     if last:
                         return
-                given = self._next()
+                if not self._is_running():
+                    raise UsageError("the session's text was changed while the generation waited; begin another.")
+                given = self._step("next")
                 drafted, forced = self._note_block(len(given))
         finally:
             self._end(yielded)
-
-    def _is_last(self, token: int) -> bool:
-        arguments = self.arguments
-        return token in arguments.ends or (arguments.until is not None and arguments.until(token))
-
-    def _next(self) -> list[int]:
-        """Run a round; returns its tokens, none at the end."""
-        if not self._is_running():
-            raise UsageError("the session's text was changed while the generation waited; begin another.")
-        return self._step("next")
 
     def _is_running(self) -> bool:
         """Return whether the core's generation is still this one: another of the session ends it."""

@@ -291,10 +291,10 @@ class Session(Owned):
             NumericalError: at any token; ``tokens`` shows whether the last yielded one is committed. An exception of a function
                 that was passed in ends the generation too.
         """
-        self.check_generation(max_new_tokens, drafter, block_length)
+        self.check_generation(drafter, block_length)
         ids = core_ids(tokens)
         arguments = GenerationArguments(
-            max_new_tokens=min(max_new_tokens, self.max_seq_len + 1),
+            max_new_tokens=max_new_tokens,
             block_length=block_length,
             drafter=drafter,
             sampling=sampling or Sampling(temperature=temperature, seed=seed),
@@ -339,9 +339,7 @@ class Session(Owned):
             raise TokenError(f"hidden states are no array of numbers [n, F]: {error}.") from None
         if rows.ndim != 2 or not 0 < len(rows) == len(ids):
             raise TokenError(f"{len(rows)} hidden states and {len(ids)} tokens; each state needs the token after it.")
-        limit = max(self.model.draft_len, 1) if limit is None else limit
-        if type(limit) is not int or limit < 1:
-            raise DraftError(f"a limit of {limit!r} leaves no room for draft tokens; give 1 or more.")
+        limit = max(self.model.draft_len, 1) if limit is None else max(core_number(limit), 0)
         noise = np.zeros(limit, np.float32) if draws is not None else None
         if draws is not None and noise is not None:
             noise[: len(draws.noise)] = draws.noise[:limit]
@@ -388,10 +386,8 @@ class Session(Owned):
         if self.manifest.identity is None:
             raise UsageError("only a session over an exported artifact can be saved and loaded.")
 
-    def check_generation(self, max_new_tokens: int, drafter: Drafter | None, block_length: int | None = None) -> None:
+    def check_generation(self, drafter: Drafter | None, block_length: int | None = None) -> None:
         """Raise UsageError or DraftError for options of ``generate`` that the model cannot have."""
-        if max_new_tokens < 1:
-            raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
         if drafter is not None and self.verify_len < 2:
             raise UsageError(
                 "this artifact verifies one token at a time, which leaves no room for draft tokens; "

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from time import perf_counter
 from typing import Any, Literal
 
 Origin = Literal["own", "draft", "forced"]
@@ -55,15 +53,6 @@ class GenerationStats:
     def tokens_per_second(self) -> float:
         """Return new tokens after the first, per second."""
         return (self.new_tokens - 1) / self.new_seconds if self.new_seconds and self.new_tokens > 1 else 0.0
-
-    @contextmanager
-    def timed(self, phase: Phase) -> Iterator[None]:
-        """Add the time of the body to ``phase``."""
-        began = perf_counter()
-        try:
-            yield
-        finally:
-            self.add_seconds(phase, perf_counter() - began)
 
     def add_seconds(self, phase: Phase, seconds: float) -> None:
         """Add to the time of ``phase``."""

@@ -22,9 +22,10 @@ from transformers.modeling_outputs import CausalLMOutput
 from hybridge.arguments import checked
 from hybridge.errors import CapacityError, TokenError, UsageError
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
-from hybridge.runtime.binding.checkpoint import PrefixCache, keep_checkpoint, resume_prefix
+from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.checkpoint_folder import CheckpointFolder
 from hybridge.runtime.binding.drafters import AutoDrafter, Drafter
+from hybridge.runtime.binding.prompt_prefill import keep_checkpoint, resume_prefix
 from hybridge.runtime.binding.sampling import Sampling, token_ids
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.statistics import GenerationStats

@@ -13,10 +13,11 @@ from math import inf
 from time import monotonic
 
 from hybridge.errors import HybridgeError
-from hybridge.runtime.binding.checkpoint import PrefixCache, PromptPrefill, keep_checkpoint
+from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.drafters import Drafter
 from hybridge.runtime.binding.generation import Constraint
 from hybridge.runtime.binding.pictures import Picture
+from hybridge.runtime.binding.prompt_prefill import PromptPrefill, keep_checkpoint
 from hybridge.runtime.binding.sampling import Sampling
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.statistics import GenerationStats

@@ -98,10 +98,10 @@ class Conversation(OpenChat):
     ) -> str:
         session, settings, answer, said = self.session, self.settings, AnswerStruct(), list[str]()
         check_stop_strings(settings.stop)
-        session.check_generation(settings.max_new_tokens, settings.drafter)
+        session.check_generation(settings.drafter)
         stats = GenerationStats() if stats is None else stats
         arguments = GenerationArguments(
-            max_new_tokens=min(settings.max_new_tokens, session.max_seq_len + 1), drafter=settings.drafter,
+            max_new_tokens=settings.max_new_tokens, drafter=settings.drafter,
             sampling=settings.sampling, stats=stats, constraint=self._constraint(asked),
         )  # fmt: skip
         calls = Callbacks(session.handle, session.vocab_size, arguments, self._fail)

@@ -34,9 +34,9 @@ from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, reso
 from hybridge.runtime import Context, ExportOptions, GenerationStats, PrefixCache, Sampling, Session
 from hybridge.runtime.artifact.description import ModelDescription
 from hybridge.runtime.artifact.drafter import DrafterDescription
-from hybridge.runtime.binding.checkpoint import bring_to, keep_checkpoint
 from hybridge.runtime.binding.drafters import AutoDrafter, OwnDrafter
 from hybridge.runtime.binding.library import run
+from hybridge.runtime.binding.prompt_prefill import bring_to, keep_checkpoint
 from hybridge.runtime.binding.session import DraftNoise
 
 OPTIONS = ExportOptions(

@@ -19,8 +19,9 @@ from states import same, seen
 
 from hybridge.errors import OutputError, UsageError
 from hybridge.runtime import Session
-from hybridge.runtime.binding.checkpoint import Checkpoint, PrefixCache, bring_to
+from hybridge.runtime.binding.checkpoint import Checkpoint, PrefixCache
 from hybridge.runtime.binding.checkpoint_folder import CheckpointFolder
+from hybridge.runtime.binding.prompt_prefill import bring_to
 
 TEXT = [97 + i % 11 for i in range(70)]
 BUDGET = 1 << 30

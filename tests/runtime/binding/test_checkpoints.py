@@ -21,8 +21,9 @@ from hybridge.errors import CommitError, SnapshotError, UsageError
 from hybridge.export.program.eager import eager_session
 from hybridge.runtime import Context, ExportOptions, Model, Proposal, Session, open_artifact
 from hybridge.runtime.artifact.description import ModelDescription
-from hybridge.runtime.binding.checkpoint import Checkpoint, PrefixCache, PromptPrefill, bring_to
+from hybridge.runtime.binding.checkpoint import Checkpoint, PrefixCache
 from hybridge.runtime.binding.programs import Numbers, TextProgram
+from hybridge.runtime.binding.prompt_prefill import PromptPrefill, bring_to
 
 SIZES = ExportOptions(max_seq_len=140, prefill_chunk=9, verify_len=4, snapshot_slots=2, kernels="aten")
 INT8 = replace(SIZES, kernels="hybridge", kv_cache="int8")

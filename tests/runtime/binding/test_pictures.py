@@ -17,10 +17,11 @@ from picture_reference import UNIT, rgb, whole_logits
 
 from hybridge.errors import ArtifactError, CapacityError, PictureError, StateFileError, TokenError
 from hybridge.runtime.artifact.folder import open_artifact
-from hybridge.runtime.binding.checkpoint import PrefixCache, PromptPrefill, bring_to
+from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.drafters import DraftModel, PromptLookup
 from hybridge.runtime.binding.model import Model
 from hybridge.runtime.binding.pictures import Picture
+from hybridge.runtime.binding.prompt_prefill import PromptPrefill, bring_to
 from hybridge.runtime.binding.sampling import Sampling
 from hybridge.runtime.binding.session import Session
 

@@ -13,10 +13,11 @@ from public_folders import QWEN_SPECIAL
 from state_files import forge_state
 
 from hybridge.errors import CheckpointError, HybridgeError, StateFileError
-from hybridge.runtime.binding.checkpoint import PrefixCache, bring_to
+from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.drafters import OwnDrafter, PromptLookup
 from hybridge.runtime.binding.model import Model
 from hybridge.runtime.binding.pictures import Picture
+from hybridge.runtime.binding.prompt_prefill import bring_to
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.statistics import GenerationStats
 
