@@ -27,10 +27,6 @@ from hybridge.cache.block import Block
 from hybridge.cache.recurrences.recurrence import Recurrence, stage, swapped
 
 
-def no_bias() -> None:
-    """Return no bias, for a convolution without one."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ShortConvolution:
     """A mixer's convolution. Weights are functions, because an export has to see at every call where a weight comes from.
@@ -39,7 +35,7 @@ class ShortConvolution:
     """
 
     weight: Callable[[], Tensor]
-    bias: Callable[[], Tensor | None] = no_bias
+    bias: Callable[[], Tensor | None] = lambda: None
     activation: Callable[[Tensor], Tensor] | None = None
     name: str | None = None
 

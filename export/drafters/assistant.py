@@ -129,15 +129,11 @@ def read_assistant_config(path: Path, content: Mapping[str, Any], target: Any) -
     )
 
 
-def sources(folder: Path, config: AssistantConfig, target: Any) -> tuple[int, ...]:
-    """Return the target's layer whose keys and values each layer of the drafter in ``folder`` reads.
+def source_of(folder: Path, layer: AssistantLayerConfig, target: Any) -> int:
+    """Return the target's layer whose keys and values a layer of the drafter in ``folder`` reads.
 
     Raises UsageError if the target has none of that type, or none of that shape.
     """
-    return tuple(_source(folder, layer, target) for layer in config.layers)
-
-
-def _source(folder: Path, layer: AssistantLayerConfig, target: Any) -> int:
     if layer.kind not in (types := target.layer_types[: first_sharing(target)]):
         raise UsageError(
             f"the drafter in {folder} is for another target: it reads keys and values of {layer.kind}, and this model has "
@@ -353,7 +349,10 @@ class AssistantDrafter(ArtifactDrafter):
         block = self.length.extend(tokens.shape[1], self._possible(count))
         last = (block.count - 1).clamp(min=0)
         token, h = tokens.index_select(1, last), hidden.index_select(1, last)
-        selector, place = TokenSelector(self.length.kernels, SamplingInputs(*draws)), self._last_position()
+        selector = TokenSelector(self.length.kernels, SamplingInputs(*draws))
+        # The target's last committed position, the last row to attend to; its text is one token ahead.
+        start = (self.cache.length - 1).clamp(min=0)
+        place = Block(start=start, count=torch.ones_like(start), length=1, ahead=1)
         angles = self.weights.angles(place.text_positions)
         steps: list[DraftProposals] = []
         for i in range(draft_len):
@@ -365,11 +364,6 @@ class AssistantDrafter(ArtifactDrafter):
     def _possible(self, count: Tensor) -> Tensor:
         """Return ``count``, or 0 before the target has read anything to attend to."""
         return torch.where(self.cache.length > 0, count, 0)
-
-    def _last_position(self) -> Block:
-        """Return a block at the target's last committed position, the last row to attend to; its text is one token ahead."""
-        start = (self.cache.length - 1).clamp(min=0)
-        return Block(start=start, count=torch.ones_like(start), length=1, ahead=1)
 
     def _step(
         self, target: TargetModel, token: Tensor, h: Tensor, place: Block, angles: dict[str, Angles]
@@ -413,5 +407,5 @@ def plan_assistant(
     refuse_vocabulary(vocabulary, "assistants")
     needs = TargetNeeds(config.target_width, config.vocab_size, (target.num_hidden_layers,))
     taps, blocks, options = fitted(folder.place, needs, target, options)
-    places = sources(folder.place, config, target)
+    places = tuple(source_of(folder.place, layer, target) for layer in config.layers)
     return AssistantPlan(folder.place, taps, blocks, "gemma4_assistant", None, config, places), options

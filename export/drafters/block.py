@@ -43,7 +43,15 @@ from hybridge.export.drafters.drafter import (
     VocabularyName,
     fitted,
 )
-from hybridge.export.drafters.layers import DraftProposals, Rope, SamplingInputs, TokenSelector, decoder_fields, load_rope
+from hybridge.export.drafters.layers import (
+    DraftProposals,
+    Rope,
+    SamplingInputs,
+    TokenSelector,
+    decoder_fields,
+    known,
+    load_rope,
+)
 from hybridge.export.drafters.vocabulary import DraftRows, vocabulary_of
 from hybridge.export.source.checkpoint import LoadedModel, logits_width
 from hybridge.runtime.artifact.drafter import DrafterDescription
@@ -251,26 +259,23 @@ class MaskedBlockDrafter(ArtifactDrafter):
         return super().restricted_to(rows, head)
 
     def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
-        block = self.length.extend(tokens.shape[1], count)
-        self._read(hidden, block)
-        return self.close(block)
+        return self.close(self._read(hidden, tokens, count))
 
     def draft(
         self, target: TargetModel, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor
     ) -> Answers:
-        block = self.length.extend(tokens.shape[1], count)
-        self._read(hidden, block)
+        block = self._read(hidden, tokens, count)
         last = tokens.index_select(1, (block.count - 1).clamp(min=0))
         found = self._propose(
             target, last, following(block, draft_len + self.weights.config.first_guess), draft_len, SamplingInputs(*draws)
         )
         return found.answers(self.close(block) >= 0)
 
-    def _read(self, hidden: Tensor, block: Block) -> None:
-        # A select, because padding may be NaN, which a product with 0 would keep.
-        taps = torch.where(block.real[:, None], hidden, 0.0)
+    def _read(self, hidden: Tensor, tokens: Tensor, count: Tensor) -> Block:
+        block = self.length.extend(tokens.shape[1], count)
         angles = self.weights.rope.angles(block.positions)
-        self.weights.backbone.read(self.cache, self.place + 1, taps, block, angles)
+        self.weights.backbone.read(self.cache, self.place + 1, known(hidden, block), block, angles)
+        return block
 
     def _propose(
         self, target: TargetModel, last: Tensor, block: Block, draft_len: int, draws: SamplingInputs
@@ -282,13 +287,11 @@ class MaskedBlockDrafter(ArtifactDrafter):
         hidden = weights.backbone.run(self.cache, self.place + 1, x, block, weights.rope.angles(block.positions))
         hidden = hidden[:, block.length - draft_len :]
         selector = TokenSelector(self.length.kernels, draws, self.ids)
-        out: DraftProposals = weights.tail(hidden, self._logits(target, hidden), last, selector)
+        logits, softcap = target.head(hidden) * weights.config.output_multiplier, weights.config.softcap
+        out: DraftProposals = weights.tail(
+            hidden, logits if softcap is None else (logits / softcap).tanh() * softcap, last, selector
+        )
         return out
-
-    def _logits(self, target: TargetModel, hidden: Tensor) -> Tensor:
-        config = self.weights.config
-        logits: Tensor = target.head(hidden) * config.output_multiplier
-        return logits if config.softcap is None else (logits / config.softcap).tanh() * config.softcap
 
 
 @dataclass(frozen=True)
@@ -305,8 +308,7 @@ class BlockPlan(CheckpointPlan):
             if window is None or window >= sizes.rows:  # no row is ever outside of such a window
                 found.append(DrafterAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=width))
             else:
-                layer = DrafterSlidingAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=width, window=window)
-                found.append(layer)
+                found.append(DrafterSlidingAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=width, window=window))
         return found
 
     def load(self, checkpoint: LoadedModel) -> BlockWeights:

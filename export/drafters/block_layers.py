@@ -272,10 +272,8 @@ class MarkovTail(nn.Module):
             previous = self.markov_head.markov_w1(steps[-1].tokens if steps else last)
             step = selector.choose(logits[:, i : i + 1] + self.markov_head.markov_w2(previous), i)
             if self.confidence_head is not None:
-                step = replace(step, probabilities=self._confidence(self.confidence_head, hidden[:, i : i + 1], previous))
+                one = hidden[:, i : i + 1]
+                confidence = self.confidence_head.proj(torch.cat([one, previous], dim=-1) if self.of_token else one)
+                step = replace(step, probabilities=confidence.sigmoid().squeeze(-1))
             steps.append(step)
         return DraftProposals.joined(steps)
-
-    def _confidence(self, head: ConfidenceHead, hidden: Tensor, previous: Tensor) -> Tensor:
-        confidence: Tensor = head.proj(torch.cat([hidden, previous], dim=-1) if self.of_token else hidden)
-        return confidence.sigmoid().squeeze(-1)

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 from torch import Tensor, nn
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.source.files import check_files, read_object
 from hybridge.export.source.locate import find_checkpoint
 from hybridge.export.source.quantization_methods import quantization_of
-from hybridge.export.source.weight_files import stored_tensors
+from hybridge.export.source.weight_files import stored_tensors, tensor_names
 from hybridge.runtime.artifact.options import LIMITS
 
 MOST = 1 << 24
@@ -136,15 +135,6 @@ def read_tensors(folder: Path, rename: Callable[[str], str | None]) -> dict[str,
     with stored_tensors(folder, files) as stored:
         tensors = stored.dequantized(quantization) if quantization else stored.tensors
         return {new: each[...].float() for name, each in tensors.items() if (new := rename(name)) is not None}
-
-
-def tensor_names(path: Path) -> list[str]:
-    """Return the names of the tensors in a safetensors file. Raises CheckpointError if it cannot be read."""
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            return list(file.keys())
-    except (OSError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); the checkpoint is damaged.") from None
 
 
 def read_weights(folder: Path, rename: Callable[[str], str | None]) -> dict[str, Tensor]:

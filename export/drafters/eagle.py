@@ -42,6 +42,7 @@ from hybridge.export.drafters.layers import (
     SamplingInputs,
     TokenSelector,
     decoder_fields,
+    known,
     load_rope,
 )
 from hybridge.export.drafters.vocabulary import DraftRows
@@ -218,8 +219,7 @@ class EagleDrafter(ArtifactDrafter):
 
     def _read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor, ahead: int) -> tuple[Tensor, Block]:
         block = self.length.extend(tokens.shape[1], count, ahead)
-        # A select, because padding may be NaN, which a product with 0 would keep.
-        return self._run(target, self.weights.fc(torch.where(block.real[:, None], hidden, 0.0)), tokens, block), block
+        return self._run(target, self.weights.fc(known(hidden, block)), tokens, block), block
 
     def _run(self, target: TargetModel, h: Tensor, tokens: Tensor, block: Block) -> Tensor:
         own = self.weights.embed_tokens

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hybridge.cache.block import Block
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.errors import CheckpointError
 from hybridge.export.drafters.checkpoint import ConfigFields
@@ -130,6 +131,11 @@ def rotate(x: Tensor, angles: Angles) -> Tensor:
     cos, sin = angles
     half = x.shape[-1] // 2
     return x * cos + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sin
+
+
+def known(hidden: Tensor, block: Block) -> Tensor:
+    """Return rows [1, T, H] with zeros for padding, by a select: padding may be NaN, which a product with 0 would keep."""
+    return torch.where(block.real[:, None], hidden, 0.0)
 
 
 @dataclass(frozen=True)

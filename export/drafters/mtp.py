@@ -26,14 +26,15 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.layers.rope_delta import rope_delta_of
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.drafters.checkpoint import MOST_LAYERS, fill, read_tensors, tensor_names
+from hybridge.export.drafters.checkpoint import MOST_LAYERS, fill, read_tensors
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, TargetModel
-from hybridge.export.drafters.layers import DraftProposals, SamplingInputs, TokenSelector
+from hybridge.export.drafters.layers import DraftProposals, SamplingInputs, TokenSelector, known
 from hybridge.export.drafters.mtp_families import FAMILIES, LAYER, MtpFamily, mtp_config, mtp_family
 from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary
 from hybridge.export.model.adapt import adapt_layer
 from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
 from hybridge.export.source.text_model import decoder_of
+from hybridge.export.source.weight_files import tensor_names
 from hybridge.runtime.artifact.drafter import DrafterDescription
 from hybridge.runtime.artifact.options import ExportOptions
 
@@ -159,7 +160,7 @@ class MtpDrafter(ArtifactDrafter):
         for i in range(draft_len):
             if i < self.count:
                 out = self._run(target, i, h, following(tokens, [each.tokens for each in steps], block), block, drafts=True)
-                h, g = self._carried(i, out, block), at(out, block.count + i - 1)
+                h, g = self._carried(i, out, block), out.index_select(1, (block.count + i - 1).clamp(min=0))
             else:
                 g = self._go_on(target, g, steps[-1].tokens, block, i)
             steps.append(selector.choose(target.logits(g), i))
@@ -210,23 +211,10 @@ class MtpDrafter(ArtifactDrafter):
         z = layer.joined(target.embed(tokens), h)
         self.cache.block = block
         rotary: Any = getattr(target.decoder, "rotary_emb", None)
-        rope = None if rotary is None else rotary(z, self._rope_positions(block)[None])
+        delta = rope_delta_of(self.cache.cache_layers())  # rows of pictures are a text to the drafter
+        positions = block.text_positions if delta is None else block.text_positions + delta.rope_delta[0]
+        rope = None if rotary is None else rotary(z, positions[None])
         return self.weights.normed(index, layer.block(z, position_embeddings=rope, attention_mask=None))
-
-    def _rope_positions(self, block: Block) -> Tensor:
-        """Return the rope positions [T] of a block; rows of pictures are a text to the drafter."""
-        behind = rope_delta_of(self.cache.cache_layers())
-        return block.text_positions if behind is None else block.text_positions + behind.rope_delta[0]
-
-
-def known(hidden: Tensor, block: Block) -> Tensor:
-    """Return rows [1, T, H] with zeros for padding, by a select: padding may be NaN, which a product with 0 would keep."""
-    return torch.where(block.real[:, None], hidden, 0.0)
-
-
-def at(rows: Tensor, index: Tensor) -> Tensor:
-    """Return row ``index`` (int64 [1]) of rows [1, T, H], the first for a refused block."""
-    return rows.index_select(1, index.clamp(min=0))
 
 
 def moved(rows: Tensor, by: Tensor) -> Tensor:

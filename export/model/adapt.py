@@ -7,7 +7,7 @@ Attention needs no code for a family: transformers calls whatever attention func
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -109,18 +109,13 @@ def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
     choose_experts(model.config, EXPERTS)
     hold_rope(model)
     adaptation = ADAPTATIONS.get(model.config.model_type, Adaptation())  # attention alone needs none
-    for index, layer in enumerate(decoder_layers(model)):
+    for index, layer in enumerate(decoder_of(model).layers):
         replace_mixers(layer, index, adaptation, cache)
     for module in model.modules():
         if hasattr(module, "layer_idx"):
             module.hybridge = Unregistered(cache)
     adaptation.prepare(model, cache)
     return model
-
-
-def decoder_layers(model: PreTrainedModel) -> Iterator[Any]:
-    """Return the decoder layers in order."""
-    yield from decoder_of(model).layers
 
 
 def adapt_layer(layer: nn.Module, index: int, config: Any, cache: HybridCache) -> None:
@@ -169,13 +164,8 @@ def attend(
     return layer.attend(query, key, value, cache.block, scoring), None
 
 
-def _no_mask(*_: Any, **__: Any) -> Tensor | None:
-    """Return no mask: our attention reads visibility off the block's positions."""
-    return None
-
-
 AttentionInterface.register(ATTENTION, attend)
-AttentionMaskInterface.register(ATTENTION, _no_mask)
+AttentionMaskInterface.register(ATTENTION, lambda *_, **__: None)  # our attention reads visibility off the block's positions
 
 
 # Rope whose angles depend on the length of the text, held still: a branch on values cannot be exported.

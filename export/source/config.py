@@ -7,7 +7,6 @@ other, the error lists the parts of the model that hybridge has a state for, and
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -29,7 +28,7 @@ from hybridge.cache.families import ATTENTION_ALONE, FAMILIES, SIGNATURES, famil
 from hybridge.cache.families.family import ADVICE, summarize
 from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.pinned.transformers import attention_interface
-from hybridge.export.source.files import EXPECTED, check_files, download_again, first_line, text_part
+from hybridge.export.source.files import EXPECTED, check_files, first_line, read_object, text_part
 from hybridge.export.source.quantization import Quantization
 from hybridge.export.source.quantization_methods import quantization_of
 from hybridge.export.source.text_model import decoder_of, empty_model
@@ -49,7 +48,7 @@ def read_config(folder: Path) -> tuple[Any, Quantization | None]:
     """
     path = folder / "config.json"
     check_files(folder, [path.name])
-    content = _read_object(path)
+    content = read_object(path)
     check_sizes(path, content)
     model_type = content.get("model_type")
     if not isinstance(model_type, str):
@@ -125,21 +124,6 @@ def known_model_types() -> set[str]:
     return set(FAMILIES) | {name.removesuffix("_text") for name in FAMILIES}
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read as a transformers config: it is not JSON ({first_line(error)}); "
-            f"{download_again(path.parent)}."
-        ) from None
-    if not isinstance(content, dict):
-        raise CheckpointError(
-            f"{path} cannot be read as a transformers config: it is JSON, but not an object; {download_again(path.parent)}."
-        )
-    return content
-
-
 # Families without an entry, but with plain attention
 
 STATES = (nn.Conv1d, nn.Conv2d)
@@ -187,12 +171,10 @@ def _try_config(folder: Path) -> Any:
 
 
 def _attends_once(layer: nn.Module) -> bool:
-    mixers = [module for module in layer.modules() if hasattr(module, "layer_idx") and _calls_interface(type(module))]
+    kinds = [type(module) for module in layer.modules() if hasattr(module, "layer_idx")]
+    ours = [kind for kind in kinds if kind.__module__.startswith("transformers.")]
+    mixers = [kind for kind in ours if attention_interface in inspect.getsource(kind)]
     return len(mixers) == 1 and not any(isinstance(module, STATES) for module in layer.modules())
-
-
-def _calls_interface(kind: type) -> bool:
-    return kind.__module__.startswith("transformers.") and attention_interface in inspect.getsource(kind)
 
 
 # Unsupported families: name their parts, so that whoever wants one knows what is missing.

@@ -66,9 +66,9 @@ def read_object(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON ({error}); get the file again.") from None
+        raise CheckpointError(f"{path} cannot be read as JSON ({first_line(error)}); {download_again(path.parent)}.") from None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds no JSON object, but should hold names with values; get the file again.")
+        raise CheckpointError(f"{path} cannot be read: it is JSON, but not an object; {download_again(path.parent)}.")
     return content
 
 

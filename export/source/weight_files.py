@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import safetensors
 from torch import nn
@@ -37,7 +38,7 @@ def loadable(folder: Path) -> Iterator[Path]:
     """
     check_files(folder, [path.name for path in folder.glob("*.safetensors")])
     files = weight_files(folder)
-    names = {path: _names(path) for path in files}
+    names = {path: tensor_names(path) for path in files}
     known = (folder / WEIGHTS).is_file() or _indexed(folder / INDEX) == files
     if known and not (folder / ADAPTER).exists():
         yield folder
@@ -131,19 +132,24 @@ def _check_complete(folder: Path, files: list[Path], why: str) -> None:
         )
 
 
-def _names(path: Path) -> list[str]:
+def tensor_names(path: Path) -> list[str]:
     """Return the names of a file's tensors. Raises CheckpointError if it is damaged, NotACheckpointError if MLX wrote it."""
+    with ExitStack() as opened:
+        file = _open(path, opened)
+        if (file.metadata() or {}).get("format") == "mlx":
+            raise mlx_error(path.parent)
+        return list(file.keys())
+
+
+def _open(path: Path, opened: ExitStack) -> Any:
+    """Open a file of safetensors until ``opened`` closes. Raises CheckpointError if it is damaged."""
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata, names = file.metadata() or {}, list(file.keys())
+        return opened.enter_context(safetensors.safe_open(path, framework="pt"))
     except (OSError, safetensors.SafetensorError) as error:
         raise CheckpointError(
             f"the weights in {path.parent} cannot be read: {path.name} is damaged or only a part of it is there "
             f"({first_line(error)}); {download_again(path.parent)}."
         ) from None
-    if metadata.get("format") == "mlx":
-        raise mlx_error(path.parent)
-    return names
 
 
 def _listed(paths: Iterable[Path]) -> str:
@@ -188,17 +194,11 @@ def stored_tensors(folder: Path, files: Iterable[Path] | None = None) -> Iterato
     types: dict[str, str] = {}
     with ExitStack() as opened:
         for path in weight_files(folder) if files is None else files:
-            try:
-                file = opened.enter_context(safetensors.safe_open(path, framework="pt"))
-                metadata |= file.metadata() or {}
-                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
-                tensors |= slices
-                types |= {name: each.get_dtype() for name, each in slices.items()}
-            except (OSError, safetensors.SafetensorError) as error:
-                raise CheckpointError(
-                    f"the weights in {folder} cannot be read: {path.name} is damaged or only a part of it is there "
-                    f"({first_line(error)}); {download_again(folder)}."
-                ) from None
+            file = _open(path, opened)
+            metadata |= file.metadata() or {}
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
+            tensors |= slices
+            types |= {name: each.get_dtype() for name, each in slices.items()}
         yield StoredTensors(tensors=tensors, metadata=metadata, types=types)
 
 

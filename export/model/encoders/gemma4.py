@@ -6,6 +6,7 @@ Gemma 4 12B has no such transformer: its patches are as large as these squares, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -146,17 +147,9 @@ def _clipped(x: Tensor, limits: tuple[float | None, float | None]) -> Tensor:
     return x if limits == (None, None) else x.clamp(*limits)
 
 
-def pooling_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return ``pixel_values`` and ``image_position_ids`` as transformers' processor has them."""
-    return _placed(config.vision_config.patch_size, processor, pictures)
-
-
-def projecting_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return the same of the larger patches of Gemma 4 12B."""
-    return _placed(config.vision_config.model_patch_size, processor, pictures)
-
-
-def _placed(patch: int, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
+def _inputs(size: str, config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return ``pixel_values`` and ``image_position_ids`` as transformers' processor has them. size: the config's patch size."""
+    patch = getattr(config.vision_config, size)
     if not pictures:
         return {}
     longest = max(each.shape[0] * each.shape[1] for each in pictures) // patch**2
@@ -251,7 +244,7 @@ _GEMMA: Mapping[str, Any] = {
 GEMMA4 = VisionFamily(
     describe=_gemma4,
     encoder=PoolingEncoder,
-    inputs=pooling_inputs,
+    inputs=partial(_inputs, "patch_size"),
     parts=("model.vision_tower.encoder", "model.embed_vision"),
     rows=pooling_rows,
     often_text=True,
@@ -260,7 +253,7 @@ GEMMA4 = VisionFamily(
 GEMMA4_UNIFIED = VisionFamily(
     describe=_gemma4_unified,
     encoder=ProjectingEncoder,
-    inputs=projecting_inputs,
+    inputs=partial(_inputs, "model_patch_size"),
     parts=("model.embed_vision",),
     rows=projecting_rows,
     often_text=True,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -64,15 +65,11 @@ def _tokens(config: Any, processor: Mapping[str, Any]) -> tuple[int, int]:
     return int(processor["min_image_tokens"]), int(processor["max_image_tokens"])
 
 
-def _glm5_next(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
-    return describe_merged("glm5_next", config, processor, budgets, _tokens)
-
-
 _GLM: Mapping[str, Any] = {**QWEN_PROCESSOR, "min_image_tokens": 16, "max_image_tokens": 8000}
 """Options of transformers' ``Glm5NextImageProcessor`` that a file may leave out."""
 
 GLM5_NEXT = VisionFamily(
-    describe=_glm5_next,
+    describe=partial(describe_merged, "glm5_next", tokens=_tokens),
     encoder=JoiningEncoder,
     inputs=merging_inputs,
     parts=("model.visual.blocks", "model.visual.merger"),
