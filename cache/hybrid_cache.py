@@ -17,7 +17,8 @@ from hybridge.cache.families import Config, build_layers, config_dtype, text_con
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
 from hybridge.cache.transformers_api import TAKES_CACHE_PARAMS, TransformersCacheApi
-from hybridge.errors import SnapshotError, UsageError
+from hybridge.errors import SnapshotError
+from hybridge.limits import check_sizes
 
 Layer = TypeVar("Layer", bound=CacheLayer)
 
@@ -244,17 +245,3 @@ class HybridCache(TransformersCacheApi, nn.Module):
     def layout(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Return name and shape of every buffer."""
         return tuple((name, tuple(tensor.shape)) for name, tensor in self.named_buffers())
-
-
-def check_sizes(sizes: CacheSizes) -> None:
-    """Raise UsageError for sizes that no program can have."""
-    limits = {
-        "max_seq_len": (sizes.max_seq_len, 1, 1 << 20),
-        "prefill_chunk": (sizes.prefill_chunk, 1, 4096),
-        "verify_len": (sizes.verify_len, 1, 512),
-        "snapshot_slots": (sizes.snapshot_slots, 0, 1024),
-        "batch_size": (sizes.batch_size, 1, 1 << 16),
-    }
-    for name, (value, lowest, highest) in limits.items():
-        if not lowest <= value <= highest:
-            raise UsageError(f"{name} is {value}, but must lie between {lowest} and {highest}.")

@@ -33,7 +33,7 @@ from hybridge.export.drafters.block_layers import (
     Selector,
     build_tail,
 )
-from hybridge.export.drafters.checkpoint import LONGEST_BLOCK, MOST_LAYERS, ConfigFields, DrafterFolder, fill, read_weights
+from hybridge.export.drafters.checkpoint import MOST_LAYERS, ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.drafter import (
     Answers,
     ArtifactDrafter,
@@ -54,6 +54,7 @@ from hybridge.export.drafters.layers import (
 )
 from hybridge.export.drafters.vocabulary import DraftRows, vocabulary_of
 from hybridge.export.source.checkpoint import LoadedModel, logits_width
+from hybridge.limits import SIZES
 from hybridge.runtime.artifact.drafter import DrafterDescription
 from hybridge.runtime.artifact.options import ExportOptions
 
@@ -119,7 +120,7 @@ def read_block_config(path: Path, content: Mapping[str, Any]) -> BlockDrafterCon
         neighbours=not fields.truth("rope_is_neox_style", True),
         target_layer_ids=tuple(fields.counts("target_layer_ids")) if "target_layer_ids" in fields.values else (),
         target_layers=fields.count("num_target_layers") if "num_target_layers" in fields.values else None,
-        block=fields.count("block_size", lowest=2, most=LONGEST_BLOCK) + (0 if counted else 1),
+        block=fields.count("block_size", lowest=2, most=SIZES["verify_len"][1]) + (0 if counted else 1),
         first_guess=0 if kind == "dspark" else 1,
         mask_token=fields.count("mask_token_id", lowest=0, most=1 << 31),
         embedding_scale=fields.number("input_embedding_scale", 1.0),

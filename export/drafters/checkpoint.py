@@ -15,14 +15,11 @@ from hybridge.export.source.files import check_files, read_object
 from hybridge.export.source.locate import find_checkpoint
 from hybridge.export.source.quantization_methods import quantization_of
 from hybridge.export.source.weight_files import stored_tensors, tensor_names
-from hybridge.runtime.artifact.options import LIMITS
 
 MOST = 1 << 24
 MOST_LISTED = 1024
 MOST_LAYERS = 64
 """Most decoder layers of a drafter; published ones have one to eight."""
-LONGEST_BLOCK = LIMITS["verify_len"][1]
-"""Most tokens of a block: the draft tokens that a program verifies at once, and the token before them."""
 
 
 @dataclass(frozen=True)

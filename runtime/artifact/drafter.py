@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from hybridge.limits import LONGEST_BLOCK
 from hybridge.runtime.artifact.options import STRICT
 
 DrafterKind = Literal["mtp", "dflash", "dflash2", "dspark", "eagle3", "gemma4_assistant"]
 VocabularySource = Literal["first", "self", "text"]
 MOST_BLOCKS = 64
-LONGEST_BLOCK = 513
 MOST_TOKENS = 1 << 31
 
 
@@ -62,12 +62,7 @@ class DrafterDescription:
     def methods(self) -> dict[str, int]:
         """Return the methods that propose, with the number of draft tokens that each gives."""
         *shorter, longest = self.blocks
-        return {"draft": longest - 1} | {shorter_draft(block): block - 1 for block in shorter}
-
-
-def shorter_draft(block: int) -> str:
-    """Return the name of the method for a block that is not the longest."""
-    return f"draft_{block}"
+        return {"draft": longest - 1} | {f"draft_{block}": block - 1 for block in shorter}
 
 
 def drafter_constants(drafter: DrafterDescription, tap_layers: tuple[int, ...]) -> dict[str, list[int]]:
@@ -81,11 +76,8 @@ def drafter_constants(drafter: DrafterDescription, tap_layers: tuple[int, ...]) 
 def check_drafter(drafter: DrafterDescription, tap_layers: tuple[int, ...], verify_len: int) -> None:
     """Raise ValueError if an artifact with these taps and this verify length cannot have ``drafter``."""
     blocks = list(drafter.blocks)
-    if (
-        not 1 <= len(blocks) <= MOST_BLOCKS
-        or blocks != sorted(set(blocks))
-        or not 2 <= blocks[0] <= blocks[-1] <= LONGEST_BLOCK
-    ):
+    in_order = 1 <= len(blocks) <= MOST_BLOCKS and blocks == sorted(set(blocks))
+    if not in_order or not 2 <= blocks[0] <= blocks[-1] <= LONGEST_BLOCK:
         raise ValueError(f"the drafter's blocks {blocks[:MOST_BLOCKS]} are not different lengths in order")
     if drafter.kind != "mtp" and blocks[-1] > verify_len:
         raise ValueError(f"the drafter's blocks of {blocks[-1]} are longer than a verify takes")

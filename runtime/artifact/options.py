@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from hybridge.errors import UsageError
+from hybridge.limits import check_sizes
 
 STRICT: Any = {"extra": "forbid", "strict": True}
 """pydantic's configuration of these dataclasses, without pydantic: the command line imports this file, and starts fast."""
@@ -142,15 +143,6 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, tuple) and len(value) == len(inner) and all(map(_fits, value, inner))
 
 
-LIMITS = {
-    "max_seq_len": (1, 1 << 20),
-    "prefill_chunk": (1, 4096),
-    "verify_len": (1, 512),
-    "snapshot_slots": (0, 1024),
-    "group_size": (1, 1 << 16),
-    "draft_len": (1, 512),
-}
-"""Lowest and highest value of each number; ``hybridge.cache`` allocates by them."""
 MOST_LENGTHS = 64
 """Most verify methods, and most tapped layers."""
 MOST_PATTERNS = 256
@@ -159,18 +151,14 @@ MOST_PATTERNS = 256
 
 def check_limits(options: ExportOptions) -> None:
     """Raise ValueError for numbers beyond what any export has, before anything is allocated by them."""
-    for name, (lowest, highest) in LIMITS.items():
-        if not lowest <= (value := getattr(options, name)) <= highest:
-            raise ValueError(f"{name} is {value}, not {lowest} to {highest}")
+    check_sizes(options)
+    check_verify_lens(options)
     if max(len(options.shorter_verify_lens), len(options.tap_layers), len(options.image_tokens)) > MOST_LENGTHS:
         raise ValueError(f"shorter_verify_lens, tap_layers and image_tokens are lists of at most {MOST_LENGTHS}")
     if len(options.bits) > MOST_PATTERNS or any(len(name) > 255 or bits not in (4, 5, 6, 8, 32) for name, bits in options.bits):
         raise ValueError(f"bits are at most {MOST_PATTERNS} patterns of names with 4, 5, 6, 8 or 32")
     if "auto" in (options.quantize, options.mtp):
         raise ValueError("quantize or mtp is auto, which stands for one of the others")
-    lens = options.verify_lens
-    if lens[0] < 1 or lens != sorted(set(lens)):
-        raise ValueError("shorter_verify_lens are not different lengths in order below verify_len")
 
 
 def shorter_verify(length: int) -> str:

@@ -44,7 +44,9 @@ Signature = list[tuple[str, list[int]]]
 
 def check_methods(manifest: Manifest) -> None:
     """Raise ArtifactError if the manifest has other methods than its options ask for, or gives them other shapes."""
-    inputs, rows = expected_inputs(manifest), expected_rows(manifest.options)
+    inputs = expected_inputs(manifest)
+    one = dict.fromkeys(("prefill", "prefill_embeddings", "decode", "forward", "text_decoder"), 1)
+    rows = one | _verifying(manifest.options)  # of logits
     # Programs that were made before ExecuTorch's MultimodalRunner could run any lack its methods.
     stock = _stock_inputs(manifest)
     if missing := [name for name in inputs if name not in manifest.methods and name not in stock]:
@@ -157,12 +159,6 @@ def _drafting_inputs(manifest: Manifest) -> dict[str, Signature]:
     }
 
 
-def expected_rows(options: ExportOptions) -> dict[str, int]:
-    """Return the number of rows of logits of each method that gives logits."""
-    one = dict.fromkeys(("prefill", "prefill_embeddings", "decode", "forward", "text_decoder"), 1)
-    return one | _verifying(options)
-
-
 def _verifying(options: ExportOptions) -> dict[str, int]:
     return {"verify": options.verify_len} | {shorter_verify(length): length for length in options.shorter_verify_lens}
 
@@ -177,7 +173,9 @@ def check_program(manifest: Manifest, program: CheckedFile) -> None:
             _same(f"{name} gives", [_tensor(each) for each in _values(plan, PLAN.outputs)], _entries(method.outputs))
         state = dict(_named(_plan(plans, manifest.program_method("decode"))))
         _same("the names of the state are", [*state], [STATE + name for name in buffer_names(manifest)])
-        _same("the state is", [*state.values()], _state(manifest))
+        own = [NUMBER, NUMBER, ("int64", [max(1, manifest.options.snapshot_slots)]), NUMBER]
+        layers = [entry for layer in manifest.layers for entry in _entries(list(layer.buffers.values()))]
+        _same("the state is", [*state.values()], own + layers)
         for name, expected in expected_constants(manifest).items():
             _same(f"{name}() is", _constants(_plan(plans, name)), expected)
         _check_bounded(buffer_names(manifest), _constants(_plan(plans, BOUNDED)))
@@ -265,11 +263,6 @@ def _check_bounded(names: Sequence[str], places: Sequence[int]) -> None:
             f"the program's {BOUNDED}() are {shortened(bounded)} by the manifest's names: these are not the length and what "
             "has slots; export the model again."
         )
-
-
-def _state(manifest: Manifest) -> Signature:
-    own = [("int64", [1]), ("int64", [1]), ("int64", [max(1, manifest.options.snapshot_slots)]), ("int64", [1])]
-    return own + [entry for layer in manifest.layers for entry in _entries(list(layer.buffers.values()))]
 
 
 def _entries(entries: list[TensorEntry]) -> Signature:

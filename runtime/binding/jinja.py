@@ -88,18 +88,8 @@ class JinjaTemplate:
         time = None if now is None else CText("the time", now.encode())
         text, size, words, count = c_void_p(), c_size_t(), POINTER(SpanStruct)(), c_size_t()
         with self._lock:
-            run(
-                "template_render",
-                self.handle,
-                form or 0,
-                given,
-                len(given),
-                time,
-                byref(text),
-                byref(size),
-                byref(words),
-                byref(count),
-            )
+            found = byref(text), byref(size), byref(words), byref(count)
+            run("template_render", self.handle, form or 0, given, len(given), time, *found)
             data = string_at(text.value or 0, size.value)
             spans = np.array([(each.begin, each.end) for each in words[: count.value]], np.intp).reshape(-1, 2)
         written = data.decode()

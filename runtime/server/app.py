@@ -7,7 +7,7 @@ import base64
 import hashlib
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -239,7 +239,8 @@ class Server:
         return await self.respond(request, question)
 
     def _form(self, asked: GenerationRequest, *, chat: bool) -> ResponseFormat:
-        return CompletionFormat(chat, self.settings.name, self.tokenizer, asked.includes_usage)
+        with_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        return CompletionFormat(chat, self.settings.name, self.tokenizer, with_usage)
 
     def _check_tools(self, asked: ChatRequest) -> None:
         if (asked.chat_template_kwargs or {}).get("tools") is not None:
@@ -389,9 +390,13 @@ PAGE = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
 
 def page_headers(page: str) -> dict[str, str]:
     """Return headers that let a browser run the page's own script and style only, and ask its own server only."""
-    script, style = (" ".join(f"'sha256-{each}'" for each in _hashes(page, tag)) for tag in ("script", "style"))
+
+    def hashes(tag: str) -> str:
+        found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
+        return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" for each in found)
+
     policy = (
-        f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; "
+        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return {
@@ -400,8 +405,3 @@ def page_headers(page: str) -> dict[str, str]:
         "referrer-policy": "no-referrer",
         "cache-control": "no-cache",
     }
-
-
-def _hashes(page: str, tag: str) -> Iterator[str]:
-    for content in re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL):
-        yield base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()

@@ -69,7 +69,7 @@ class RemotePictures:
         found = dict[str, bytes]()
         end = monotonic() + self.seconds
         loop = asyncio.get_running_loop()
-        for url in dict.fromkeys(filter(is_remote, urls)):
+        for url in dict.fromkeys(url for url in urls if url[:8].lower().startswith(("http://", "https://"))):
             left = self.most_bytes - sum(map(len, found.values()))
             found[url] = await loop.run_in_executor(_THREADS, self._fetch, url, left, end)
         return found
@@ -152,11 +152,6 @@ class RemotePictures:
 
 
 _THREADS = ThreadPoolExecutor(MOST_THREADS, "hybridge-pictures")
-
-
-def is_remote(url: str) -> bool:
-    """Return whether a URL is of a scheme that is fetched."""
-    return url[:8].lower().startswith(("http://", "https://"))
 
 
 def _split(url: str) -> SplitResult:

@@ -33,17 +33,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Unsupported fields that would change the text, with the values that do not; null never does."""
 SAME_IN_RESPONSES = (
-    "model",
-    "stream",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "seed",
-    "stop",
-    "chat_template_kwargs",
-    "parallel_tool_calls",
+    *("model", "stream", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "stop"),
+    *("chat_template_kwargs", "parallel_tool_calls"),
 )
 """Fields of responses that a chat has under the same name."""
 
@@ -85,10 +76,15 @@ def of_hybridge(error: HybridgeError) -> ApiError:
     return ApiError(500, str(error), "server_error")
 
 
-class TextContent(BaseModel):
-    """A text in a message's content."""
+class Lenient(BaseModel):
+    """Base of what ignores unknown fields."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+class TextContent(Lenient):
+    """A text in a message's content."""
+
     type: Literal["text"]
     text: Text
 
@@ -97,17 +93,15 @@ class TextContent(BaseModel):
         return {"type": "text", "text": self.text}
 
 
-class ImageUrl(BaseModel):
+class ImageUrl(Lenient):
     """The data of a picture, as a ``data:`` URL."""
 
-    model_config = ConfigDict(extra="ignore")
     url: Annotated[str, Field(max_length=90 << 20)]
 
 
-class ImageContent(BaseModel):
+class ImageContent(Lenient):
     """A picture in a message's content."""
 
-    model_config = ConfigDict(extra="ignore")
     type: Literal["image_url"]
     image_url: ImageUrl
 
@@ -133,18 +127,16 @@ def _check_object(text: str) -> str:
 Arguments = Annotated[Text, AfterValidator(_check_object)]
 
 
-class CalledFunction(BaseModel):
+class CalledFunction(Lenient):
     """The function of a call. arguments: the text of a JSON object."""
 
-    model_config = ConfigDict(extra="ignore")
     name: Annotated[str, Field(min_length=1, max_length=256)]
     arguments: Arguments
 
 
-class PastCall(BaseModel):
+class PastCall(Lenient):
     """A call of a tool in an earlier message of the assistant."""
 
-    model_config = ConfigDict(extra="ignore")
     id: Annotated[str, Field(max_length=256)] | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
@@ -155,7 +147,7 @@ class PastCall(BaseModel):
         return {**({"id": self.id} if self.id else {}), "type": "function", "function": function}
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(Lenient):
     """A message. Further fields go to the model's chat template unchanged."""
 
     model_config = ConfigDict(extra="allow")
@@ -183,18 +175,16 @@ class ChatMessage(BaseModel):
 class StreamOptions(BaseModel):
     """Options of a stream. include_usage: count tokens in a last chunk."""
 
-    model_config = ConfigDict(extra="ignore")
     include_usage: bool = False
 
 
-class NamedSchema(BaseModel):
+class NamedSchema(Lenient):
     """A JSON schema with the fields of OpenAI's clients; it is always followed, strict or not."""
 
-    model_config = ConfigDict(extra="ignore")
     json_schema: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class RequestedFormat(BaseModel):
+class RequestedFormat(Lenient):
     """The format of an answer. regex: a pattern for the whole answer, which OpenAI does not have."""
 
     model_config = ConfigDict(extra="forbid")
@@ -206,17 +196,15 @@ class RequestedFormat(BaseModel):
 class Function(BaseModel):
     """A function that is a tool. parameters: JSON schema. strict: False allows any arguments if no grammar can express it."""
 
-    model_config = ConfigDict(extra="ignore")
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
     description: Text | None = None
     parameters: dict[str, Any] | None = None
     strict: Annotated[bool | None, Field(exclude=True)] = None
 
 
-class Tool(BaseModel):
+class Tool(Lenient):
     """A tool that the model may call."""
 
-    model_config = ConfigDict(extra="ignore")
     type: Literal["function"]
     function: Function
 
@@ -225,17 +213,15 @@ class Tool(BaseModel):
         return self.model_dump(exclude_none=True)
 
 
-class ChosenFunction(BaseModel):
+class ChosenFunction(Lenient):
     """The name of a tool."""
 
-    model_config = ConfigDict(extra="ignore")
     name: str
 
 
-class ChosenTool(BaseModel):
+class ChosenTool(Lenient):
     """The tool that must be called."""
 
-    model_config = ConfigDict(extra="ignore")
     type: Literal["function"]
     function: ChosenFunction
 
@@ -285,11 +271,6 @@ class GenerationRequest(BaseModel):
     def stops(self) -> tuple[str, ...]:
         """Return the stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-
-    @property
-    def includes_usage(self) -> bool:
-        """Return whether a stream ends with counts of tokens."""
-        return self.stream_options is not None and self.stream_options.include_usage
 
 
 Request = TypeVar("Request", bound=GenerationRequest)
@@ -363,18 +344,14 @@ def check_extra(name: str, value: Any) -> None:
 # ``/v1/responses``: the same as a chat, in other words
 
 
-class _Item(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class TextPart(_Item):
+class TextPart(Lenient):
     """A text in a content."""
 
     type: Literal["input_text", "output_text", "text", "reasoning_text"]
     text: Text
 
 
-class ImagePart(_Item):
+class ImagePart(Lenient):
     """A picture in a content, as a ``data:`` URL."""
 
     type: Literal["input_image"]
@@ -384,7 +361,7 @@ class ImagePart(_Item):
 Content = Text | Annotated[list[TextPart], Field(max_length=1024)]
 
 
-class MessageItem(_Item):
+class MessageItem(Lenient):
     """A message."""
 
     type: Literal["message"] = "message"
@@ -392,7 +369,7 @@ class MessageItem(_Item):
     content: Text | Annotated[list[Annotated[TextPart | ImagePart, Field(discriminator="type")]], Field(max_length=1024)]
 
 
-class CallItem(_Item):
+class CallItem(Lenient):
     """A call that the model made. arguments: the text of a JSON object."""
 
     type: Literal["function_call"]
@@ -401,7 +378,7 @@ class CallItem(_Item):
     arguments: Arguments
 
 
-class OutputItem(_Item):
+class OutputItem(Lenient):
     """The result of a call."""
 
     type: Literal["function_call_output"]
@@ -409,7 +386,7 @@ class OutputItem(_Item):
     output: Content
 
 
-class ReasoningItem(_Item):
+class ReasoningItem(Lenient):
     """Reasoning of the model before the items after it."""
 
     type: Literal["reasoning"]
@@ -433,7 +410,7 @@ Item = (
 )
 
 
-class FunctionTool(_Item):
+class FunctionTool(Lenient):
     """A tool that the model may call. parameters: a JSON schema."""
 
     type: Literal["function"]
@@ -447,14 +424,14 @@ class FunctionTool(_Item):
         return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
 
 
-class NamedTool(_Item):
+class NamedTool(Lenient):
     """The tool that must be called."""
 
     type: Literal["function"]
     name: str
 
 
-class TextFormat(_Item):
+class TextFormat(Lenient):
     """The format of an answer."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -466,7 +443,7 @@ class TextFormat(_Item):
         return {"type": self.type, **named}
 
 
-class TextOptions(_Item):
+class TextOptions(Lenient):
     """Options of the answer's text."""
 
     format: TextFormat | None = None
@@ -509,7 +486,10 @@ class ResponsesRequest(GenerationRequest):
             yield {"role": "system", "content": self.instructions}
         spoken: dict[str, Any] = {}
         for item in self.input if not isinstance(self.input, str) else [MessageItem(role="user", content=self.input)]:
-            if not _is_models(item) or ("tool_calls" in spoken and not isinstance(item, CallItem)):
+            is_models = isinstance(item, CallItem | ReasoningItem) or (
+                isinstance(item, MessageItem) and item.role == "assistant"
+            )
+            if not is_models or ("tool_calls" in spoken and not isinstance(item, CallItem)):
                 yield from [spoken] if spoken else []
                 spoken = {}
             match item:
@@ -525,10 +505,6 @@ class ResponsesRequest(GenerationRequest):
                 case OutputItem():
                     yield {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}
         yield from [spoken] if spoken else []
-
-
-def _is_models(item: Item) -> bool:
-    return isinstance(item, CallItem | ReasoningItem) or (isinstance(item, MessageItem) and item.role == "assistant")
 
 
 def _spoken(message: dict[str, Any]) -> dict[str, Any]:
@@ -549,8 +525,8 @@ def _content(content: str | Sequence[TextPart | ImagePart]) -> str | list[dict[s
     if isinstance(content, str) or not any(isinstance(part, ImagePart) for part in content):
         return _text(content)
     return [
-        {"type": "image_url", "image_url": {"url": part.image_url}}
-        if isinstance(part, ImagePart)
-        else {"type": "text", "text": part.text}
+        {"type": "text", "text": part.text}
+        if isinstance(part, TextPart)
+        else {"type": "image_url", "image_url": {"url": part.image_url}}
         for part in content
     ]
