@@ -22,10 +22,8 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept every name
     __getattr__ = deferred(
         __name__,
         {
-            "Block": "hybridge.cache.block",
-            "CacheLayer": "hybridge.cache.layers.layer",
-            "CacheSizes": "hybridge.cache.block",
-            "HybridCache": "hybridge.cache.hybrid_cache",
-            "Snapshot": "hybridge.cache.hybrid_cache",
+            "hybridge.cache.block": ("Block", "CacheSizes"),
+            "hybridge.cache.hybrid_cache": ("HybridCache", "Snapshot"),
+            "hybridge.cache.layers.layer": ("CacheLayer",),
         },
     )

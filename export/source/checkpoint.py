@@ -20,7 +20,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForCausalLM,
@@ -269,7 +269,8 @@ def load_checkpoint(
     checked = CheckedReader(reader) if reader and not source.adapters else None
     with _weights(source) as weights, remember_origins(), read_one_by_one(checked) if checked else nullcontext():
         model = _load_weights(source, weights, pictures)
-    if broken := checked.broken if checked else broken_weights(model):
+    broken = [name for name, each in model.named_parameters() if not is_finite(each)] if checked is None else checked.broken
+    if broken:
         raise CheckpointError(f"{_some(broken)} in {source.path} is not finite (NaN or infinity); the weights are damaged.")
     text = merge_adapters(text_model(model).eval().requires_grad_(False), source.adapters)
     return LoadedModel(source=source, model=text, whole=None if text is model else model.eval().requires_grad_(False))
@@ -393,11 +394,6 @@ class CheckedReader:
             self.reader.loaded(model, name)
         else:
             self.broken.append(name)
-
-
-def broken_weights(model: nn.Module) -> list[str]:
-    """Return the names of the weights that hold NaN or infinity."""
-    return [name for name, weight in model.named_parameters() if not is_finite(weight)]
 
 
 def is_finite(weight: Tensor) -> bool:

@@ -121,10 +121,14 @@ def cached_entry(name: str) -> Path | None:
 
 def cached_revision(entry: Path, revision: str) -> Path | None:
     """Return the snapshot of a commit, or of a branch or tag that was downloaded by that name; None if there is none."""
-    ref = entry / "refs" / revision
-    commit = ref.read_text(encoding="utf-8", errors="replace").strip() if ref.is_file() else revision
-    found = entry / "snapshots" / Path(commit).name
+    found = entry / "snapshots" / Path(_commit(entry, revision) or revision).name
     return found if found.is_dir() else None
+
+
+def _commit(entry: Path, revision: str) -> str | None:
+    """Return the commit of a branch or tag that was downloaded by that name."""
+    ref = entry / "refs" / revision
+    return ref.read_text(encoding="utf-8", errors="replace").strip() if ref.is_file() else None
 
 
 def origin_of(path: Path) -> str | None:
@@ -148,9 +152,7 @@ def snapshot_of(entry: Path) -> Path:
         NotACheckpointError: there are several, and ``refs/main`` names none of them.
     """
     snapshots = sorted(path for path in (entry / "snapshots").iterdir() if path.is_dir())
-    ref = entry / "refs" / "main"
-    commit = ref.read_text(encoding="utf-8", errors="replace").strip() if ref.is_file() else None
-    chosen = [path for path in snapshots if path.name == commit] or snapshots
+    chosen = [path for path in snapshots if path.name == _commit(entry, MAIN)] or snapshots
     if not chosen:
         raise CheckpointError(f"{entry} has no snapshot: {download_again(entry)}.")
     if len(chosen) > 1:
@@ -210,9 +212,7 @@ def download(model: HubModel) -> Path:
     except (HfHubHTTPError, OSError) as error:
         raise _failed(model, f"the hub cannot be reached: {first_line(error)}") from error
     except Exception as error:
-        if (
-            type(error).__module__.partition(".")[0].startswith("http")
-        ):  # of the HTTP library, which the hub's errors do not cover
+        if type(error).__module__.startswith("http"):  # of the HTTP library, which the hub's errors do not cover
             raise _failed(model, f"the hub cannot be reached: {first_line(error)}") from error
         raise
 

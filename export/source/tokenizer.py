@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -75,8 +76,8 @@ class TokenizerFiles:
         if self.tokenizer is not None:
             (folder / TOKENIZER).write_text(self._content(self.tokenizer), encoding="utf-8")
         config = read_object(folder / TOKENIZER_CONFIG) or self.special
-        if self.tokenizer is not None and config:
-            config = _as_written(config)
+        if self.tokenizer is not None and config:  # transformers is to take the tokenizer.json beside it as it is
+            config = {name: each for name, each in config.items() if name != "auto_map"} | {"tokenizer_class": PLAIN_CLASS}
         if config:
             (folder / TOKENIZER_CONFIG).write_text(json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
@@ -111,11 +112,6 @@ def _without_nfc(normalizer: Any) -> Any:
     return normalizer
 
 
-def _as_written(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tokenizer_config.json with which transformers takes the tokenizer.json beside it as it is."""
-    return {name: value for name, value in config.items() if name != "auto_map"} | {"tokenizer_class": PLAIN_CLASS}
-
-
 def read_tokenizer(folder: Path, *, verbatim: bool = False) -> TokenizerFiles:
     """Return the tokenizer in ``folder`` as transformers has it, converted if there is no tokenizer.json.
 
@@ -133,7 +129,7 @@ def _tokenizer_files(folder: Path, verbatim: bool) -> TokenizerFiles:
         own = _read(folder / TOKENIZER)
         tokenizer = own if verbatim else whole_texts(as_transformers(folder, own))
         return TokenizerFiles(folder=folder, tokenizer=tokenizer, special=named, note=_unfollowed(folder, tokenizer, named))
-    source = source_of(folder)
+    source = next((name for name in SOURCES if (folder / name).is_file()), None)
     if source is None:
         return TokenizerFiles(folder=folder, tokenizer=None, special=named, note=f"{folder} has no tokenizer: {WITHOUT}.")
     try:
@@ -186,7 +182,8 @@ def end_of_text(named: Iterable[Any], tokenizer: Tokenizer | None, vocab_size: i
     """Return the ends among ``named``: ids, texts of tokens, or lists of these."""
     ids: dict[int, None] = {}
     ignored: list[str] = []
-    for each in _flat(named):
+    lists = (each if isinstance(each, list) else [each] for each in named)
+    for each in (each for one in lists for each in one if each is not None):
         token = tokenizer.token_to_id(each) if tokenizer and isinstance(each, str) else each
         if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size:
             ids[token] = None
@@ -203,11 +200,6 @@ def named_ends(folder: Path, special: dict[str, str]) -> list[Any]:
     config = read_object(folder / "config.json")
     sources = (read_object(folder / "generation_config.json"), config, text_part(config))
     return [*(source.get("eos_token_id") for source in sources), special.get("eos_token")]
-
-
-def _flat(named: Iterable[Any]) -> list[Any]:
-    lists = (each if isinstance(each, list) else [each] for each in named)
-    return [each for one in lists for each in one if each is not None]
 
 
 # transformers' AutoTokenizer may build another tokenizer than tokenizer.json describes: the class that the configs name
@@ -293,8 +285,6 @@ SOURCES = ("tokenizer.model", "tiktoken.model", "tekken.json", "vocab.json")
 SAMPLE = "\nThe quick brown fox,\n  12 of them: 'jumps' over x_y = f(3.5);\n"
 """Begins with a line break, so that a space that sentencepiece may put before it does not merge with the first word."""
 
-Check = Callable[[Tokenizer], bool]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Converted:
@@ -304,11 +294,6 @@ class Converted:
     special: dict[str, str]
 
 
-def source_of(folder: Path) -> str | None:
-    """Return the file from which a tokenizer can be converted, or None if the folder has none."""
-    return next((name for name in SOURCES if (folder / name).is_file()), None)
-
-
 def convert(folder: Path, source: str) -> Converted:
     """Convert the file ``source``. Raises ValueError with the reason if no result encodes as the original."""
     if source == "vocab.json" and not (folder / "merges.txt").is_file():
@@ -316,10 +301,11 @@ def convert(folder: Path, source: str) -> Converted:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the libraries that read the old files
         made, told = _converted(folder, source)
-    for same in _checks(folder / source):
+    for is_same in _checks(folder / source):
         for one in made:
-            if _passes(same, one.tokenizer):
-                return one
+            with suppress(Exception):  # the library has no error of its own for a vocabulary that lacks what a text needs
+                if is_same(one.tokenizer):
+                    return one
     if source == "vocab.json" and not read_object(folder / TOKENIZER_CONFIG).get("tokenizer_class"):
         told = "no tokenizer_config.json names its tokenizer_class, such as GPT2Tokenizer"
     raise ValueError(told)
@@ -362,15 +348,23 @@ def _kind(name: Any) -> str | None:
 # Compare a conversion with the original
 
 
-def _checks(path: Path) -> list[Check]:
-    """Return the checks for a file, the strictest first."""
+def _checks(path: Path) -> list[Callable[[Tokenizer], bool]]:
+    """Return the checks for a file, the strictest first: the sample keeps its text, or becomes sentencepiece's ids."""
+
+    def ids(tokenizer: Tokenizer) -> list[int]:
+        return list(tokenizer.encode(SAMPLE, add_special_tokens=False).ids)
+
+    def keeps_text(tokenizer: Tokenizer) -> bool:
+        return str(tokenizer.decode(ids(tokenizer))).strip() == SAMPLE.strip()
+
     if path.name == "vocab.json":
-        return [_has_vocabulary(read_object(path))]
+        vocabulary = read_object(path)
+        return [lambda tokenizer: vocabulary.items() <= tokenizer.get_vocab().items() and keeps_text(tokenizer)]
     pieces = _sentencepiece(path) if path.name == "tokenizer.model" else None
     if pieces is None:
-        return [_keeps_text]
+        return [keeps_text]
     wanted = pieces.encode(SAMPLE)
-    return [_encodes_as(wanted), _encodes_as(wanted[1:])]  # the latter without a space before the text
+    return [lambda tokenizer: ids(tokenizer) == wanted, lambda tokenizer: ids(tokenizer) == wanted[1:]]  # no space before it
 
 
 def _sentencepiece(path: Path) -> Any:
@@ -388,24 +382,3 @@ def _sentencepiece(path: Path) -> Any:
             return SentencePieceProcessor(model_file=str(path))
         except (RuntimeError, OSError):
             return None
-
-
-def _passes(same: Check, tokenizer: Tokenizer) -> bool:
-    try:
-        return same(tokenizer)
-    except Exception:  # the library has no error of its own for a vocabulary that lacks what a text needs
-        return False
-
-
-def _encodes_as(wanted: list[int]) -> Check:
-    """Return a check that the sample becomes these ids."""
-    return lambda tokenizer: tokenizer.encode(SAMPLE, add_special_tokens=False).ids == wanted
-
-
-def _has_vocabulary(wanted: dict[str, int]) -> Check:
-    """Return a check that every token keeps its id and the sample its text."""
-    return lambda tokenizer: wanted.items() <= tokenizer.get_vocab().items() and _keeps_text(tokenizer)
-
-
-def _keeps_text(tokenizer: Tokenizer) -> bool:
-    return str(tokenizer.decode(tokenizer.encode(SAMPLE, add_special_tokens=False).ids)).strip() == SAMPLE.strip()

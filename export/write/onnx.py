@@ -237,26 +237,9 @@ GENAI_CONFIG = "genai_config.json"
 
 def write_genai_config(loaded: LoadedModel, cache: TracedCache, folder: Path, options: ExportOptions) -> None:
     """Write genai_config.json into ``folder``, with greedy decoding as the default, as ours is."""
-    content = {"model": _model(loaded, cache, options), "search": _search(options)}
-    (folder / GENAI_CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _model(loaded: LoadedModel, cache: TracedCache, options: ExportOptions) -> dict[str, Any]:
-    eos = loaded.eos_ids
-    return {
-        "type": loaded.config.model_type,
-        "bos_token_id": loaded.bos_id if loaded.bos_id is not None else 0,
-        "eos_token_id": eos[0] if len(eos) == 1 else eos,
-        "pad_token_id": eos[0] if eos else 0,
-        "context_length": options.max_seq_len,
-        "vocab_size": loaded.vocab_size,
-        "decoder": _decoder(loaded.config, cache),
-    }
-
-
-def _decoder(config: Any, cache: TracedCache) -> dict[str, Any]:
+    eos, config = loaded.eos_ids, loaded.config
     heads, _, width = next((entry.shape[1:] for entry in cache.states if entry.positional), (1, 1, 1))
-    return {
+    decoder = {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": ONNX_PROGRAM,
         "head_size": width,
@@ -272,10 +255,16 @@ def _decoder(config: Any, cache: TracedCache) -> dict[str, Any]:
         },
         "outputs": {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"},
     }
-
-
-def _search(options: ExportOptions) -> dict[str, Any]:
-    return {
+    model = {
+        "type": config.model_type,
+        "bos_token_id": loaded.bos_id if loaded.bos_id is not None else 0,
+        "eos_token_id": eos[0] if len(eos) == 1 else eos,
+        "pad_token_id": eos[0] if eos else 0,
+        "context_length": options.max_seq_len,
+        "vocab_size": loaded.vocab_size,
+        "decoder": decoder,
+    }
+    search = {
         "do_sample": False,
         "max_length": options.max_seq_len,
         "min_length": 0,
@@ -286,3 +275,4 @@ def _search(options: ExportOptions) -> dict[str, Any]:
         "top_k": 50,
         "top_p": 1.0,
     }
+    (folder / GENAI_CONFIG).write_text(json.dumps({"model": model, "search": search}, indent=2) + "\n", encoding="utf-8")

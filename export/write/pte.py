@@ -13,7 +13,7 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.errors import CheckpointError
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.drafters.vocabulary import Scores, choose_rows, sampled_scores, steps_of
+from hybridge.export.drafters.vocabulary import choose_rows, sampled_scores, steps_of
 from hybridge.export.layers import PackedLinear
 from hybridge.export.lower.lower import calls, lower, outputs
 from hybridge.export.pinned.transformers import Reader
@@ -119,7 +119,10 @@ class PteWriter:
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         if drafter and vocabulary and vocabulary.source == "self":
-            drafter.choose(choose_rows(loaded, vocabulary, _sampled(folder, manifest, loaded, steps)))
+            with Session.load(folder) as session, steps.counted("Sampling texts for the draft vocabulary") as progress:
+                many = steps_of(manifest.parameters or 0)
+                scores = sampled_scores(session, loaded.source.tokenizer.core, many, progress)
+            drafter.choose(choose_rows(loaded, vocabulary, scores))
             _write(program, folder)
             update = {"drafter": drafter.description, "files": manifest.files | {PROGRAM: file_entry(folder / PROGRAM)}}
             manifest = manifest.model_copy(update=update)
@@ -181,13 +184,6 @@ def _write(program: ExecutorchProgramManager, folder: Path) -> None:
     (folder / PROGRAM).unlink(missing_ok=True)
     with (folder / PROGRAM).open("wb") as file:
         program.write_to_file(file)
-
-
-def _sampled(folder: Path, manifest: Manifest, loaded: LoadedModel, steps: ExportProgress) -> Scores:
-    """Return the scores of tokens in texts that the artifact in ``folder`` samples."""
-    with Session.load(folder) as session, steps.counted("Sampling texts for the draft vocabulary") as progress:
-        many = steps_of(manifest.parameters or 0)
-        return sampled_scores(session, loaded.source.tokenizer.core, many, progress)
 
 
 def _layer(layer: CacheLayer) -> LayerEntry:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -21,13 +21,14 @@ OF_EXPORT = frozenset({"executorch", "huggingface_hub", "safetensors", "sentence
 """The libraries that this brings, by the names under which they are imported."""
 
 
-def deferred(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of ``package``, whose names come from ``modules``: the module by the name."""
+def deferred(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of ``package``, whose names come from ``modules``: the names by the module."""
+    places = {name: module for module, names in modules.items() for name in names}
 
     def find(name: str) -> Any:
-        if name not in modules:
+        if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        return getattr(import_module(places[name]), name)
 
     return find
 

@@ -138,6 +138,28 @@ def attend_to_patches(
 AttentionInterface.register(ATTEND_TO_PATCHES, attend_to_patches)
 
 
+class PatchEncoder(nn.Module):
+    """Base of the encoders. A forward returns embeddings float32 [1, N / merge², H] of a picture's patches.
+
+    It takes those of these that its model reads, in this order:
+
+    Args:
+        pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
+        rows: float32 [N, side], the weights of the learned rows of positions for each patch; [N, 1] if there are none.
+        columns: float32 [N, side], likewise of the columns.
+        places: float32 [N, 2], row and column of each patch; zeros where there is none.
+        count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        super().__init__()
+        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
+
+    def seen(self, count: Tensor, length: int) -> Patches:
+        """Return which of ``length`` patches see each other."""
+        return Patches.of(self.kernels[0], count, length)
+
+
 # The pixels of a patch
 
 

@@ -17,7 +17,7 @@ from hybridge.export.model.encoders.encoder import (
     ATTEND_TO_PATCHES,
     BILINEAR,
     IN_ONE_PART,
-    Patches,
+    PatchEncoder,
     VisionFamily,
     check_filter,
     check_tower,
@@ -29,7 +29,7 @@ from hybridge.export.pinned.transformers import block_masks, choose_attention
 from hybridge.runtime.artifact.pictures import PictureDescription
 
 
-class SquareEncoder(nn.Module):
+class SquareEncoder(PatchEncoder):
     """The vision tower and the projector of a Gemma 3 model, whose pictures all have as many patches.
 
     Source: transformers 5.23 ``SiglipVisionModel`` and ``Gemma3MultiModalProjector``, whose modules it calls.
@@ -38,11 +38,10 @@ class SquareEncoder(nn.Module):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__()
+        super().__init__(kernels)
         tower, projector = whole.model.vision_tower, whole.model.multi_modal_projector
         self.layers, self.post_layernorm, self.norm = tower.encoder.layers, tower.post_layernorm, projector.mm_soft_emb_norm
         self.square, self.side = description.merge**2, description.position_side
-        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
         choose_attention(tower.config, ATTEND_TO_PATCHES)
         scale, shift = (torch.tensor(each) for each in normalization(processor))
         convolution = tower.embeddings.patch_embedding
@@ -53,16 +52,10 @@ class SquareEncoder(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, pixels: Tensor, places: Tensor, count: Tensor) -> Tensor:
-        """Return embeddings float32 [1, N / merge², H] of a picture's patches.
-
-        Args:
-            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
-            places: float32 [N, 2], row and column of each patch.
-            count: int64 [1], patches that are a picture's, which are all.
-        """
+        """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         length, at = pixels.shape[0], places.long()
         hidden = self.patch_embedding(pixels.float()) + F.embedding(at[:, 0] * self.side + at[:, 1], self.positions)
-        hidden, seen = hidden[None], Patches.of(self.kernels[0], count, length)
+        hidden, seen = hidden[None], self.seen(count, length)
         for layer in self.layers:
             hidden = layer(hidden, seen)
         squares = self.post_layernorm(hidden).reshape(1, length // self.square, self.square, -1).mean(2)

@@ -19,7 +19,7 @@ from hybridge.export.model.encoders.encoder import (
     ATTEND_TO_PATCHES,
     BICUBIC,
     IN_ONE_PART,
-    Patches,
+    PatchEncoder,
     VisionFamily,
     check_filter,
     normalization,
@@ -31,7 +31,7 @@ from hybridge.export.pinned.transformers import block_masks, choose_attention
 from hybridge.runtime.artifact.pictures import PictureDescription
 
 
-class PoolingEncoder(nn.Module):
+class PoolingEncoder(PatchEncoder):
     """The vision tower and the projector of a Gemma 4 model over padded patches.
 
     Of the learned positions it has those that a picture of the largest budget can have.
@@ -41,11 +41,10 @@ class PoolingEncoder(nn.Module):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__()
+        super().__init__(kernels)
         tower, self.projector = whole.model.vision_tower, whole.model.embed_vision
         self.layers, self.rotary = tower.encoder.layers, tower.encoder.rotary_emb
         self.square, self.scale = description.merge**2, tower.pooler.root_hidden_size
-        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
         choose_attention(tower.config, ATTEND_TO_PATCHES)
         for name, module in [*self.layers.named_modules()]:
             if getattr(module, "use_clipped_linears", False):
@@ -65,19 +64,13 @@ class PoolingEncoder(nn.Module):
     factor: Tensor | None
 
     def forward(self, pixels: Tensor, places: Tensor, count: Tensor) -> Tensor:
-        """Return embeddings float32 [1, N / merge², H] of a picture's patches.
-
-        Args:
-            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
-            places: float32 [N, 2], row and column of each patch.
-            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
-        """
+        """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         length = pixels.shape[0]
         row, column = (places[:, i].long() for i in range(2))
         positions = F.embedding(column, self.by_column) + F.embedding(row, self.by_row)
         hidden = (self.patch_embedding(pixels.float()) + positions)[None]
         by_axis = torch.stack([column, row], dim=-1)[None]
-        rope, seen = self.rotary(hidden, by_axis), Patches.of(self.kernels[0], count, length)
+        rope, seen = self.rotary(hidden, by_axis), self.seen(count, length)
         for layer in self.layers:
             hidden = layer(hidden, position_embeddings=rope, attention_mask=seen, position_ids=by_axis)
         squares = hidden.reshape(1, length // self.square, self.square, -1).mean(2) * self.scale
@@ -87,7 +80,7 @@ class PoolingEncoder(nn.Module):
         return embedded
 
 
-class ProjectingEncoder(nn.Module):
+class ProjectingEncoder(PatchEncoder):
     """The projection of a Gemma 4 12B model, whose patches do not see each other before the text model.
 
     Source: transformers 5.23 ``Gemma4UnifiedVisionEmbedder``, whose modules it calls.
@@ -96,7 +89,7 @@ class ProjectingEncoder(nn.Module):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__()
+        super().__init__(kernels)
         self.embedder = whole.model.embed_vision
         scale, shift = (torch.tensor(each).repeat(description.patch_size**2) for each in normalization(processor))
         self.register_buffer("scale", scale, persistent=False)
@@ -109,13 +102,7 @@ class ProjectingEncoder(nn.Module):
     shift: Tensor
 
     def forward(self, pixels: Tensor, places: Tensor, count: Tensor) -> Tensor:
-        """Return embeddings float32 [1, N, H] of a picture's patches.
-
-        Args:
-            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
-            places: float32 [N, 2], row and column of each patch.
-            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
-        """
+        """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         embedder = self.embedder
         row, column = (places[:, i].long() for i in range(2))
         patches = embedder.patch_ln1(pixels.float() * self.scale + self.shift)
@@ -175,11 +162,6 @@ def pooling_rows(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[st
     return {**masks, "per_layer_inputs": whole.model.language_model.get_per_layer_inputs(tokens)}
 
 
-def projecting_rows(whole: PreTrainedModel, text: Sequence[int], inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the masks alone, of Gemma 4 12B, where each patch is a row."""
-    return _masks(whole.config.get_text_config(), torch.tensor([text]), inputs, 1)
-
-
 def _masks(config: Any, ids: Tensor, inputs: Mapping[str, Tensor], patches: int) -> dict[str, Any]:
     if not inputs or config.use_bidirectional_attention != "vision":
         return {}
@@ -187,20 +169,11 @@ def _masks(config: Any, ids: Tensor, inputs: Mapping[str, Tensor], patches: int)
     return {"attention_mask": block_masks(config, ids, counts)}
 
 
-def _gemma4(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
-    vision = config.vision_config
-    return _described(config, processor, budgets, vision.patch_size, vision.pooling_kernel_size, vision.position_embedding_size)
-
-
-def _gemma4_unified(config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
-    vision = config.vision_config
-    return _described(config, processor, budgets, vision.model_patch_size, 1, vision.mm_posemb_size)
-
-
-def _described(
-    config: Any, processor: Mapping[str, Any], budgets: Sequence[int], patch_size: int, merge: int, most_positions: int
-) -> PictureDescription:
+def _described(unified: bool, config: Any, processor: Mapping[str, Any], budgets: Sequence[int]) -> PictureDescription:
+    """Return the description of pictures. unified: of Gemma 4 12B."""
     vision, text = config.vision_config, config.get_text_config()
+    patch_size, merge = (vision.model_patch_size, 1) if unified else (vision.patch_size, vision.pooling_kernel_size)
+    most_positions = vision.mm_posemb_size if unified else vision.position_embedding_size
     check_filter(processor, BICUBIC)
     if (vision.patch_size, vision.pooling_kernel_size) != (processor["patch_size"], processor["pooling_kernel_size"]):
         raise ValueError("the processor's patches are not the model's")
@@ -242,7 +215,7 @@ _GEMMA: Mapping[str, Any] = {
 """Options of transformers' ``Gemma4ImageProcessor`` that a file may leave out."""
 
 GEMMA4 = VisionFamily(
-    describe=_gemma4,
+    describe=partial(_described, False),
     encoder=PoolingEncoder,
     inputs=partial(_inputs, "patch_size"),
     parts=("model.vision_tower.encoder", "model.embed_vision"),
@@ -251,11 +224,11 @@ GEMMA4 = VisionFamily(
     defaults=_GEMMA,
 )
 GEMMA4_UNIFIED = VisionFamily(
-    describe=_gemma4_unified,
+    describe=partial(_described, True),
     encoder=ProjectingEncoder,
     inputs=partial(_inputs, "model_patch_size"),
     parts=("model.embed_vision",),
-    rows=projecting_rows,
+    rows=lambda whole, text, inputs: _masks(whole.config.get_text_config(), torch.tensor([text]), inputs, 1),
     often_text=True,
     defaults=_GEMMA,
 )

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.operations.kernels import Kernels
-from hybridge.export.model.encoders.encoder import Patches, VisionFamily
+from hybridge.export.model.encoders.encoder import PatchEncoder, VisionFamily
 from hybridge.export.model.encoders.qwen3_5 import QWEN_PROCESSOR, attend, describe_merged, merging_inputs, patch_embedding
 from hybridge.runtime.artifact.pictures import PictureDescription
 
 
-class JoiningEncoder(nn.Module):
+class JoiningEncoder(PatchEncoder):
     """The vision tower of a GLM5-Next model over padded patches.
 
     Source: transformers 5.23 ``Glm5NextVisionModel``, whose modules it calls.
@@ -24,15 +24,10 @@ class JoiningEncoder(nn.Module):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__()
+        super().__init__(kernels)
         tower = whole.model.visual
-        self.blocks, self.norm, self.merger, self.rotary = (
-            tower.blocks,
-            tower.post_layernorm,
-            tower.merger,
-            tower.rotary_pos_emb,
-        )
-        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
+        self.blocks, self.norm, self.merger = tower.blocks, tower.post_layernorm, tower.merger
+        self.rotary = tower.rotary_pos_emb
         self.patch_embedding = patch_embedding(tower.patch_embed.proj.weight, tower.patch_embed.proj.bias, processor)
         # A convolution whose steps are as long as its kernel, over patches that follow each other square by square.
         joined = tower.downsample.weight.permute(0, 2, 3, 1).flatten(1)
@@ -41,18 +36,10 @@ class JoiningEncoder(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, places: Tensor, count: Tensor) -> Tensor:
-        """Return embeddings float32 [1, N / merge², H] of a picture's patches.
-
-        Args:
-            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
-            rows: float32 [N, 1], of learned positions, which this model has not.
-            columns: float32 [N, 1], likewise.
-            places: float32 [N, 2], row and column of each patch.
-            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
-        """
+        """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         hidden = self.patch_embedding(pixels.float()[None])
         cos, sin = (each[None, :, None] for each in self.rotary(hidden, places))
-        seen = Patches.of(self.kernels[0], count, pixels.shape[0])
+        seen = self.seen(count, pixels.shape[0])
         for block in self.blocks:
             hidden = hidden + attend(block.attn, block.norm1(hidden), cos, sin, seen)
             hidden = hidden + block.mlp(block.norm2(hidden))

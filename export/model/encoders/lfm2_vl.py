@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.model.encoders.encoder import (
     ATTEND_TO_PATCHES,
     BILINEAR,
-    Patches,
+    PatchEncoder,
     VisionFamily,
     check_filter,
     check_tower,
@@ -27,7 +27,7 @@ from hybridge.export.pinned.transformers import choose_attention
 from hybridge.runtime.artifact.pictures import PictureDescription
 
 
-class NaflexEncoder(nn.Module):
+class NaflexEncoder(PatchEncoder):
     """The vision tower and the projector of an LFM2-VL model over padded patches.
 
     Source: transformers 5.23 ``Siglip2VisionModel`` and ``Lfm2VlMultiModalProjector``, whose modules it calls.
@@ -36,11 +36,10 @@ class NaflexEncoder(nn.Module):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__()
+        super().__init__(kernels)
         tower, self.projector = whole.model.vision_tower, whole.model.multi_modal_projector
         self.embeddings, self.layers, self.post_layernorm = tower.embeddings, tower.encoder.layers, tower.post_layernorm
         self.square = whole.config.downsample_factor**2
-        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
         choose_attention(tower.config, ATTEND_TO_PATCHES)
         scale, shift = normalization(processor)
         pixels = tower.config.patch_size**2
@@ -52,20 +51,13 @@ class NaflexEncoder(nn.Module):
     pixel_shift: Tensor
 
     def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, count: Tensor) -> Tensor:
-        """Return embeddings float32 [1, N / merge², H] of a picture's patches.
-
-        Args:
-            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
-            rows: float32 [N, side], the weights of the learned rows of positions for each patch.
-            columns: float32 [N, side], likewise of the columns.
-            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
-        """
+        """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         length = pixels.shape[0]
         patches = self.embeddings.patch_embedding(pixels.float() * self.pixel_scale + self.pixel_shift)
         table = self.embeddings.position_embedding.weight
         weights = (rows[:, :, None] * columns[:, None, :]).reshape(length, -1)
         hidden = (patches + torch.mm(weights, table))[None]
-        seen = Patches.of(self.kernels[0], count, length)
+        seen = self.seen(count, length)
         for layer in self.layers:
             hidden = layer(hidden, seen)
         squares = self.post_layernorm(hidden).reshape(1, length // self.square, -1)

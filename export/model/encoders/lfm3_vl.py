@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.errors import UnsupportedModelError
-from hybridge.export.model.encoders.encoder import Patches, VisionFamily
+from hybridge.export.model.encoders.encoder import PatchEncoder, Patches, VisionFamily
 from hybridge.export.model.encoders.qwen3_5 import QWEN_PROCESSOR, describe_merged, merging_inputs, patch_embedding
 from hybridge.export.operators.elementwise import rotate_half
 from hybridge.runtime.artifact.pictures import PictureDescription
 
 
-class ConvolvingEncoder(nn.Module):
+class ConvolvingEncoder(PatchEncoder):
     """The vision tower and the projector of an LFM3-VL model over padded patches.
 
     Source: transformers 5.23 ``Lfm3VlVisionModel`` and ``Lfm3VlMultiModalProjector``, whose modules it calls.
@@ -26,29 +26,20 @@ class ConvolvingEncoder(nn.Module):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__()
+        super().__init__(kernels)
         tower, self.projector = whole.model.vision_tower, whole.model.multi_modal_projector
         self.norm, self.layers, self.rotary = tower.embedding_norm, tower.layers, tower.rotary_pos_emb
         self.merge, self.kernel_size = tower.spatial_merge_size, tower.config.conv_kernel_size
-        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
         vision = tower.config
         film = (vision.in_channels, vision.temporal_patch_size, vision.patch_size, vision.patch_size)
         self.patch_embedding = patch_embedding(tower.patch_embed.weight.unflatten(1, film), 0.0, processor)
         self.requires_grad_(False)
 
     def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, places: Tensor, count: Tensor) -> Tensor:
-        """Return embeddings float32 [1, N / merge², H] of a picture's patches.
-
-        Args:
-            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
-            rows: float32 [N, 1], of learned positions, which this model has not.
-            columns: float32 [N, 1], likewise.
-            places: float32 [N, 2], row and column of each patch; zeros where there is none.
-            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
-        """
+        """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         hidden = self.norm(self.patch_embedding(pixels.float()[None]))
         cos, sin = (each[None, :, None] for each in self.rotary(hidden, places))
-        seen = Patches.of(self.kernels[0], count, pixels.shape[0])
+        seen = self.seen(count, pixels.shape[0])
         around = neighbours(places, self.merge, self.kernel_size)
         for layer in self.layers:
             normed = layer.operator_norm(hidden)

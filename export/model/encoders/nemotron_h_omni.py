@@ -15,7 +15,7 @@ from hybridge.export.model.encoders.encoder import (
     ATTEND_TO_PATCHES,
     BICUBIC,
     IN_ONE_PART,
-    Patches,
+    PatchEncoder,
     VisionFamily,
     check_channels,
     check_fewest,
@@ -31,7 +31,7 @@ STEP, DARKEST = 25 / 16, -255 * 9 / 32
 9/32 of it at most. Source: ``Unclamped`` in runtime/native/engine/resample.h."""
 
 
-class RadioEncoder(nn.Module):
+class RadioEncoder(PatchEncoder):
     """The vision tower and the projector of a Nemotron-H Omni model over padded patches.
 
     Source: transformers 5.23 ``RadioModel`` and ``NemotronH_Omni_Reasoning_V3MultiModalProjector``, whose modules it calls.
@@ -40,11 +40,10 @@ class RadioEncoder(nn.Module):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__()
+        super().__init__(kernels)
         tower, self.projector = whole.vision_model, whole.multi_modal_projector
         self.layers, self.final_norm = tower.encoder.layer, whole.vision_final_layernorm
         self.square, self.side = description.merge**2, tower.embeddings.max_rows
-        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
         choose_attention(tower.config, ATTEND_TO_PATCHES)
         embeddings = tower.embeddings
         scale, shift = (torch.tensor(each) for each in normalization(processor))
@@ -55,17 +54,11 @@ class RadioEncoder(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, pixels: Tensor, places: Tensor, count: Tensor) -> Tensor:
-        """Return embeddings float32 [1, N / merge², H] of a picture's patches.
-
-        Args:
-            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
-            places: float32 [N, 2], row and column of each patch; zeros where there is none.
-            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
-        """
+        """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         length, first = pixels.shape[0], self.registers.shape[0]
         patches = self.patch_embedding(pixels.float()) + self._interpolated(places)
         hidden = torch.cat([self.registers, patches])[None]
-        seen = Patches.of(self.kernels[0], count + first, length + first)
+        seen = self.seen(count + first, length + first)
         for layer in self.layers:
             hidden = layer(hidden, seen)
         hidden = hidden[:, first:]

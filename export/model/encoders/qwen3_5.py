@@ -14,6 +14,7 @@ from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.export.model.encoders.encoder import (
     BICUBIC,
     IN_ONE_PART,
+    PatchEncoder,
     Patches,
     VisionFamily,
     check_channels,
@@ -27,7 +28,7 @@ from hybridge.export.operators.elementwise import rotate_half
 from hybridge.runtime.artifact.pictures import MOST_IMAGE_TOKENS, PictureDescription
 
 
-class MergingEncoder(nn.Module):
+class MergingEncoder(PatchEncoder):
     """The vision tower of a Qwen3.5 model over padded patches.
 
     Source: transformers 5.23 ``Qwen3_5VisionModel``, whose modules it calls.
@@ -36,34 +37,21 @@ class MergingEncoder(nn.Module):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__()
+        super().__init__(kernels)
         tower = whole.model.visual
-        self.blocks, self.merger, self.pos_embed, self.rotary = (
-            tower.blocks,
-            tower.merger,
-            tower.pos_embed,
-            tower.rotary_pos_emb,
-        )
+        self.blocks, self.merger, self.pos_embed = tower.blocks, tower.merger, tower.pos_embed
+        self.rotary = tower.rotary_pos_emb
         self.square = tower.spatial_merge_unit
-        self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
         self.patch_embedding = patch_embedding(tower.patch_embed.proj.weight, tower.patch_embed.proj.bias, processor)
         self.requires_grad_(False)
 
     def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, places: Tensor, count: Tensor) -> Tensor:
-        """Return embeddings float32 [1, N / merge², H] of a picture's patches.
-
-        Args:
-            pixels: uint8 [N, patch_size² · 3], by row, column and channel within a patch.
-            rows: float32 [N, side], the weights of the learned rows of positions for each patch.
-            columns: float32 [N, side], likewise of the columns.
-            places: float32 [N, 2], row and column of each patch.
-            count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
-        """
+        """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         length = pixels.shape[0]
         weights = (rows[:, :, None] * columns[:, None, :]).reshape(length, -1)
         hidden = self.patch_embedding(pixels.float()[None]) + torch.mm(weights, self.pos_embed.weight)[None]
         cos, sin = (each[None, :, None] for each in self.rotary(hidden, places))
-        seen = Patches.of(self.kernels[0], count, length)
+        seen = self.seen(count, length)
         for block in self.blocks:
             hidden = hidden + attend(block.attn, block.norm1(hidden), cos, sin, seen)
             hidden = hidden + block.mlp(block.norm2(hidden))

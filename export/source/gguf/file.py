@@ -343,29 +343,9 @@ def _halves(data: Tensor) -> Tensor:
     return data.contiguous().view(torch.float16).flatten(1)
 
 
-def _q4_0(blocks: Tensor) -> CodesAndFactors:
-    return _spread(blocks[..., 2:], 16, 4), Factors(_halves(blocks[..., :2]))
-
-
-def _q4_1(blocks: Tensor) -> CodesAndFactors:
-    return _spread(blocks[..., 4:], 16, 4), Factors(_halves(blocks[..., :2]), _halves(blocks[..., 2:4]))
-
-
 def _fives(blocks: Tensor) -> Tensor:
     """Return 32 numbers of 4 bytes with their fifth bits and 16 bytes with the others."""
     return _spread(blocks[..., 4:], 16, 4) | (_spread(blocks[..., :4], 1, 1) << 4)
-
-
-def _q5_0(blocks: Tensor) -> CodesAndFactors:
-    return _fives(blocks[..., 2:]), Factors(_halves(blocks[..., :2]))
-
-
-def _q5_1(blocks: Tensor) -> CodesAndFactors:
-    return _fives(blocks[..., 4:]), Factors(_halves(blocks[..., :2]), _halves(blocks[..., 2:4]))
-
-
-def _q8_0(blocks: Tensor) -> CodesAndFactors:
-    return blocks[..., 2:], Factors(_halves(blocks[..., :2]))
 
 
 def _superblock(head: Tensor) -> Factors:
@@ -377,10 +357,6 @@ def _superblock(head: Tensor) -> Factors:
     return Factors(low.view(torch.int8).flatten(1), subtracted.view(torch.int8).flatten(1), pairs)
 
 
-def _q4_k(blocks: Tensor) -> CodesAndFactors:
-    return _spread(blocks[..., 16:], 32, 4), _superblock(blocks[..., :16])
-
-
 def _q5_k(blocks: Tensor) -> CodesAndFactors:
     return _spread(blocks[..., 48:], 32, 4) | (_spread(blocks[..., 16:48], 32, 1) << 4), _superblock(blocks[..., :16])
 
@@ -389,10 +365,6 @@ def _q6_k(blocks: Tensor) -> CodesAndFactors:
     codes = _spread(blocks[..., :128], 64, 4) | (_spread(blocks[..., 128:192], 32, 2) << 4)
     scales = blocks[..., 192:208].contiguous().view(torch.int8).flatten(1)
     return codes, Factors(scales, superscales=_halves(blocks[..., 208:]))
-
-
-def _iq4_nl(blocks: Tensor) -> CodesAndFactors:
-    return _spread(blocks[..., 2:], 16, 4), Factors(_halves(blocks[..., :2]), table=torch.tensor(IQ4, dtype=torch.int8))
 
 
 def _iq4_xs(blocks: Tensor) -> CodesAndFactors:
@@ -408,15 +380,17 @@ def _mxfp4(blocks: Tensor) -> CodesAndFactors:
 
 
 KINDS: Mapping[int, tuple[int, Callable[[Tensor], CodesAndFactors]]] = {
-    2: (4, _q4_0),
-    3: (4, _q4_1),
-    6: (5, _q5_0),
-    7: (5, _q5_1),
-    8: (8, _q8_0),
-    12: (4, _q4_k),
+    # Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K
+    2: (4, lambda b: (_spread(b[..., 2:], 16, 4), Factors(_halves(b[..., :2])))),
+    3: (4, lambda b: (_spread(b[..., 4:], 16, 4), Factors(_halves(b[..., :2]), _halves(b[..., 2:4])))),
+    6: (5, lambda b: (_fives(b[..., 2:]), Factors(_halves(b[..., :2])))),
+    7: (5, lambda b: (_fives(b[..., 4:]), Factors(_halves(b[..., :2]), _halves(b[..., 2:4])))),
+    8: (8, lambda b: (b[..., 2:], Factors(_halves(b[..., :2])))),
+    12: (4, lambda b: (_spread(b[..., 16:], 32, 4), _superblock(b[..., :16]))),
     13: (5, _q5_k),
     14: (6, _q6_k),
-    20: (4, _iq4_nl),
+    # IQ4_NL, IQ4_XS, MXFP4
+    20: (4, lambda b: (_spread(b[..., 2:], 16, 4), Factors(_halves(b[..., :2]), table=torch.tensor(IQ4, dtype=torch.int8)))),
     23: (4, _iq4_xs),
     39: (4, _mxfp4),
 }
