@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.drafters import Drafter, DraftModel
 from hybridge.runtime.binding.model import Model
@@ -230,4 +230,4 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
 
 def _text_model(logits: Logits, vocab_size: int) -> Model:
     options = ExportOptions(max_seq_len=4096, verify_len=DEPTH)
-    return Model.over(TextProgram(logits), ModelDescription(vocab_size=vocab_size, options=options))
+    return Model.over(TextProgram(logits), ProgramInfo(vocab_size=vocab_size, options=options))

@@ -17,20 +17,20 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from hybridge.cache.operations.quantized_rows import quantize_rows
 from hybridge.errors import UsageError
 from hybridge.export.check.random_program import Oracle
-from hybridge.export.layers import Rounder
 from hybridge.export.model.vision import VISION, read_processor
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
 from hybridge.export.program.build import build_cache
 from hybridge.export.quantize.quantize import is_quantized, quantize, quantize_encoder
 from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel, load_checkpoint
-from hybridge.runtime.artifact.description import Description
+from hybridge.export.weights import Rounder
+from hybridge.runtime.artifact.model_info import ModelInfo
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.artifact.pictures import PictureDescription
 
 ROUNDED = "hybridge_rounded"
 
 
-def load_oracle(checkpoint: CheckpointSource | str | Path, manifest: Description, rounder: Rounder | None = None) -> Oracle:
+def load_oracle(checkpoint: CheckpointSource | str | Path, manifest: ModelInfo, rounder: Rounder | None = None) -> Oracle:
     """Load the checkpoint with the artifact's roundings, and return its uncached forward: tokens to logits [T, V].
 
     rounder: the weights of a calibrated artifact. Raises CheckpointError, and UsageError if it is another model.
@@ -40,7 +40,7 @@ def load_oracle(checkpoint: CheckpointSource | str | Path, manifest: Description
     return uncached(original.model)
 
 
-def load_original(checkpoint: CheckpointSource | str | Path, manifest: Description) -> LoadedModel:
+def load_original(checkpoint: CheckpointSource | str | Path, manifest: ModelInfo) -> LoadedModel:
     """Load the checkpoint in float32, as it is. Raises CheckpointError, and UsageError if it is another model."""
     loaded = load_checkpoint(checkpoint, pictures=manifest.pictures is not None)
     config = loaded.config

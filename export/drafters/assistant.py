@@ -29,7 +29,6 @@ from hybridge.cache.layers.drafter import DrafterLengthLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.errors import CheckpointError, UsageError
-from hybridge.export.drafters.checkpoint import MOST_LAYERS, ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.drafter import (
     Answers,
     ArtifactDrafter,
@@ -40,6 +39,7 @@ from hybridge.export.drafters.drafter import (
     fitted,
     refuse_vocabulary,
 )
+from hybridge.export.drafters.folder import MOST_LAYERS, ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.layers import (
     Angles,
     DecoderConfig,
@@ -52,8 +52,8 @@ from hybridge.export.drafters.layers import (
     rotate,
 )
 from hybridge.export.drafters.vocabulary import DraftRows
-from hybridge.export.layers import constant
 from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.weights import constant
 from hybridge.runtime.artifact.drafter import DrafterDescription
 from hybridge.runtime.artifact.options import ExportOptions
 

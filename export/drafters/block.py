@@ -33,7 +33,6 @@ from hybridge.export.drafters.block_layers import (
     Selector,
     build_tail,
 )
-from hybridge.export.drafters.checkpoint import MOST_LAYERS, ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.drafter import (
     Answers,
     ArtifactDrafter,
@@ -43,6 +42,7 @@ from hybridge.export.drafters.drafter import (
     VocabularyName,
     fitted,
 )
+from hybridge.export.drafters.folder import MOST_LAYERS, ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.layers import (
     DraftProposals,
     Rope,

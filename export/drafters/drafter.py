@@ -21,9 +21,9 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.errors import UsageError
 from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary
-from hybridge.export.layers import PanelLinear, constant
 from hybridge.export.model.families.family import Unregistered
 from hybridge.export.source.checkpoint import LoadedModel, logits_width
+from hybridge.export.weights import PanelLinear, constant
 from hybridge.runtime.artifact.drafter import DrafterDescription, DrafterKind
 from hybridge.runtime.artifact.options import ExportOptions
 

@@ -21,7 +21,6 @@ from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterLengthLa
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.errors import CheckpointError
-from hybridge.export.drafters.checkpoint import ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.drafter import (
     Answers,
     ArtifactDrafter,
@@ -32,6 +31,7 @@ from hybridge.export.drafters.drafter import (
     fitted,
     refuse_vocabulary,
 )
+from hybridge.export.drafters.folder import ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.layers import (
     AttentionProjections,
     DecoderConfig,
@@ -46,8 +46,8 @@ from hybridge.export.drafters.layers import (
     load_rope,
 )
 from hybridge.export.drafters.vocabulary import DraftRows
-from hybridge.export.layers import constant
 from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.weights import constant
 from hybridge.runtime.artifact.drafter import DrafterDescription
 from hybridge.runtime.artifact.options import ExportOptions
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from hybridge.cache.block import Block
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.errors import CheckpointError
-from hybridge.export.drafters.checkpoint import ConfigFields
-from hybridge.export.layers import constant
+from hybridge.export.drafters.folder import ConfigFields
 from hybridge.export.pinned.transformers import rope_frequencies
 from hybridge.export.source.files import first_line
+from hybridge.export.weights import constant
 
 Angles = tuple[Tensor, Tensor]
 """cos and sin [1, T, 1, D]."""

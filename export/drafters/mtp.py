@@ -26,8 +26,8 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.layers.rope_delta import rope_delta_of
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.drafters.checkpoint import MOST_LAYERS, fill, read_tensors
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, TargetModel
+from hybridge.export.drafters.folder import MOST_LAYERS, fill, read_tensors
 from hybridge.export.drafters.layers import DraftProposals, SamplingInputs, TokenSelector, known
 from hybridge.export.drafters.mtp_families import FAMILIES, LAYER, MtpFamily, mtp_config, mtp_family
 from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary

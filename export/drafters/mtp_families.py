@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.drafters.checkpoint import MOST_LAYERS
+from hybridge.export.drafters.folder import MOST_LAYERS
 
 Weights = dict[str, Tensor]
 LAYER = re.compile(r"layers\.(\d{1,4})\.")

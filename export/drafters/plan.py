@@ -10,9 +10,9 @@ from hybridge.cache.families import text_config
 from hybridge.errors import UnsupportedModelError, UsageError
 from hybridge.export.drafters.assistant import plan_assistant
 from hybridge.export.drafters.block import plan_block
-from hybridge.export.drafters.checkpoint import open_drafter
 from hybridge.export.drafters.drafter import DrafterPlan, VocabularyName
 from hybridge.export.drafters.eagle import plan_eagle
+from hybridge.export.drafters.folder import open_drafter
 from hybridge.export.drafters.mtp import has_mtp, plan_mtp
 from hybridge.export.drafters.vocabulary import vocabulary_of
 from hybridge.export.source.checkpoint import CheckpointSource, logits_width

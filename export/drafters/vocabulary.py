@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hybridge.errors import UsageError
-from hybridge.export.layers import constant
 from hybridge.export.operators.linear import LANES
 from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.weights import constant
 from hybridge.runtime.artifact.drafter import VocabularyDescription, VocabularySource
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.session import Session

@@ -18,11 +18,11 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.operations.kernels import Scoring
 from hybridge.errors import UnsupportedModelError, UsageError
-from hybridge.export.layers import EXPERTS
 from hybridge.export.model.families import ADAPTATIONS
 from hybridge.export.model.families.family import Adaptation, Unregistered
 from hybridge.export.pinned.transformers import choose_attention, choose_experts, keep_first_angles, rope_types
 from hybridge.export.source.text_model import decoder_of
+from hybridge.export.weights import EXPERTS
 
 ATTENTION = "hybridge"
 

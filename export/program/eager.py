@@ -25,7 +25,7 @@ from hybridge.export.program.build import build_cache
 from hybridge.export.program.methods import build_methods
 from hybridge.export.program.state import State
 from hybridge.export.source.checkpoint import logits_width
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.session import Session
 
@@ -95,7 +95,7 @@ def eager_session(
     tensors = (chain(each.parameters(), each.buffers()) for each in (model, own) if each is not None)
     weights = {id(each): each for each in chain.from_iterable(tensors)}
     eos = getattr(config, "eos_token_id", None)  # some text configs of multimodal models have none
-    description = ModelDescription(
+    info = ProgramInfo(
         model_type=config.model_type,
         vocab_size=logits_width(config),
         eos_ids=[] if eos is None else eos if isinstance(eos, list) else [eos],
@@ -104,4 +104,4 @@ def eager_session(
     )
     model, own = copy.deepcopy((model, own), weights)  # at once, because they may share a config
     built = plan.build(own, cache, model.get_output_embeddings(), drafter.rows) if plan and drafter else None
-    return Session.over(EagerProgram(model, cache, options, built), description)
+    return Session.over(EagerProgram(model, cache, options, built), info)

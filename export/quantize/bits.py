@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.errors import UsageError
-from hybridge.export.layers import Grid, projections
+from hybridge.export.weights import Grid, projections
 from hybridge.runtime.artifact.options import Bits, ExportOptions
 
 BITS: Mapping[str, int] = {"none": 32, "keep": 8, "8da4w": 4, "4w": 4, "5w": 5, "6w": 6, "8w": 8}

@@ -18,17 +18,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.errors import UsageError
-from hybridge.export.layers import (
-    EXPERTS,
-    PackedEmbedding,
-    PackedExperts,
-    PackedLinear,
-    PackedWeight,
-    RoundedWeight,
-    Rounder,
-    WithoutWeight,
-    projections,
-)
 from hybridge.export.operators.linear import LANES
 from hybridge.export.pinned.transformers import Reader, choose_experts, initialized, origin_of, tied_weights, with_origin
 from hybridge.export.quantize.bits import (
@@ -53,6 +42,17 @@ from hybridge.export.quantize.rounding import keep_blocks, round_by_search, roun
 from hybridge.export.quantize.stock import check_stock_quantization, quantize_for_stock, quantize_linear_for_stock
 from hybridge.export.source.checkpoint import CheckpointSource
 from hybridge.export.source.text_model import empty_model, text_decoder
+from hybridge.export.weights import (
+    EXPERTS,
+    PackedEmbedding,
+    PackedExperts,
+    PackedLinear,
+    PackedWeight,
+    RoundedWeight,
+    Rounder,
+    WithoutWeight,
+    projections,
+)
 from hybridge.runtime.artifact.options import ExportOptions
 
 ROUNDERS: Mapping[str, Rounder] = {"nearest": round_to_nearest, "search": round_by_search, "blocks": round_in_blocks}

@@ -13,11 +13,11 @@ from operator import itemgetter
 import torch
 from torch import Tensor, nn
 
-from hybridge.export.layers import CHUNK, Grid, RoundedWeight, Rounder, WithoutWeight, float_rows, grid_scales
 from hybridge.export.operators.linear import Factors
 from hybridge.export.pinned.torchao import quantize, symmetric_scales
 from hybridge.export.pinned.transformers import origin_of
 from hybridge.export.quantize.bits import GROUPS
+from hybridge.export.weights import CHUNK, Grid, RoundedWeight, Rounder, WithoutWeight, float_rows, grid_scales
 
 SMALLEST_SCALE = 2.0**-24
 """The smallest float16 number above 0."""

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.errors import UsageError
-from hybridge.export.layers import RoundedWeight, Rounder, WithoutWeight, constant, has_experts
 from hybridge.export.operators.linear import Factors
 from hybridge.export.pinned.stock_operators import quantized as ops
 from hybridge.export.quantize.bits import (
@@ -25,6 +24,7 @@ from hybridge.export.quantize.bits import (
     untied_linears,
 )
 from hybridge.export.quantize.rounding import round_to_nearest
+from hybridge.export.weights import RoundedWeight, Rounder, WithoutWeight, constant, has_experts
 from hybridge.runtime.artifact.options import ExportOptions
 
 

@@ -3,7 +3,7 @@
 ``quant_method`` in config.json selects the method, the names of the tensors select the encoding of each weight, and their
 shapes its bits, so nothing depends on which layers the config names. Each weight becomes a float32 tensor under the name
 that the unquantized checkpoint has for it, and only when it is read. Numbers on a grid of few bits stay on it, and
-``export/layers.py`` finds it. A field of the config or a tensor of a weight that no reader knows is refused by name.
+``export/weights.py`` finds it. A field of the config or a tensor of a weight that no reader knows is refused by name.
 """
 
 from __future__ import annotations

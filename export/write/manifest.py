@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from torch import nn
 
-from hybridge.export.layers import WithoutWeight
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.weights import WithoutWeight
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.artifact.manifest import (
     FORMAT_VERSION,

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 from hybridge.cache.block import Block
 from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
 from hybridge.errors import UnsupportedModelError, UsageError
-from hybridge.export.layers import RoundedWeight, Rounder, WithoutWeight, constant, has_experts
 from hybridge.export.quantize.bits import bits_of, check_columns, check_patterns, grid_of, untied_linears
 from hybridge.export.quantize.quantize import is_quantized, rounder_of
+from hybridge.export.weights import RoundedWeight, Rounder, WithoutWeight, constant, has_experts
 from hybridge.export.write.onnx_recurrences import RECURRENCES, Held, call
 from hybridge.runtime.artifact.options import ExportOptions
 

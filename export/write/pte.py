@@ -14,7 +14,6 @@ from hybridge.errors import CheckpointError
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.drafters.vocabulary import choose_rows, sampled_scores, steps_of
-from hybridge.export.layers import PackedLinear
 from hybridge.export.lower.lower import calls, lower, outputs
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.program.build import build_cache, build_encoder
@@ -25,6 +24,7 @@ from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.quantize import is_packed, packer, quantize, quantize_drafter
 from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.weights import PackedLinear
 from hybridge.export.write.manifest import WeightFigures, manifest_of, weight_bytes, write_tokenizer
 from hybridge.export.write.stock_runner import stock_methods
 from hybridge.export.write.stock_tokenizer import adapt_to_stock_runners

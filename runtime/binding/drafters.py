@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from hybridge.arguments import checked
 from hybridge.errors import DraftError
-from hybridge.runtime.artifact.description import Description
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
+from hybridge.runtime.artifact.model_info import ModelInfo
 from hybridge.runtime.binding.interface import DrafterKind
 from hybridge.runtime.binding.model import Model
 from hybridge.runtime.binding.sampling import Sampling
@@ -66,7 +66,7 @@ class DraftTarget(Protocol):
     """The model that a drafter drafts for: a ``Session`` or its ``Model``."""
 
     @property
-    def manifest(self) -> Description: ...
+    def manifest(self) -> ModelInfo: ...
     @property
     def vocab_size(self) -> int: ...
 

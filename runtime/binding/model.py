@@ -8,9 +8,9 @@ from ctypes import byref, c_int64, c_size_t
 from typing import Any, Self
 
 from hybridge.errors import ArtifactError, HybridgeError
-from hybridge.runtime.artifact.description import Description
 from hybridge.runtime.artifact.folder import Artifact
 from hybridge.runtime.artifact.manifest import PROGRAM
+from hybridge.runtime.artifact.model_info import ModelInfo
 from hybridge.runtime.artifact.plan_check import check_plans
 from hybridge.runtime.artifact.program_check import check_methods, check_program, check_runtime, other_version
 from hybridge.runtime.binding.interface import CText, Handle, InfoStruct, OnSame, Status, VisionStruct
@@ -47,11 +47,11 @@ class Owned:
 class Model(Owned):
     """A program, opened once for all of its sessions; lengths in tokens. It may be closed before they are.
 
-    manifest: what describes it, an artifact's manifest or another ``Description``. artifact: the one that it is of, if any.
+    manifest: what describes it, an artifact's manifest or another ``ModelInfo``. artifact: the one that it is of, if any.
     """
 
     def __init__(
-        self, handle: int, manifest: Description, *, artifact: Artifact | None = None, table: ProgramFunctions | None = None
+        self, handle: int, manifest: ModelInfo, *, artifact: Artifact | None = None, table: ProgramFunctions | None = None
     ) -> None:
         """handle: of an opened model, which this closes; ``open`` and ``over`` have one. Raises ArtifactError."""
         super().__init__(handle, "model_close")
@@ -94,7 +94,7 @@ class Model(Owned):
         return cls.over(OnnxProgram(artifact), artifact.manifest, artifact)
 
     @classmethod
-    def over(cls, program: Program, manifest: Description, artifact: Artifact | None = None) -> Model:
+    def over(cls, program: Program, manifest: ModelInfo, artifact: Artifact | None = None) -> Model:
         """Open a program in Python, for one session. Raises UsageError for sizes that cannot be."""
         table = ProgramFunctions(program, manifest)
         return cls(table.open(), manifest, artifact=artifact, table=table)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hybridge.errors import UsageError
-from hybridge.runtime.artifact.description import Description
+from hybridge.runtime.artifact.model_info import ModelInfo
 from hybridge.runtime.artifact.pictures import VISION, PictureDescription, PictureForm
 from hybridge.runtime.binding.interface import (
     MOST_DIMENSIONS,
@@ -69,11 +69,11 @@ class Program(Protocol):
 class ProgramFunctions:
     """The functions of a program that the core calls. ``error`` is the last exception of one."""
 
-    def __init__(self, program: Program, description: Description) -> None:
+    def __init__(self, program: Program, info: ModelInfo) -> None:
         self.program, self.error = program, None
         self._outputs: list[Numbers] = []
         self._callbacks = OnCall(self._call), OnBuffer(self._buffer), OnClose()
-        self._described = _described(program, description, *self._callbacks)
+        self._described = _described(program, info, *self._callbacks)
 
     error: BaseException | None
 
@@ -126,14 +126,14 @@ def show(view: ArrayStruct, array: Numbers) -> None:
     view.shape[: array.ndim] = array.shape
 
 
-def _described(program: Program, description: Description, call: Any, buffer: Any, close: Any) -> ProgramStruct:
-    options, drafter = description.options, description.drafter
+def _described(program: Program, info: ModelInfo, call: Any, buffer: Any, close: Any) -> ProgramStruct:
+    options, drafter = info.options, info.drafter
     numbers: dict[str, Sequence[int]] = {
         "verify_len": options.verify_lens,
-        "eos_id": description.eos_ids,
+        "eos_id": info.eos_ids,
         "draft_block": drafter.blocks if drafter else (),
         "draft_tap": [options.tap_layers.index(tap) for tap in drafter.taps] if drafter else (),
-        "vision": _encoder_numbers(description.pictures) if description.pictures else (),
+        "vision": _encoder_numbers(info.pictures) if info.pictures else (),
     }
     names, bounded = list(program.names), list(program.bounded)
     table = ProgramStruct(
@@ -141,7 +141,7 @@ def _described(program: Program, description: Description, call: Any, buffer: An
         buffer=buffer,
         close=close,
         max_seq_len=options.max_seq_len,
-        vocab_size=description.vocab_size,
+        vocab_size=info.vocab_size,
         prefill_chunk=options.prefill_chunk,
         snapshot_slots=options.snapshot_slots,
         taps=len(options.tap_layers),
@@ -152,7 +152,7 @@ def _described(program: Program, description: Description, call: Any, buffer: An
         row_axis=2 if options.format == "onnx" else 1,
         draft_samples=bool(drafter and drafter.samples),
         fixed_shapes=options.fixed_shapes,
-        fingerprint=_fingerprint(description.identity),
+        fingerprint=_fingerprint(info.identity),
     )
     for name, values in numbers.items():
         setattr(table, name if name == "vision" else f"{name}s", (c_int64 * len(values))(*values))

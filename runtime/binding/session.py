@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from hybridge.arguments import checked
 from hybridge.errors import DraftError, TokenError, UsageError
-from hybridge.runtime.artifact.description import Description
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
+from hybridge.runtime.artifact.model_info import ModelInfo
 from hybridge.runtime.binding import interface
 from hybridge.runtime.binding.checkpoint import Checkpoint
 from hybridge.runtime.binding.drafters import AutoDrafter, Drafter
@@ -105,7 +105,7 @@ class Session(Owned):
         return cls(Model.open(artifact))
 
     @classmethod
-    def over(cls, program: Program, manifest: Description) -> Session:
+    def over(cls, program: Program, manifest: ModelInfo) -> Session:
         """Make a session over a program in Python."""
         return cls(Model.over(program, manifest))
 

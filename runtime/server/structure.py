@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from hybridge.errors import GrammarError, UsageError
-from hybridge.runtime.artifact.description import Description
+from hybridge.runtime.artifact.model_info import ModelInfo
 from hybridge.runtime.binding.generation import Constraint
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import Function, GenerationRequest, invalid
@@ -25,9 +25,9 @@ OBJECT = {"type": "object"}
 class Structures:
     """Makes the constraints of requests. The first request waits for the tokenizer to be read."""
 
-    def __init__(self, tokenizer: Tokenizer, description: Description, form: AnswerFormat) -> None:
+    def __init__(self, tokenizer: Tokenizer, info: ModelInfo, form: AnswerFormat) -> None:
         """Read nothing yet. form: writes the calls of tools."""
-        self._tokenizer, self._description = tokenizer, description
+        self._tokenizer, self._info = tokenizer, info
         self._form: AnswerFormat | None = form
         self._grammars: Grammars | None = None
         self._warned = False
@@ -88,7 +88,7 @@ class Structures:
         return self._grammars
 
     def _read(self) -> Grammars:
-        grammars = Grammars(self._tokenizer, self._description.vocab_size, self._description.eos_ids)
+        grammars = Grammars(self._tokenizer, self._info.vocab_size, self._info.eos_ids)
         try:
             if self._form is not None:
                 grammars.calls([{"name": "probe"}], self._form)

@@ -69,7 +69,7 @@ FEATURES = (
           "h, g = self._carried(i, out, block), at(out, block.count + i)", "mtp drafter_programs demo"),
     Break("block drafters (DFlash, DSpark)", "export/drafters/block.py", "hidden = hidden[:, block.length - draft_len :]",
           "hidden = hidden[:, : draft_len]", "block_drafters drafter_programs"),
-    Break("draft vocabularies", "export/layers.py", "ids[::LANES] // LANES, len(ids)", "ids[::LANES] // LANES // 2, len(ids)",
+    Break("draft vocabularies", "export/weights.py", "ids[::LANES] // LANES, len(ids)", "ids[::LANES] // LANES // 2, len(ids)",
           "draft_vocabulary block_linear"),
     Break("sampling: the accepted draft keeps the distribution", "runtime/native/engine/sampling.cpp",
           "const Distribution rest = excess(p, 1, q);", "const Distribution rest = p;", "sampling generate"),

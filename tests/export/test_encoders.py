@@ -19,10 +19,10 @@ from public_folders import (
 from torch import Tensor
 
 from hybridge.cache.operations.kernels import CoreKernels
-from hybridge.export.layers import PackedLinear
 from hybridge.export.model.vision import VISION, describe_pictures, read_processor
 from hybridge.export.quantize.quantize import quantize_encoder
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, resolve_checkpoint
+from hybridge.export.weights import PackedLinear
 from hybridge.runtime.artifact.options import ExportOptions
 
 PATCH, MERGE = 4, 2

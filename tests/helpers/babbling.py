@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.chat import OpenChat
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.interface import GenerationStruct
@@ -55,7 +55,7 @@ babble = babbler(26, END, 0.6)
 
 def fresh_session(slots: int = 2, max_seq_len: int = 600, program: TextProgram | None = None) -> Session:
     options = ExportOptions(max_seq_len=max_seq_len, verify_len=4, snapshot_slots=slots)
-    description = ModelDescription(vocab_size=260, options=options, eos_ids=[END])
+    description = ProgramInfo(vocab_size=260, options=options, eos_ids=[END])
     return Session.over(program or TextProgram(babble, snapshot_slots=slots), description)
 
 

@@ -11,7 +11,7 @@ from served import BYTES, END, Served, Slow, serving
 from torch import Tensor
 
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.server.worker import SessionSlot
 from hybridge.runtime.text.answers import AnswerFormat
@@ -78,7 +78,7 @@ def speaker(
 ) -> Iterator[Served]:
     """Serve it under the name ``babble``. form: of its answers; left out, that of the template."""
     sizes = ExportOptions(max_seq_len=3000, prefill_chunk=64, verify_len=4, snapshot_slots=0)
-    description = ModelDescription(vocab_size=260, options=sizes, eos_ids=[END], identity="speaker")
+    description = ProgramInfo(vocab_size=260, options=sizes, eos_ids=[END], identity="speaker")
     places = [SessionSlot(Session.over(Slow(speaking(script), 3000, 0), description), PromptLookup()) for _ in range(sessions)]
 
     jinja = JinjaTemplate(template)

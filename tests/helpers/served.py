@@ -16,7 +16,7 @@ from babbling import BYTES, TEMPLATE, babbler, template_of
 from openai import OpenAI
 
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.binding.programs import Numbers, TextProgram
@@ -45,8 +45,8 @@ class Slow(TextProgram):
 
 
 OPTIONS = ExportOptions(max_seq_len=600, prefill_chunk=16, verify_len=4, snapshot_slots=0)
-BABBLE = ModelDescription(vocab_size=260, options=OPTIONS, eos_ids=[END], identity="babble")
-ENDLESS = ModelDescription(vocab_size=260, options=OPTIONS, identity="endless")
+BABBLE = ProgramInfo(vocab_size=260, options=OPTIONS, eos_ids=[END], identity="babble")
+ENDLESS = ProgramInfo(vocab_size=260, options=OPTIONS, identity="endless")
 
 
 def session(seconds: float = 0.0) -> Session:

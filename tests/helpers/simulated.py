@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridge.runtime import AutoDrafter, Context, Drafter, ExportOptions, PromptLookup, Proposal, Session
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.programs import Numbers, TextProgram
 
 VOCABULARY, PROMPT = 7, 16
@@ -131,7 +131,7 @@ def _seconds(
         max_seq_len=len(script), prefill_chunk=PROMPT, verify_len=lengths[-1], shorter_verify_lens=tuple(lengths[:-1])
     )
     clock, found = Clock(machine, seed), []
-    session = Session.over(TimedMethods(clock, script), ModelDescription(vocab_size=VOCABULARY, options=options))
+    session = Session.over(TimedMethods(clock, script), ProgramInfo(vocab_size=VOCABULARY, options=options))
     simulated = SimulatedDrafter(clock, script, lengths, share, sure=sure, seed=seed)
     drafter: Drafter | None
     match way:

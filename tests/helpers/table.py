@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime import ExportOptions, Model, Session
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.programs import TextProgram
 
 VOCABULARY, END = 7, 6
@@ -38,7 +38,7 @@ def table_model(
     options = ExportOptions(
         max_seq_len=max_seq_len, prefill_chunk=5, verify_len=verify_lens[-1], shorter_verify_lens=verify_lens[:-1]
     )
-    description = ModelDescription(vocab_size=vocab_size, options=options, eos_ids=[END])
+    description = ProgramInfo(vocab_size=vocab_size, options=options, eos_ids=[END])
     return Model.over(TextProgram(table or Table(), max_seq_len, options.snapshot_slots), description)
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.layers import RoundedWeight
 from hybridge.export.operators.linear import Factors
+from hybridge.export.weights import RoundedWeight
 
 LARGEST = 1 << 40
 """Most elements of a tensor."""

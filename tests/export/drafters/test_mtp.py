@@ -32,8 +32,8 @@ from hybridge.export.program.eager import EagerProgram, LoadedDrafter, eager_ses
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, resolve_checkpoint
 from hybridge.runtime import Context, ExportOptions, GenerationStats, PrefixCache, Sampling, Session
-from hybridge.runtime.artifact.description import ModelDescription
 from hybridge.runtime.artifact.drafter import DrafterDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.drafters import AutoDrafter, OwnDrafter
 from hybridge.runtime.binding.library import run
 from hybridge.runtime.binding.prompt_prefill import bring_to, keep_checkpoint
@@ -67,7 +67,7 @@ def reference_and_session(request: pytest.FixtureRequest) -> tuple[MtpReference,
     weights = random_mtp(model)
     adapted, drafter = copy.deepcopy((model, weights))
     drafter.layers = drafter.layers[: OPTIONS.draft_len]  # as many as propose
-    description = ModelDescription(
+    description = ProgramInfo(
         model_type="tiny",
         vocab_size=model.config.vocab_size,
         eos_ids=[],

@@ -11,10 +11,10 @@ from packed_weights import packed_blocks
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from hybridge.export.layers import PackedLinear
 from hybridge.export.lower.fusion import fuse
 from hybridge.export.lower.rewrite import drop_idle_nodes
 from hybridge.export.operators.elementwise import rotate_half, rotate_neighbours
+from hybridge.export.weights import PackedLinear
 
 
 class Calls(nn.Module):

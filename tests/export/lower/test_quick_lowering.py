@@ -17,12 +17,12 @@ from executorch.exir.emit import _emitter
 from executorch.exir.pass_base import ExportPass
 from torch import Tensor, nn
 
-from hybridge.export.layers import Grid
 from hybridge.export.lower.lower import OnceStored, quick_lowering
 from hybridge.export.pinned.executorch import StoredTensor, backend_config, edge_config
 from hybridge.export.pinned.torch_export import without_history
 from hybridge.export.quantize.rounding import round_to_nearest
 from hybridge.export.quantize.stock import StockLinear, StockWeight
+from hybridge.export.weights import Grid
 from hybridge.imports import quiet
 
 COUNTED: dict[str, Any] = {

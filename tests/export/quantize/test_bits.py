@@ -10,9 +10,9 @@ from tiny import tiny_config, tiny_model
 from torch import nn
 
 from hybridge.errors import UsageError
-from hybridge.export.layers import PackedLinear
 from hybridge.export.quantize.bits import RECIPES, bits_of, parse_bits, rounded_names, with_recipe
 from hybridge.export.quantize.quantize import check_quantization, quantize
+from hybridge.export.weights import PackedLinear
 from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime.artifact.options import ExportOptions
 

@@ -16,7 +16,6 @@ from hybridge.errors import UsageError
 from hybridge.export.api import export_model
 from hybridge.export.check.evaluate import divergence
 from hybridge.export.check.validate import validate_session
-from hybridge.export.layers import Grid
 from hybridge.export.operators.linear import weights
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.bits import untied_linears, with_recipe
@@ -24,6 +23,7 @@ from hybridge.export.quantize.gptq import LENGTH, WINDOWS, calibrate, round_on, 
 from hybridge.export.quantize.quantize import quantize, rounder_of
 from hybridge.export.quantize.rounding import round_by_search
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
+from hybridge.export.weights import Grid
 from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.artifact.options import ExportOptions

@@ -11,10 +11,10 @@ from store import exported
 from tiny import tiny_config, tiny_model
 from zoo import by_kind
 
-from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import quantize, resolve_quantization
 from hybridge.export.source.checkpoint import CheckpointSource, load_checkpoint, resolve_checkpoint
+from hybridge.export.weights import PackedLinear
 from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime.artifact.folder import open_artifact
 from hybridge.runtime.artifact.options import ExportOptions, check_limits

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hybridge.export.layers import Grid, PackedWeight, Rounder, grid_scales
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.rounding import round_by_search, round_to_nearest
+from hybridge.export.weights import Grid, PackedWeight, Rounder, grid_scales
 
 SEEDS = st.integers(0, 2**31)
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hybridge.export.layers import Grid, RoundedWeight
 from hybridge.export.quantize.gptq import layer_inputs, round_by_gptq
 from hybridge.export.quantize.rounding import round_by_search, round_to_nearest
+from hybridge.export.weights import Grid, RoundedWeight
 
 GRIDS = [
     Grid(bits=4, group=32, signed_scales=True),

@@ -12,10 +12,10 @@ from tiny import tiny_config, tiny_model
 from torch import Tensor, nn
 
 from hybridge.errors import UsageError
-from hybridge.export.layers import Grid
 from hybridge.export.quantize.quantize import check_quantization, quantize
 from hybridge.export.quantize.rounding import round_to_nearest
 from hybridge.export.quantize.stock import StockEmbedding, StockLinear, StockWeight
+from hybridge.export.weights import Grid
 from hybridge.export.write.manifest import parameter_count, weight_bytes
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.pinned import operator_libraries

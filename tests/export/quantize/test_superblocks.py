@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hybridge.export.layers import Grid, PackedWeight, RoundedWeight
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.gptq import layer_inputs, round_by_gptq
 from hybridge.export.quantize.rounding import round_by_search, round_in_blocks, round_in_superblocks, superblock_of
+from hybridge.export.weights import Grid, PackedWeight, RoundedWeight
 
 BLOCKS = {bits: Grid(bits=bits, group=32, signed_scales=True, minima=True) for bits in (4, 5, 6)}
 

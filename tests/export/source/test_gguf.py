@@ -20,13 +20,13 @@ from torch import Tensor
 from hybridge.errors import NotACheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.check.oracle import uncached
 from hybridge.export.check.validate import validate_session
-from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.quantize import pack_weights
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.source.gguf.checkpoint import ARCHITECTURES
 from hybridge.export.source.gguf.file import read_header
+from hybridge.export.weights import PackedLinear
 from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.tokenizer import Tokenizer

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from hybridge.errors import CheckpointError, UsageError
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import round_as, uncached
-from hybridge.export.layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.export.operators.linear import LANES, weights
 from hybridge.export.quantize.quantize import PackedWhileRead, quantize, resolve_quantization
 from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.source.gguf.file import FLOATS, KINDS, decode
 from hybridge.export.texts import logits_of
+from hybridge.export.weights import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime import Session
 from hybridge.runtime.artifact.manifest import read_manifest

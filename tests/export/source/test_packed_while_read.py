@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 from zoo import by_kind
 
 from hybridge.errors import CheckpointError, UsageError
-from hybridge.export.layers import PackedLinear
 from hybridge.export.pinned.transformers import read_one_by_one
 from hybridge.export.quantize.quantize import PackedWhileRead, packer, quantize
 from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.weights import PackedLinear
 from hybridge.runtime.artifact.options import ExportOptions
 
 OWN, OWN_8_BITS = ExportOptions(), ExportOptions(quantize="8w", group_size=8, embedding_quantize="8w")

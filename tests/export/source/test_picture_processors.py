@@ -17,7 +17,7 @@ from transformers import AutoConfig
 from hybridge.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
 from hybridge.export.model.vision import describe_pictures
 from hybridge.export.source.checkpoint import resolve_checkpoint
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.artifact.pictures import PictureDescription
 from hybridge.runtime.binding.programs import TextProgram
@@ -136,7 +136,7 @@ def test_sections_of_rope_that_are_none(grid_folder: Path, sections: list[Any]) 
 
 
 def test_a_program_in_python_takes_no_pictures_on_a_grid(grid_folder: Path) -> None:
-    description = ModelDescription(vocab_size=330, options=ExportOptions(max_seq_len=64), pictures=described(grid_folder))
+    description = ProgramInfo(vocab_size=330, options=ExportOptions(max_seq_len=64), pictures=described(grid_folder))
     with pytest.raises(UsageError, match=r"only a \.pte has"):
         Session.over(TextProgram(lambda text: torch.zeros(330).numpy(), 64), description)
 
@@ -370,7 +370,7 @@ def test_options_that_no_nemotron_h_omni_has(omni_folder: Path, name: str) -> No
 
 
 def test_a_program_in_python_takes_no_pictures_in_blocks(block_folder: Path) -> None:
-    description = ModelDescription(vocab_size=340, options=ExportOptions(max_seq_len=64), pictures=described(block_folder))
+    description = ProgramInfo(vocab_size=340, options=ExportOptions(max_seq_len=64), pictures=described(block_folder))
     with pytest.raises(UsageError, match=r"only a \.pte has"):
         Session.over(TextProgram(lambda text: torch.zeros(340).numpy(), 64), description)
 
@@ -421,7 +421,7 @@ def test_a_program_in_python_may_take_pictures(folder: Path) -> None:
         options = ExportOptions(max_seq_len=64)
         return Session.over(
             TextProgram(lambda text: torch.zeros(9).numpy(), 64),
-            ModelDescription(vocab_size=9, options=options, pictures=description),
+            ProgramInfo(vocab_size=9, options=options, pictures=description),
         )
 
     assert over(pictures).model.picture_unit == 8

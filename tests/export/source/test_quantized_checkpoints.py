@@ -15,11 +15,11 @@ from torch import Tensor
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.cli.progress import plain_rows
-from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import pack_weights
 from hybridge.export.report import ValidationReport
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
+from hybridge.export.weights import PackedLinear
 from hybridge.runtime.artifact.options import ExportOptions
 
 FITS_4_BITS = {"gptq sym", "auto-round", "int4"}

@@ -13,7 +13,7 @@ from checkpoint_forms import save_adapter
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.errors import HybridgeError
-from hybridge.export.drafters.checkpoint import open_drafter
+from hybridge.export.drafters.folder import open_drafter
 from hybridge.export.source.checkpoint import resolve_checkpoint
 
 FILES = (

@@ -20,7 +20,7 @@ from hybridge.runtime import (
     Sampling,
     Session,
 )
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.library import set_threads
 from hybridge.runtime.binding.model import Model
@@ -43,7 +43,7 @@ def new_session() -> Session:
         return np.random.default_rng(hash(text) % 1000).random(VOCABULARY, np.float32)
 
     options = ExportOptions(max_seq_len=64, verify_len=4, snapshot_slots=2)
-    return Session(Model.over(TextProgram(logits), ModelDescription(vocab_size=VOCABULARY, options=options)))
+    return Session(Model.over(TextProgram(logits), ProgramInfo(vocab_size=VOCABULARY, options=options)))
 
 
 def is_whole(value: object) -> bool:

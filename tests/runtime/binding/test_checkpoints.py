@@ -20,7 +20,7 @@ from tiny import lively, tiny_config, tiny_model
 from hybridge.errors import CommitError, SnapshotError, UsageError
 from hybridge.export.program.eager import eager_session
 from hybridge.runtime import Context, ExportOptions, Model, Proposal, Session, open_artifact
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.checkpoint import Checkpoint, PrefixCache
 from hybridge.runtime.binding.programs import Numbers, TextProgram
 from hybridge.runtime.binding.prompt_prefill import PromptPrefill, bring_to
@@ -250,9 +250,7 @@ class Reading(TextProgram):
 
 def reading_session(max_seq_len: int = 200) -> Session:
     options = ExportOptions(max_seq_len=max_seq_len, prefill_chunk=5, verify_len=4, snapshot_slots=0)
-    return Session.over(
-        Reading(Table(), max_seq_len, 0), ModelDescription(vocab_size=VOCABULARY, options=options, identity="table")
-    )
+    return Session.over(Reading(Table(), max_seq_len, 0), ProgramInfo(vocab_size=VOCABULARY, options=options, identity="table"))
 
 
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=14)
@@ -406,7 +404,7 @@ def test_rows_stay_as_long_as_a_longer_text_needs_them() -> None:
 
 
 def test_a_long_prompt_is_kept_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridge.runtime.binding.checkpoint.EVERY", 20)
+    monkeypatch.setattr("hybridge.runtime.binding.prompt_prefill.EVERY", 20)
     session = reading_session()
     kept = Kept(session, 1 << 20)
     bring_to(session, [1, 2] * 35, kept.cache, marks=[33])

@@ -14,8 +14,8 @@ from table import VOCABULARY, Table, table_model, table_session
 
 from hybridge.errors import ArtifactError, DraftError, GrammarError, UsageError
 from hybridge.runtime import Artifact, ExportOptions, GenerationStats, Model, PromptLookup, Sampling, Session, open_artifact
-from hybridge.runtime.artifact.description import ModelDescription
 from hybridge.runtime.artifact.folder import file_entry
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.drafters import DraftModel, OwnDrafter
 from hybridge.runtime.binding.programs import TextProgram
 
@@ -105,7 +105,7 @@ def test_another_vocabulary_is_refused() -> None:
 
 def test_a_draft_without_slots_is_refused() -> None:
     options = ExportOptions(max_seq_len=60, snapshot_slots=0)
-    draft = Model.over(TextProgram(Table(), 60, 0), ModelDescription(vocab_size=VOCABULARY, options=options))
+    draft = Model.over(TextProgram(Table(), 60, 0), ProgramInfo(vocab_size=VOCABULARY, options=options))
     with pytest.raises(DraftError, match="--snapshot-slots 1"):
         DraftModel(draft, table_session())
 

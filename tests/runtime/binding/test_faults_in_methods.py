@@ -18,7 +18,7 @@ from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.errors import ArtifactError, BrokenStateError
 from hybridge.runtime import ExportOptions, Model, Session, open_artifact
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.programs import Numbers, TextProgram
 
 needs_preload = pytest.mark.skipif(sys.platform != "linux", reason="preloads a library of ELF")
@@ -125,7 +125,7 @@ class Halfway(TextProgram):
 def test_a_program_that_undoes_nothing_breaks_the_state(name: str) -> None:
     program = Halfway(Table(1, ends=False))
     options = ExportOptions(max_seq_len=60, prefill_chunk=5, verify_len=4)
-    session = Session.over(program, ModelDescription(vocab_size=VOCABULARY, options=options))
+    session = Session.over(program, ProgramInfo(vocab_size=VOCABULARY, options=options))
     session.prefill([1, 2])
     kept = session.checkpoint()
     session.snapshot(0)

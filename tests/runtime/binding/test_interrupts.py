@@ -17,7 +17,7 @@ from tiny import tiny_config, tiny_model
 from hybridge.errors import ArtifactError, BrokenStateError, CommitError, HybridgeError, SnapshotError
 from hybridge.export.program.eager import eager_session
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.programs import Numbers, TextProgram
 
 TEXT, BLOCK = [1, 2, 3, 1, 2], [3, 1, 2]
@@ -26,7 +26,7 @@ OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=4, shorter_v
 
 
 def text_session() -> Session:
-    description = ModelDescription(vocab_size=VOCABULARY, options=OPTIONS, eos_ids=[END], identity="a table")
+    description = ProgramInfo(vocab_size=VOCABULARY, options=OPTIONS, eos_ids=[END], identity="a table")
     return Session.over(TextProgram(Table(3, ends=False), OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
 
 
@@ -206,7 +206,7 @@ class Failing(TextProgram):
 
 def failing_session() -> tuple[Session, Failing]:
     program = Failing(Table(3, ends=False), OPTIONS.max_seq_len, OPTIONS.snapshot_slots)
-    return Session.over(program, ModelDescription(vocab_size=VOCABULARY, options=OPTIONS, eos_ids=[END])), program
+    return Session.over(program, ProgramInfo(vocab_size=VOCABULARY, options=OPTIONS, eos_ids=[END])), program
 
 
 @pytest.mark.parametrize("fails", range(3))
@@ -304,7 +304,7 @@ def test_another_thread_is_told_to_wait() -> None:
                 assert go_on.wait(20)
             return super().call(name, *inputs)
 
-    session = Session.over(Slow(Table()), ModelDescription(vocab_size=VOCABULARY, options=OPTIONS))
+    session = Session.over(Slow(Table()), ProgramInfo(vocab_size=VOCABULARY, options=OPTIONS))
     thread = Thread(target=lambda: session.decode(1))
     thread.start()
     assert inside.wait(20)

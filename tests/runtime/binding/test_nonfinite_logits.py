@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hybridge.errors import ArtifactError, CommitError, NumericalError
 from hybridge.runtime import Context, ExportOptions, GenerationStats, PromptLookup, Proposal, Session
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.programs import Numbers, TextProgram
 
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=2)
@@ -33,7 +33,7 @@ class Broken(Table):
 def broken_session(value: float = math.nan) -> Session:
     table = Broken(3, ends=False)
     table.value = value
-    description = ModelDescription(vocab_size=VOCABULARY, options=OPTIONS)
+    description = ProgramInfo(vocab_size=VOCABULARY, options=OPTIONS)
     return Session.over(TextProgram(table, OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
 
 
@@ -129,7 +129,7 @@ def test_large_finite_logits_are_numbers() -> None:
     rows[2, 3] = math.inf
     session = Session.over(
         TextProgram(lambda text: rows[text[-1]], OPTIONS.max_seq_len, OPTIONS.snapshot_slots),
-        ModelDescription(vocab_size=VOCABULARY, options=OPTIONS),
+        ProgramInfo(vocab_size=VOCABULARY, options=OPTIONS),
     )
     assert np.array_equal(session.decode(0), rows[0])
     assert np.array_equal(session.verify([0, 1, 0]), rows[[0, 1, 0]])
@@ -165,7 +165,7 @@ class Refusing(TextProgram):
 @pytest.mark.parametrize("name", ["decode", "prefill", "verify"])
 def test_a_refusal_is_an_error_of_the_program(name: str) -> None:
     methods = Refusing(Table(3), OPTIONS.max_seq_len, OPTIONS.snapshot_slots)
-    session = Session.over(methods, ModelDescription(vocab_size=VOCABULARY, options=OPTIONS))
+    session = Session.over(methods, ProgramInfo(vocab_size=VOCABULARY, options=OPTIONS))
     session.prefill([1, 2])
     methods.refuses = name
     tokens = {"decode": [1], "prefill": [1, 2, 3, 4], "verify": [1, 2, 3]}[name]

@@ -30,7 +30,7 @@ from hybridge.export.check.random_program import RandomProgram
 from hybridge.export.check.validate import TOLERANCE, compare
 from hybridge.export.report import ValidationReport
 from hybridge.runtime import ExportOptions, GenerationStats, Model, PromptLookup, Session, open_artifact
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding import library
 from hybridge.runtime.binding.programs import Numbers, TextProgram
 from hybridge.runtime.kernels import compiling
@@ -131,7 +131,7 @@ def pieces(tokens: int, **options: Any) -> list[int]:
     """Return the lengths of the pieces in which a prompt is read."""
     program = Noting()
     sizes = ExportOptions(max_seq_len=200, snapshot_slots=0, **options)
-    session = Session.over(program, ModelDescription(vocab_size=200, options=sizes))
+    session = Session.over(program, ProgramInfo(vocab_size=200, options=sizes))
     session.prefill(list(range(tokens)))
     assert session.tokens == program.text == list(range(tokens))
     return [count for _, count in program.calls]

@@ -4,7 +4,7 @@ import pytest
 from table import END, VOCABULARY, Table, table_model, table_session
 
 from hybridge.runtime import Context, DraftModel, ExportOptions, PromptLookup, Proposal, Sampling, Session
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.programs import Numbers, TextProgram
 from hybridge.runtime.measure import PLAIN, contest, sampling_p_value
 
@@ -34,7 +34,7 @@ def session_that_verifies(skew: float, table: Table) -> Session:
     options = ExportOptions(max_seq_len=100, prefill_chunk=5, verify_len=4, shorter_verify_lens=(2,))
     program = Skewed(table, options.max_seq_len, options.snapshot_slots)
     program.skew = skew
-    return Session.over(program, ModelDescription(vocab_size=VOCABULARY, options=options, eos_ids=[END]))
+    return Session.over(program, ProgramInfo(vocab_size=VOCABULARY, options=options, eos_ids=[END]))
 
 
 def test_equal_texts_are_counted_as_equal() -> None:

@@ -23,7 +23,7 @@ from table import VOCABULARY, Table, table_session
 
 from hybridge.errors import CommitError, NumericalError, OutputError, SnapshotError, StateFileError, UsageError
 from hybridge.runtime import ExportOptions, Model, Session, open_artifact
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.interface import ArrayStruct
 from hybridge.runtime.binding.library import run
 from hybridge.runtime.binding.programs import Numbers, TextProgram
@@ -135,7 +135,7 @@ class LongContext(TextProgram):
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no peak of memory that can be begun anew")
 def test_saving_and_loading_take_memory_for_the_text_alone(tmp_path: Path) -> None:
     options = ExportOptions(max_seq_len=4091, prefill_chunk=5, verify_len=4, snapshot_slots=2)
-    session = Session.over(LongContext(options), ModelDescription(vocab_size=VOCABULARY, options=options, identity="long"))
+    session = Session.over(LongContext(options), ProgramInfo(vocab_size=VOCABULARY, options=options, identity="long"))
     session.prefill([1, 2, 3])
     for call in (session.save, session.load_state):
         Path("/proc/self/clear_refs").write_text("5")

@@ -11,8 +11,8 @@ from packed_weights import HALVES, KINDS, block_weight, packed_blocks
 from torch import Tensor
 
 import hybridge.export.operators.linear  # noqa: F401  registers the operator
-from hybridge.export.layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.export.operators.linear import pack, unpack, weights
+from hybridge.export.weights import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.runtime.binding.library import set_threads
 
 EVERY = [*KINDS, *HALVES]

@@ -12,8 +12,8 @@ from packed_weights import HALVES, KINDS, packed_blocks, packed_weight
 from torch import Tensor
 
 import hybridge.export.operators.elementwise  # noqa: F401  registers the operator
-from hybridge.export.layers import PackedLinear, PackedWeight
 from hybridge.export.operators.linear import weights
+from hybridge.export.weights import PackedLinear, PackedWeight
 
 IS_X86 = platform.machine() == "x86_64"
 needs_arm = pytest.mark.skipif(not (has_zig() and emulator("aarch64")), reason="needs ARM64: apt-get install qemu-user-static")

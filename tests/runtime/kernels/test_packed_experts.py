@@ -11,8 +11,8 @@ from packed_weights import packed_weight
 from tiny import tiny_config, tiny_model
 from zoo import by_kind
 
-from hybridge.export.layers import PackedExperts
 from hybridge.export.quantize.quantize import pack_weights
+from hybridge.export.weights import PackedExperts
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.library import set_threads
 

@@ -14,9 +14,9 @@ from tiny import tiny_config, tiny_model
 from torch import nn
 
 from hybridge.errors import UsageError
-from hybridge.export.layers import PackedEmbedding, PackedLinear
 from hybridge.export.operators.linear import pack, unpack, weights
 from hybridge.export.quantize.quantize import check_quantization, pack_weights
+from hybridge.export.weights import PackedEmbedding, PackedLinear
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.library import set_threads
 

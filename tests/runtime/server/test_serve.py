@@ -19,7 +19,7 @@ from served import BYTES, END, OPTIONS, Served, alone, ask, babble, chat, chat_t
 from tokenizer_zoo import ZOO
 
 from hybridge.runtime import GenerationStats, Sampling, Session
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.programs import TextProgram
 from hybridge.runtime.binding.tokenizer import Tokenizer
@@ -286,7 +286,7 @@ def test_times_are_not_waited_for() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 64])
 def test_a_prompt_is_read_whole_whatever_a_call_reads_at_most(chunk: int) -> None:
-    description = ModelDescription(vocab_size=260, options=replace(OPTIONS, prefill_chunk=chunk), eos_ids=[END])
+    description = ProgramInfo(vocab_size=260, options=replace(OPTIONS, prefill_chunk=chunk), eos_ids=[END])
     session, prompt = Session.over(TextProgram(babble), description), chat_tokens("Hello")
     cache = PrefixCache(session.model, 1 << 20)
     events: list[Event] = []

@@ -15,7 +15,7 @@ from hypothesis import given
 
 from hybridge.errors import CapacityError, UsageError
 from hybridge.runtime import ExportOptions, GenerationStats, Session
-from hybridge.runtime.artifact.description import ModelDescription
+from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.drafters import Context, PromptLookup, Proposal
 from hybridge.runtime.binding.generation import Constraint
@@ -165,7 +165,7 @@ def test_tools_among_the_variables_are_offered() -> None:
 
 def test_a_cache_of_another_model_is_refused() -> None:
     other = Session.over(
-        TextProgram(babble), ModelDescription(vocab_size=260, options=ExportOptions(), eos_ids=[END], identity="another")
+        TextProgram(babble), ProgramInfo(vocab_size=260, options=ExportOptions(), eos_ids=[END], identity="another")
     )
     with pytest.raises(UsageError, match="the cache is of another model"):
         Conversation(fresh_session(), BYTES, template_of(TEMPLATE), GenerationSettings(), checkpoints=PrefixCache(other.model))
@@ -215,7 +215,7 @@ class Listener:
 def test_a_drafter_gets_the_hidden_states_of_the_whole_prompt() -> None:
     """Also of what is read before a generation begins; what a checkpoint has is not read, and so has none."""
     listener, options = Listener(), ExportOptions(max_seq_len=600, verify_len=4, snapshot_slots=2, tap_layers=(0,))
-    session = Session.over(Tapped(babble, snapshot_slots=2), ModelDescription(vocab_size=260, options=options, eos_ids=[]))
+    session = Session.over(Tapped(babble, snapshot_slots=2), ProgramInfo(vocab_size=260, options=options, eos_ids=[]))
     settings = GenerationSettings(drafter=listener, max_new_tokens=2)
     conversation = Conversation(session, BYTES, template_of(TEMPLATE), settings)
     conversation.say("hello")
@@ -338,7 +338,7 @@ def thoughtful(
     """A conversation with a model that thinks "hm" and says "yes", in the form of the template."""
     model = scripted.speaking(lambda prompt: answer)
     options = ExportOptions(max_seq_len=1500, verify_len=4, snapshot_slots=2)
-    session = Session.over(TextProgram(model), ModelDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
+    session = Session.over(TextProgram(model), ProgramInfo(vocab_size=260, options=options, eos_ids=[scripted.END]))
     chat_template = ChatTemplate(JinjaTemplate(template), variables)
     return Conversation(session, BYTES, chat_template, GenerationSettings())
 

@@ -1,4 +1,4 @@
-"""The description of a model that a session needs, of an artifact or of a program in Python."""
+"""The facts of a model that a session needs, of an artifact or of a program in Python."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.artifact.pictures import PictureDescription
 
 
-class Description(Protocol):
-    """A Session's description of its model; an artifact's manifest is one."""
+class ModelInfo(Protocol):
+    """What a session knows of its model; an artifact's manifest is one."""
 
     @property
     def model_type(self) -> str: ...
@@ -31,8 +31,8 @@ class Description(Protocol):
 
 
 @dataclass(kw_only=True)
-class ModelDescription:
-    """A ``Description`` of a program in Python."""
+class ProgramInfo:
+    """The ``ModelInfo`` of a program in Python."""
 
     vocab_size: int
     options: ExportOptions
