@@ -62,7 +62,9 @@ def bench(
     device: Annotated[
         bool, typer.Option("--device", help="Instead, how fast this device is, as a row for the table of devices in docs/.")
     ] = False,
-    context: Annotated[int, typer.Option(min=1, help="Tokens before them, for --profile and --device.")] = 128,
+    context: Annotated[
+        int, typer.Option(min=1, help="Number of tokens in the text before what is measured, for --profile and --device.")
+    ] = 128,
     html: HtmlOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -64,7 +64,7 @@ def chat(
     *,
     system: SystemOption = None,
     template: TemplateOptions,
-    load: Annotated[Path | None, typer.Option("--load", help="Go on with a saved conversation.")] = None,
+    load: Annotated[Path | None, typer.Option("--load", help="Continue a saved conversation.")] = None,
     max_new_tokens: NewTokensOption = 512,
     drafter: DrafterOptions,
     generation: GenerationOptions,

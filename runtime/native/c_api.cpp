@@ -46,8 +46,7 @@ const char* hybridge_status_text(hybridge_status status) {
     case HYBRIDGE_CANCELLED: return "the generation was cancelled before its first token";
     case HYBRIDGE_NOT_FINITE: return "the logits are NaN or infinite; reset the session, or restore or load a state";
     case HYBRIDGE_BROKEN_STATE:
-      return "a call failed in the middle and left a state that is neither the old nor the new one; reset the session, or restore, "
-             "resume or load a state";
+      return "an earlier call failed in the middle; reset the session, or restore, resume or load";
     case HYBRIDGE_PROGRAM_FAILED:
       return "a method of the program failed, refused what fits, or answered in another form";
     case HYBRIDGE_INVALID_TOKEN: return "a token is outside the vocabulary, or there are none or too many";

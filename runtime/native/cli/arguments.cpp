@@ -122,7 +122,7 @@ bool Arguments::read(std::span<const char* const> given) const {
         throw Misuse(option.name + " takes no value; leave '" + text.substr(equals) + "' out.");
       }
       if (!option.value.empty() && equals == std::string::npos && i + 1 == given.size()) {
-        throw Misuse(option.name + " needs a value behind it; see hybridge-cli " + command_ + " --help.");
+        throw Misuse(option.name + " needs a value after it; see hybridge-cli " + command_ + " --help.");
       }
       option.take(option.value.empty() ? "" : equals == std::string::npos ? given[++i] : text.substr(equals + 1));
     } else if (words < words_.size()) {

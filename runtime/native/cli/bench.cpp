@@ -138,7 +138,7 @@ void bench(Words words) {
       "bench", "Measure how fast this device is: a decode, verifies and commits, and reading a prompt."
   );
   arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
-  arguments.whole("--context", "Tokens before them.", context, 1, MOST_CONTEXT);
+  arguments.whole("--context", "Number of tokens in the text before what is measured.", context, 1, MOST_CONTEXT);
   declare_threads(arguments, threads);
   arguments.flag("--json", "Print the result as JSON on stdout.", json);
   if (!arguments.read(words)) return;

@@ -34,7 +34,7 @@ constexpr char HELP
          "/result TEXT  what a tool that the answer calls has found; one for each call\n"
          "/image FILE   a picture before the next message\n"
          "/save FILE    keep the conversation and the model's state\n"
-         "/load FILE    go on with a saved one\n"
+         "/load FILE    continue a saved one\n"
          "/reset        start anew\n"
          "/stats        what the last answer took\n"
          "/help         this\n"
@@ -283,10 +283,12 @@ void chat(Words words) {
   );
   arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
   chat_options.declare(arguments);
-  arguments.text("--load", "FILE", "Go on with a saved conversation.", saved);
+  arguments.text("--load", "FILE", "Continue a saved conversation.", saved);
   text_options.declare(arguments);
   model_options.declare(arguments);
-  arguments.whole("--cache-bytes", "Memory for states to go back to; 256 MB if left out.", bytes, 1, MOST_BYTES);
+  arguments.whole(
+      "--cache-bytes", "Bytes of memory for checkpoints of earlier texts; 256 MB if left out.", bytes, 1, MOST_BYTES
+  );
   arguments.flag("--stats", "Say on stderr what each answer took.", stats);
   if (!arguments.read(words)) return;
   chat_options.check();

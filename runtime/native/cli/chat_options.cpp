@@ -30,7 +30,7 @@ std::string value_of(const std::string& text) {
 
 void ChatOptions::declare(Arguments& arguments) {
   arguments.texts(
-      "--system", "TEXT", "What the model is told before the conversation; may be given several times.", system
+      "--system", "TEXT", "Instructions for the model before the conversation; may be given several times.", system
   );
   const auto take = [this](const std::string& given) {
     const size_t equals = given.find('=');
@@ -46,12 +46,14 @@ void ChatOptions::declare(Arguments& arguments) {
   };
   arguments.option(
       "--template-arg", "NAME=VALUE",
-      "A variable of the chat template, such as enable_thinking=false or tools=[…]; VALUE is JSON, else a text. May be given "
+      "A variable of the chat template, such as enable_thinking=false or tools=[…]; VALUE is JSON, or a text. May be given "
       "several times.",
       take
   );
-  arguments.flag("--thinking", "Switch thinking on, where the chat template can; else as it does by itself.", thinks);
-  arguments.flag("--no-thinking", "Switch it off.", thinks_not);
+  arguments.flag(
+      "--thinking", "Switch thinking on, if the chat template can; the template's default if left out.", thinks
+  );
+  arguments.flag("--no-thinking", "Switch thinking off, if the chat template can.", thinks_not);
 }
 
 void ChatOptions::check() const {

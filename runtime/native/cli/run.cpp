@@ -120,7 +120,7 @@ void run(Words words) {
   arguments.text("--prompt", "TEXT", "Text to continue; - reads it from stdin.", prompt);
   arguments.text("--prompt-file", "FILE", "A file with the text; - is stdin.", prompt_file);
   arguments.flag(
-      "--chat", "The text is a message: the chat template goes around it. So it does with the next five options.", chat
+      "--chat", "The text is a message: the chat template goes around it. The next five options imply it.", chat
   );
   arguments.texts(
       "--image", "FILE", "A picture before the message, for a model that takes some; may be given several times.",

@@ -81,12 +81,12 @@ DecodedPicture read_picture(const std::string& path) {
 }  // namespace
 
 void declare_threads(Arguments& arguments, size_t& threads) {
-  arguments.whole("--threads", "To compute on; one for each fast core if left out.", threads, 1, MOST_THREADS);
+  arguments.whole("--threads", "Number of threads; one for each fast core if left out.", threads, 1, MOST_THREADS);
 }
 
 void ModelOptions::declare(Arguments& arguments) {
-  arguments.text("--draft", "FOLDER", "Draft with this smaller model, an artifact, as well.", draft);
-  arguments.flag("--prompt-lookup", "Draft only from what the text has already.", lookup);
+  arguments.text("--draft", "FOLDER", "Draft with this smaller model as well, an exported artifact.", draft);
+  arguments.flag("--prompt-lookup", "Draft only by prompt lookup: continue earlier matches in the text.", lookup);
   arguments.flag("--drafter", "Draft only with the artifact's own drafter.", own);
   arguments.flag("--no-speculation", "Decode plainly, without a drafter.", plain);
   declare_threads(arguments, threads);
@@ -96,12 +96,12 @@ void TextOptions::declare(Arguments& arguments) {
   const auto is_scale = [](double x) { return SMALLEST <= x && x <= LARGEST; };
   arguments.whole("--max-new-tokens", "Stop after this many tokens.", max_new_tokens, 1, MOST_TOKENS);
   arguments.number(
-      "--temperature", "0 is greedy.", temperature, [=](double x) { return x == 0 || is_scale(x); },
-      "0 (greedy) or a number from 1e-06 to 1000000"
+      "--temperature", "Temperature of the sampling; 0 is greedy.", temperature,
+      [=](double x) { return x == 0 || is_scale(x); }, "0 (greedy) or a number from 1e-06 to 1000000"
   );
-  arguments.whole("--top-k", "Draw from the k best tokens only; 0 for all.", top_k, 0, MOST_TOKENS);
+  arguments.whole("--top-k", "Sample from the k most probable tokens; 0 for all.", top_k, 0, MOST_TOKENS);
   arguments.number(
-      "--top-p", "Draw from the fewest tokens that have this probability together.", top_p,
+      "--top-p", "Sample from the fewest tokens whose probabilities add up to this.", top_p,
       [](double x) { return 0 < x && x <= 1; }, "a number above 0 and at most 1"
   );
   arguments.number(
@@ -109,10 +109,10 @@ void TextOptions::declare(Arguments& arguments) {
       [](double x) { return 0 <= x && x <= 1; }, "a number from 0 to 1"
   );
   arguments.number(
-      "--repetition-penalty", "Above 1: tokens that were there become rarer.", repetition_penalty, is_scale,
-      "a number from 1e-06 to 1000000"
+      "--repetition-penalty", "Above 1, tokens that the text already has become less probable.", repetition_penalty,
+      is_scale, "a number from 1e-06 to 1000000"
   );
-  arguments.seed("--seed", "Of the sampling; drawn if left out.", seed);
+  arguments.seed("--seed", "Seed of the sampling; random if left out.", seed);
   arguments.texts("--stop", "TEXT", "End before this text; may be given several times.", stop);
   arguments.text(
       "--json-schema", "FILE", "A file with a JSON schema: the text is JSON that fits it, and nothing else.",

@@ -52,7 +52,10 @@ Result<StateReader> StateReader::open(const std::string& path, uint64_t model) {
   if (header.format != StateHeader::FORMAT) {
     const bool is_state = std::string_view(header.format.data(), header.format.size()).starts_with("hybridge-state");
     const bool is_older = is_state && header.format < StateHeader::FORMAT;
-    return reader.invalid(is_older ? "was saved by an older version of hybridge; save it again" : "is no saved state");
+    return reader.invalid(
+        is_older ? "was saved by an older version of hybridge; save it again"
+                 : "is no saved state; name a file that a session of this model saved"
+    );
   }
   if (header.model != model) return reader.invalid("is of another artifact; load it with that one");
   return reader;
