@@ -58,7 +58,7 @@ class AttentionLayer(CacheLayer):
 
     def visible_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
         """Return N of ``visible_keys`` for a block of that many tokens, and the position of the first key."""
-        raise NotImplementedError
+        return (length + tokens if isinstance(length, int) else self.sizes.rows), 0
 
 
 class SharedAttentionLayer(AttentionLayer):
@@ -122,9 +122,6 @@ class FullAttentionLayer(AttentionLayer):
         rows = self.visible_sizes(block.length, length)[0]
         return self.keys[:, :rows].to(key.dtype), self.values[:, :rows].to(value.dtype)
 
-    def visible_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
-        return (length + tokens if isinstance(length, int) else self.sizes.rows), 0
-
 
 class QuantizedAttentionLayer(AttentionLayer):
     """Full attention over keys and values of 8 bits: a quarter of the memory, and of what a long text costs to read.
@@ -180,6 +177,3 @@ class QuantizedAttentionLayer(AttentionLayer):
         keys, values, _ = self.update(key, value, block)
         rows = self.visible_sizes(block.length, length)[0]
         return keys[:, :rows], values[:, :rows]
-
-    def visible_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
-        return (length + tokens if isinstance(length, int) else self.sizes.rows), 0

@@ -156,11 +156,6 @@ class DrafterStateLayer(CompositeLayer):
         pass
 
 
-def step(block: Block, index: int) -> Block:
-    """Return a block of one token after the counted ones of ``block`` and ``index`` others: written there, never counted."""
-    return following(block, 1, index)
-
-
 def following(block: Block, tokens: int, index: int = 0) -> Block:
-    """Return a block of draft tokens after the counted ones of ``block`` and ``index`` others."""
+    """Return a block of draft tokens after the counted ones of ``block`` and ``index`` others: written, never counted."""
     return Block(start=block.start + block.count + index, count=torch.full_like(block.count, tokens), length=tokens)

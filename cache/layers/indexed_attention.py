@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.layers.attention import FullAttentionLayer
+from hybridge.cache.layers.attention import AttentionLayer, FullAttentionLayer
 from hybridge.cache.layers.latent_attention import LatentAttentionLayer
 from hybridge.cache.layers.short_conv import ShortConvLayer
 from hybridge.cache.operations.kernels import Kernels, Visible
 from hybridge.errors import UsageError
 
 
-class IndexedAttentionLayer(LatentAttentionLayer):
+class IndexedLayer(AttentionLayer):
     """``source`` is the decoder layer whose indexer selects, before this layer attends (``provide``)."""
 
     kind: ClassVar[str] = "indexed_attention"
 
-    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, rank: int, shared_dim: int, source: int) -> None:
-        super().__init__(sizes, kernels, rank=rank, shared_dim=shared_dim)
+    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, source: int, **shape: int) -> None:
+        super().__init__(sizes, kernels, **shape)
         self.source = source
 
     def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
@@ -30,39 +30,24 @@ class IndexedAttentionLayer(LatentAttentionLayer):
         return keys, values, block.shared(("selected", self.source), _nothing)
 
     def visible_keys(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
-        raise _needs_a_session()
+        raise UsageError(
+            "what an indexer selects does not reach transformers' own attention: run this model with "
+            "hybridge.eager_session(model)."
+        )
 
     def reset(self, when: Tensor) -> None:
         """Empty the rows: those that are not selected take part in products with a weight of 0, so they must be finite."""
-        self.keys.copy_(torch.where(when, torch.zeros_like(self.keys), self.keys))
-
-
-class IndexedFullAttentionLayer(FullAttentionLayer):
-    """The same over keys and values of each head (Qwen4): ``source`` is the layer itself."""
-
-    kind: ClassVar[str] = "indexed_attention"
-
-    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, kv_heads: int, head_dim: int, source: int) -> None:
-        super().__init__(sizes, kernels, kv_heads=kv_heads, head_dim=head_dim)
-        self.source = source
-
-    def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
-        keys, values, _ = super().update(key, value, block)
-        return keys, values, block.shared(("selected", self.source), _nothing)
-
-    def visible_keys(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
-        raise _needs_a_session()
-
-    def reset(self, when: Tensor) -> None:
-        """Empty the rows, as above: what is not selected must be finite."""
-        for rows in (self.keys, self.values):
+        for name in self.positional:
+            rows = self.get_buffer(name)
             rows.copy_(torch.where(when, torch.zeros_like(rows), rows))
 
 
-def _needs_a_session() -> UsageError:
-    return UsageError(
-        "what an indexer selects does not reach transformers' own attention: run this model with hybridge.eager_session(model)."
-    )
+class IndexedAttentionLayer(IndexedLayer, LatentAttentionLayer):
+    """Over the latents (GLM-5.3-Flash)."""
+
+
+class IndexedFullAttentionLayer(IndexedLayer, FullAttentionLayer):
+    """Over keys and values of each head (Qwen4): ``source`` is the layer itself."""
 
 
 def provide(selected: Visible, source: int, block: Block) -> None:

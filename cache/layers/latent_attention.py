@@ -61,6 +61,3 @@ class LatentAttentionLayer(AttentionLayer):
         self.update(key, value, block)
         rows = self.keys[:, : self.visible_sizes(block.length, length)[0]]
         return rows[..., : self.rank], rows[..., self.rank :]
-
-    def visible_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
-        return (length + tokens if isinstance(length, int) else self.sizes.rows), 0

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterLengthLayer, step
+from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterLengthLayer, following
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.errors import CheckpointError
@@ -213,7 +213,7 @@ class EagleDrafter(ArtifactDrafter):
         steps: list[DraftProposals] = []
         for i in range(draft_len):
             if i:
-                g = self._run(target, g, steps[-1].tokens, step(block, i - 1))
+                g = self._run(target, g, steps[-1].tokens, following(block, 1, i - 1))
             steps.append(selector.choose(self.weights.lm_head(self.weights.norm(g)), i))
         return DraftProposals.joined(steps).answers(self.close(block) >= 0)
 

@@ -24,15 +24,24 @@ C_FLAGS = ("-x", "c", "-w", "-DHAVE_CONFIG_H", "-DPCRE2_CODE_UNIT_WIDTH=8")
 FLAGS = ("-O1", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", f"-I{library.SOURCES}")
 
 
-class Tokenizers(Compiled):
-    """See ``Target``: published kinds of tokenizers, changed nine times of ten, and as many of freely drawn parts."""
-
-    name = "native-tokenizers"
+class CoreText(Compiled):
+    """See ``Target``: what the core does with a file and a text."""
 
     def prepare(self) -> None:
-        """Compile the tokenizer with the sanitizers: a minute, once for each state of the sources."""
+        """Compile the core's text with the sanitizers: a minute, once for each state of the sources."""
         self.program = compiled()
-        files()
+
+
+def pair(file: bytes, text: bytes, *, good: bool = False) -> Input:
+    """Return a file and a text as the child reads them."""
+    described = f"{len(file)} bytes: {file[:2000]!r}; {text[:80]!r}"
+    return Input(struct.pack("<I", len(file)) + file + text, described, good=good)
+
+
+class Tokenizers(CoreText):
+    """Published kinds of tokenizers, changed nine times of ten, and as many of freely drawn parts."""
+
+    name = "native-tokenizers"
 
     def make(self, seed: int, index: int) -> Input:
         """Return a text of odd pieces or of bytes that are none, for a file as it is or changed."""
@@ -46,14 +55,14 @@ class Tokenizers(Compiled):
             if rng.random() < 0.2:
                 data = as_bytes({**content, **deep(rng)}) if rng.random() < 0.5 else changed_text(rng, data)
             text = random_text(rng).encode() * rng.choice((1, 1, 1, 300))
-            return Input(struct.pack("<I", len(data)) + data + text, f"{data[:2000]!r}; {text[:80]!r}")
-        name, file = rng.choice(files())
+            return pair(data, text)
+        file = rng.choice(files())
         text = odd_texts(2, ("<s>", "<|im_end|>", " <l> "), rng.randrange(1 << 30))[1].encode() * rng.choice((1, 1, 1, 50))
         if rng.random() < 0.3:
             text = rng.randbytes(rng.randint(0, 40)) + text
         good = rng.random() < 0.1
         data = file if good else changed_text(rng, file)
-        return Input(struct.pack("<I", len(data)) + data + text, f"{name}, {len(data)} bytes; {text[:80]!r}", good=good)
+        return pair(data, text, good=good)
 
 
 def deep(rng: random.Random) -> dict[str, object]:
@@ -72,15 +81,11 @@ def deep(rng: random.Random) -> dict[str, object]:
     return {part: made} if rng.random() < 0.5 else {part: {"type": "Sequence", key: [kind] * rng.choice((40, 100, 101, 9000))}}
 
 
-class Chats(Compiled):
-    """See ``Target``: our tests' chat templates and descriptions of answers, changed nine times of ten, and logs."""
+class Chats(CoreText):
+    """Our tests' chat templates and descriptions of answers, changed nine times of ten, and logs."""
 
     name = "native-chats"
     words = ("chats",)
-
-    def prepare(self) -> None:
-        """Compile the core's text, as for ``Tokenizers``."""
-        self.program = compiled()
 
     def make(self, seed: int, index: int) -> Input:
         """Return something said, with the marks of answers in it, for templates as they are or changed, or for a log."""
@@ -92,18 +97,14 @@ class Chats(Compiled):
         said = "".join(rng.choices(SAID, k=rng.randint(0, 30))).encode()
         if rng.random() < 0.3:
             said = rng.randbytes(rng.randint(0, 40)) + said
-        return Input(struct.pack("<I", len(file)) + file + said, f"{len(file)} bytes; {said[:80]!r}", good=good)
+        return pair(file, said, good=good)
 
 
-class Grammars(Compiled):
-    """See ``Target``: JSON schemas and regular expressions, changed nine times of ten, and texts that follow them."""
+class Grammars(CoreText):
+    """JSON schemas and regular expressions, changed nine times of ten, and texts that follow them."""
 
     name = "native-grammars"
     words = ("grammars",)
-
-    def prepare(self) -> None:
-        """Compile the core's text, as for ``Tokenizers``."""
-        self.program = compiled()
 
     def make(self, seed: int, index: int) -> Input:
         """Return bytes that choose among the tokens that may come, for a grammar as it is or changed."""
@@ -118,18 +119,14 @@ class Grammars(Compiled):
             schema = json.dumps(rng.choice(SCHEMAS)).encode()
             data = b"s" + (schema if good else changed_text(rng, schema))
         choices = rng.randbytes(rng.randint(0, 60)) + bytes(rng.choices(range(256), k=rng.randint(0, 60)))
-        return Input(struct.pack("<I", len(data)) + data + choices, f"{data[:300]!r}", good=good)
+        return pair(data, choices, good=good)
 
 
-class Calls(Compiled):
-    """See ``Target``: tools whose schemas are changed half the time, for the grammar and the parser of each form of answers."""
+class Calls(CoreText):
+    """Tools whose schemas are changed half the time, for the grammar and the parser of each form of answers."""
 
     name = "native-calls"
     words = ("calls",)
-
-    def prepare(self) -> None:
-        """Compile the core's text, as for ``Tokenizers``."""
-        self.program = compiled()
 
     def make(self, seed: int, index: int) -> Input:
         """Return choices among the tokens that may come in a call, and an answer of the form's marks and odd pieces."""
@@ -145,18 +142,14 @@ class Calls(Compiled):
         count = rng.randint(0, 255)
         choices = bytes(rng.choices(range(256), k=4 * count))
         said = "".join(rng.choices([*looked_for, *SAID, *ANSWERED], k=rng.randint(0, 30))).encode()
-        return Input(struct.pack("<I", len(data)) + data + bytes([count]) + choices + said, f"{data[:300]!r}; {said[:80]!r}")
+        return pair(data, bytes([count]) + choices + said)
 
 
-class Templates(Compiled):
-    """See ``Target``: our tests' chat templates and hostile ones, changed and put together, and random variables."""
+class Templates(CoreText):
+    """Our tests' chat templates and hostile ones, changed and put together, and random variables."""
 
     name = "native-templates"
     words = ("templates",)
-
-    def prepare(self) -> None:
-        """Compile the core's text, as for ``Tokenizers``."""
-        self.program = compiled()
 
     def make(self, seed: int, index: int) -> Input:
         """Return a template that is changed nine times of ten, and a conversation or other values."""
@@ -177,28 +170,13 @@ class Templates(Compiled):
         data = text.encode()
         if rng.random() < 0.05:
             data = rng.randbytes(5) + data
-        return Input(struct.pack("<I", len(data)) + data + variables, f"{text[:300]!r}, {len(data)} bytes; {variables[:80]!r}")
+        return pair(data, variables)
 
 
 TEMPLATE_PIECES = [
     *"(){}[]|.,:~+-*/%=<>!'\"\\ \n1x",
-    *[
-        "{{ x }}",
-        "{{ y|tojson }}",
-        "{{",
-        "}}",
-        "{%",
-        "%}",
-        "{%-",
-        "-%}",
-        "{#",
-        "#}",
-        "{% endif %}",
-        "{% endfor %}",
-        "{% else %}",
-        "{% endmacro %}",
-        "{% endset %}",
-    ],
+    *("{{ x }}", "{{ y|tojson }}", "{{", "}}", "{%", "%}", "{%-", "-%}", "{#", "#}"),
+    *("{% endif %}", "{% endfor %}", "{% else %}", "{% endmacro %}", "{% endset %}"),
     "{% for x in messages %}",
     "{% for x, y in x|items if loop.last %}",
     "{% for i in range(99999) %}",
@@ -229,30 +207,12 @@ TEMPLATE_PIECES = [
     "é漢\u2028ΑΣ",
 ]
 REGEXES = [
-    r"(yes|no)",
-    r"[A-Z]{2}-\d{4}",
-    r"(a+)+b",
-    r"\w+@\w+\.(com|org)",
-    r"(?i)straße[^x]*",
-    r"^(a|b$)",
-    r"\p{Lu}\P{L}",
-    r"[[:alpha:]&&[^b]]*",
+    *(r"(yes|no)", r"[A-Z]{2}-\d{4}", r"(a+)+b", r"\w+@\w+\.(com|org)"),
+    *(r"(?i)straße[^x]*", r"^(a|b$)", r"\p{Lu}\P{L}", r"[[:alpha:]&&[^b]]*"),
 ]
 PIECES = [
     *"()[]{}|*+?^$.-\\a9é漢,&~",
-    "[^",
-    "(?:",
-    "(?i)",
-    "{2,9}",
-    "{1000}",
-    r"\w",
-    r"\D",
-    r"\pL",
-    r"\x{1F600}",
-    "&&",
-    "--",
-    "[:alpha:]",
-    "(?P<n>",
+    *("[^", "(?:", "(?i)", "{2,9}", "{1000}", r"\w", r"\D", r"\pL", r"\x{1F600}", "&&", "--", "[:alpha:]", "(?P<n>"),
 ]
 SCHEMAS: Sequence[object] = [
     {
@@ -282,18 +242,8 @@ SCHEMAS: Sequence[object] = [
 ]
 
 SAID = [
-    "<think>",
-    "</think>",
-    "<|channel|>analysis<|message|>",
-    "<|end|>",
-    "</",
-    "a",
-    " ",
-    "\n",
-    "漢",
-    "é",
-    "{{ reasoning }}",
-    "\0",
+    *("<think>", "</think>", "<|channel|>analysis<|message|>", "<|end|>", "</"),
+    *("a", " ", "\n", "漢", "é", "{{ reasoning }}", "\0"),
 ]
 ANSWERED = [
     *("act", "x", '"x"', '{"name": "act", "arguments": {"x": 1}}', '"', "'", "{", "}", "[", "]", "(", ")", "=", ":", ",", ">"),
@@ -332,11 +282,11 @@ def forms() -> list[tuple[str, list[str]]]:
 
 
 @cache
-def files() -> list[tuple[str, bytes]]:
+def files() -> list[bytes]:
     """Return a tokenizer.json of each kind."""
     from tokenizer_zoo import ZOO
 
-    return [(name, make().to_str().encode()) for name, make in ZOO.items()]
+    return [make().to_str().encode() for make in ZOO.values()]
 
 
 def compiled() -> Path:
