@@ -153,16 +153,8 @@ def fails(copy: Path, name: str) -> bool:
         "XDG_CACHE_HOME": str(copy.parent / "cache"),
         "HYBRIDGE_TEST_STORE": str(copy.parent / "store"),  # features that change no export share what was exported
     }
-    words = [
-        "-x",
-        "-q",
-        "--numprocesses=0",
-        "-p",
-        "no:cacheprovider",
-        f"--basetemp={copy.parent / 'tests'}",
-        str(find_tests(copy, name)),
-    ]
-    command = [sys.executable, "-m", "pytest", *words]
+    words = ["-x", "-q", "--numprocesses=0", "-p", "no:cacheprovider", f"--basetemp={copy.parent / 'tests'}"]
+    command = [sys.executable, "-m", "pytest", *words, str(find_tests(copy, name))]
     with subprocess.Popen(
         command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True
     ) as child:

@@ -1,8 +1,9 @@
-"""Parse the command lines of campaigns, and copy the checkout for those that change it."""
+"""What campaigns share: their command lines, names of the code that they ran, files that are whole, copies of the checkout."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,15 @@ def run(name: str, main: Callable[..., Any]) -> None:
     app = typer.Typer(add_completion=False)
     app.command()(main)
     app(prog_name=f"scripts/trust {name}")
+
+
+def fingerprint(*more: str) -> str:
+    """Return a hash of all code that an export depends on, and of that in the folders ``more``."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in ("cache", "export", "runtime", *more) for path in (ROOT / folder).rglob("*")):
+        if path.is_file() and path.suffix in {".py", ".cpp", ".h"}:
+            digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def download(package: str, folder: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from campaigns import ROOT, campaign
-from campaigns.bench import export_cost, peers, prepare, results, speculation
+from campaigns.bench import peers, prepare, results, speculation
 from campaigns.bench.drafter_shapes import DRAFTERS
 from campaigns.bench.driver import Bandwidth, Contestant, Limits, measure_group
 from campaigns.bench.results import GROUPS, VARIANTS, Row, Run, Variant
@@ -145,7 +145,7 @@ def machine(isa: str) -> dict[str, str]:
     return {
         "CPU": f"{processor_name()}, {os.cpu_count()} cores",
         **({"instruction set": f"{isa}, of hybridge's kernels and llama.cpp"} if isa else {}),
-        "code": export_cost.fingerprint()[:12],
+        "code": campaign.fingerprint()[:12],
         "Python": platform.python_version(),
         "load of others before": f"{os.getloadavg()[0]:.1f}",
     }

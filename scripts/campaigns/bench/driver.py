@@ -104,9 +104,6 @@ class Contestant:
     client: Client
     row: Row
 
-    def ask(self, limit: float, **request: Any) -> dict[str, Any]:
-        return self.client.ask(limit, **request)
-
 
 def measure_group(run: Run, contestants: list[Contestant], bandwidth: Bandwidth, limits: Limits, say: Say) -> None:
     """Fill the rows of all contestants and the run's bandwidth."""
@@ -126,9 +123,9 @@ def prepare(contestant: Contestant, context: int, threads: int, limits: Limits) 
     if "all" in contestant.row.missing:
         return False
     try:
-        contestant.ask(limits.step, do="set_threads", count=threads)
-        contestant.ask(limits.fill, do="fill", context=context)
-        contestant.ask(limits.step, do="measure", what={"name": "decode", "arguments": []}, steps=2)
+        contestant.client.ask(limits.step, do="set_threads", count=threads)
+        contestant.client.ask(limits.fill, do="fill", context=context)
+        contestant.client.ask(limits.step, do="measure", what={"name": "decode", "arguments": []}, steps=2)
     except EngineError as error:
         contestant.row.missing[f"context {context}, {threads} threads"] = str(error)
         if contestant.client.process.poll() is not None:
@@ -159,10 +156,10 @@ def turn(contestant: Contestant, samples: Samples, limits: Limits, rate: float) 
     what = {"name": samples.measure, "arguments": ARGUMENTS[samples.measure]}
     try:
         if samples.measure != "prefill":
-            contestant.ask(limits.fill, do="fill", context=samples.context)
-        (first,) = contestant.ask(limits.step, do="measure", what=what, steps=1)["seconds"]
+            contestant.client.ask(limits.fill, do="fill", context=samples.context)
+        (first,) = contestant.client.ask(limits.step, do="measure", what=what, steps=1)["seconds"]
         steps = 1 if samples.measure == "prefill" else min(MOST_STEPS, max(3, int(BATCH_SECONDS / first)))
-        samples.rounds.append(contestant.ask(limits.step, do="measure", what=what, steps=steps)["seconds"])
+        samples.rounds.append(contestant.client.ask(limits.step, do="measure", what=what, steps=steps)["seconds"])
         samples.bandwidth.append(rate)
     except EngineError as error:
         contestant.row.missing[samples.measure] = str(error)

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from campaigns import ROOT
+from campaigns.campaign import fingerprint
 
-SOURCES = ("cache", "export", "runtime")
 SPARE = 2 * 2**30
 """Bytes of memory that are left to everything else."""
 COMMAND = "from hybridge.__main__ import main; main()"
@@ -85,12 +84,3 @@ def last_words(text: str) -> str:
     """Return the last words of a failed command, without frames that rich draws around them."""
     lines = [line.strip(" │╭╰─╮╯") for line in text.splitlines()]
     return next((line for line in reversed(lines) if line), "it failed without a word")[:200]
-
-
-def fingerprint() -> str:
-    """Return a hash of all code that an export depends on."""
-    digest = hashlib.sha256()
-    for path in sorted(path for folder in SOURCES for path in (ROOT / folder).rglob("*")):
-        if path.is_file() and path.suffix in {".py", ".cpp", ".h"}:
-            digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
-    return digest.hexdigest()

@@ -228,13 +228,13 @@ def measure_llama(shape: str, options: argparse.Namespace, say: Callable[[str], 
 def fill_llama(curve: Curve, contestant: Contestant, rounds: int) -> None:
     """Time its steps in turns, and conclude from them. Raises EngineError."""
     limits = Limits(rounds)
-    contestant.ask(limits.step, do="set_threads", count=curve.threads)
+    contestant.client.ask(limits.step, do="set_threads", count=curve.threads)
     seconds: dict[Measure, list[float]] = {"decode": [], "verify": [], "commit": []}
     for _ in range(rounds + 1):
         for name, times in seconds.items():
-            contestant.ask(limits.fill, do="fill", context=PROMPT)
+            contestant.client.ask(limits.fill, do="fill", context=PROMPT)
             what = {"name": name, "arguments": ARGUMENTS[name]}
-            times += contestant.ask(limits.step, do="measure", what=what, steps=STEPS)["seconds"]
+            times += contestant.client.ask(limits.step, do="measure", what=what, steps=STEPS)["seconds"]
     curve.decode = median(seconds["decode"])
     curve.parts = {"draft": 0.0, "verify": median(seconds["verify"]), "commit": median(seconds["commit"])}
     curve.tokens = {share: expected(VERIFY, share) for share in SHARES}

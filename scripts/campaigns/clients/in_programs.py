@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
@@ -59,32 +58,6 @@ def _run(folder: Path, command: list[str]) -> None:
 
 
 STRICT = ("-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
-ASK = """
-import json, sysconfig
-print(json.dumps([sysconfig.get_path("platlib"), *map(sysconfig.get_config_var, ("Py_ENABLE_SHARED", "LIBDIR", "LDLIBRARY"))]))
-"""
-
-
-@dataclass(frozen=True)
-class Wheel:
-    """An installed ExecuTorch, as a C++ program links to its LLM runner."""
-
-    runner: Path
-    operators: Path
-    libpython: Path
-
-    @classmethod
-    def of(cls, python: Path) -> Wheel:
-        """Find the files of an environment. Raises ClientError where the wheel has no runner, or Python is no library."""
-        done = subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=True)
-        packages, shared, folder, name = json.loads(done.stdout)
-        if not shared:
-            raise ClientError("the wheel's library needs libpython, and this Python was built without --enable-shared")
-        llm = Path(packages, "executorch/extension/llm")
-        found = [*llm.glob("runner/_llm_runner.*.so"), *llm.glob("custom_ops/libcustom_ops_aot_lib.*")]
-        if len(found) != 2:
-            raise ClientError(f"the wheel has no LLM runner with its operators in {llm}")
-        return cls(*found, Path(folder, name))
 
 
 def c_api(source: Path, folder: Path) -> Path:
@@ -94,15 +67,6 @@ def c_api(source: Path, folder: Path) -> Path:
     rpaths = [f"-Wl,-rpath,{each.parent}" for each in built]
     links = ["-Wl,--no-as-needed", *compiling.link_flags(*OPERATORS_AND_BACKENDS), *built, *rpaths]
     return compile_with(cpp(), folder / "main.o", "-o", folder / "program", *links)
-
-
-def text_llm_runner(source: Path, folder: Path, wheel: Wheel) -> Path:
-    """Compile the C++ program over the wheel's own TextLLMRunner; returns it."""
-    libraries = [wheel.runner, wheel.libpython]
-    rpaths = [f"-Wl,-rpath,{path.parent}" for path in libraries]
-    # The wheel's Python libraries leave symbols to each other, which the loader finds and the linker does not.
-    links = ["-Wl,--no-as-needed", *libraries, *rpaths, "-Wl,--allow-shlib-undefined", "-ldl"]
-    return compile_with(cpp(), "-std=c++20", *STRICT, source, "-o", folder / "program", *links)
 
 
 def cpp() -> str:
@@ -133,13 +97,11 @@ def rows(folder: Path) -> Iterator[Row]:
         name = "C API" if how == "plain" else "C API, prompt lookup"
         yield Row(f"{name}, `--kernels hybridge`", lambda stack, how=how: of_c(stack, own, how))
     for kind in ("llm", "hybridge"):
-        name = f"`TextLLMRunner` of {EXECUTORCH} in {{}}, `--kernels {kind}`"
-        yield Row(name.format("Python"), lambda stack, at=folder / kind: of_runner(stack, Path(sys.executable), at))
-        yield Row(name.format("C++"), lambda stack, at=folder / kind: of_runner_in_cpp(stack, Path(sys.executable), at))
-    stock, old = folder / "llm", f"executorch-{OLD}"
-    name = f"`TextLLMRunner` of {OLD} in {{}}, `--kernels llm`"
-    yield Row(name.format("Python"), lambda stack: of_runner(stack, python_of(old), stock))
-    yield Row(name.format("C++"), lambda stack: of_runner_in_cpp(stack, python_of(old), stock))
+        name = f"`TextLLMRunner` of {EXECUTORCH}, `--kernels {kind}`"
+        yield Row(name, lambda stack, at=folder / kind: of_runner(stack, Path(sys.executable), at))
+    stock = folder / "llm"
+    name = f"`TextLLMRunner` of {OLD}, `--kernels llm`"
+    yield Row(name, lambda stack: of_runner(stack, python_of(f"executorch-{OLD}"), stock))
     yield Row("optimum-executorch's `ExecuTorchModelForCausalLM`", lambda stack: of_optimum(stack, stock), turns=None)
 
 
@@ -153,14 +115,6 @@ def of_runner(stack: ExitStack, python: Path, artifact: Path) -> Client:
     """ExecuTorch's runner as the environment of ``python`` has it."""
     program = [python, PROGRAMS / "text_llm_runner.py", artifact / "model.pte", artifact / "tokenizer.json"]
     return in_text(started(stack, [*program, *kernels(artifact)]), artifact)
-
-
-def of_runner_in_cpp(stack: ExitStack, python: Path, artifact: Path) -> Client:
-    """Return the same runner, called from C++."""
-    wheel = Wheel.of(python)
-    program = text_llm_runner(PROGRAMS / "text_llm_runner.cpp", temporary(stack), wheel)
-    files = [artifact / "model.pte", artifact / "tokenizer.json"]
-    return in_text(started(stack, [program, *files, wheel.operators, *kernels(artifact)]), artifact)
 
 
 def of_optimum(stack: ExitStack, artifact: Path) -> Client:

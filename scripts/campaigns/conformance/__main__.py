@@ -7,7 +7,6 @@ Each case is a family, one of its two configs of odd sizes and a kernel set, in 
 from __future__ import annotations
 
 import concurrent.futures
-import hashlib
 import json
 import os
 import subprocess
@@ -28,7 +27,6 @@ from campaigns import ROOT, campaign
 RESULTS = ROOT / ".conformance"
 REPORT = ROOT / "docs" / "conformance.md"
 INSTRUCTION_SETS = [each.name for each in instruction_sets()]
-SOURCES = ("cache", "export", "runtime", "tests/helpers", "scripts/campaigns/conformance")
 DRAFTED_FAMILIES = ("falcon_h1", "lfm2", "qwen3_5_text")
 """Targets of Mamba-2, short convolutions and the delta rule."""
 DRAFTERS: Mapping[str, tuple[str, ...]] = {
@@ -105,7 +103,7 @@ def main(
     every = [*cases(sorted(VARIANTS)), *untried]
     mine = [case for case in every if not families or case.family in families]
     wanted = [case for case in mine if case.isa in (isa or [""]) and (not drafter or case.drafter in drafter)]
-    print_of_sources = fingerprint()
+    print_of_sources = campaign.fingerprint("tests/helpers", "scripts/campaigns/conformance")
     todo = [case for case in wanted if fresh or not is_done(case, print_of_sources, keep)]
     run_all(todo, operations, jobs, print_of_sources)
     results = {case: read(case) for case in every if case.result.exists()}
@@ -125,17 +123,6 @@ def cases(families: list[str]) -> Iterator[Case]:
         yield from (Case(family, 0, kernels, drafter=drafter) for family in families if family in DRAFTERS[drafter])
     for isa in INSTRUCTION_SETS:
         yield from (Case(family, 0, "hybridge", isa) for family in families)
-
-
-def fingerprint() -> str:
-    """Return a hash of all code that a result depends on."""
-    digest = hashlib.sha256()
-    for source in SOURCES:
-        path = ROOT / source
-        files = [file for file in sorted(path.rglob("*")) if file.suffix in (".py", ".cpp", ".h")] if path.is_dir() else [path]
-        for file in files:
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def is_done(case: Case, sources: str, keep: bool) -> bool:

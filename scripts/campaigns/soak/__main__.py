@@ -22,7 +22,6 @@ import typer
 from rich.console import Console
 
 from campaigns import ROOT, campaign
-from campaigns.bench.export_cost import fingerprint
 from campaigns.soak.program import Round
 from campaigns.soak.subjects import SUBJECTS
 
@@ -107,7 +106,7 @@ def main(
     if unknown := [each for each in subjects or [] if not any(name.startswith(each) for name in SUBJECTS)]:
         err.print(f"there is no subject {unknown[0]!r}; there are: {', '.join(SUBJECTS)}", highlight=False)
         raise typer.Exit(2)
-    folder = work / fingerprint()[:16]
+    folder = work / campaign.fingerprint()
     folder.mkdir(parents=True, exist_ok=True)
     journal, end = Journal(), time.monotonic() + 60 * minutes
     for name in turns(names, once=only_round is not None):
