@@ -21,10 +21,10 @@ LARGEST_TEXT = 1 << 30
 """Most bytes of a file of text."""
 
 
-def read_text(path: Path, option: str) -> str:
-    """Return the text of a file that ``option`` names. Raises UsageError if it is not a file of UTF-8 text."""
+def read_text(path: Path, option: str, most: int = LARGEST_TEXT) -> str:
+    """Return the text of a file of at most ``most`` bytes that ``option`` names. Raises UsageError if it is not UTF-8 text."""
     try:
-        return read_regular(path, LARGEST_TEXT).decode("utf-8")
+        return read_regular(path, most).decode("utf-8")
     except OSError as error:
         raise UsageError(f"{option} {path} cannot be read: {error.strerror}. Give a file of text in UTF-8.") from None
     except UnicodeDecodeError as error:

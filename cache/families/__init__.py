@@ -19,9 +19,9 @@ from hybridge.cache.families.family import (
     Signatures,
     check_causal,
     check_experts,
+    check_layer_count,
     check_rope,
     check_windows,
-    checked_layer_count,
     summarize,
 )
 from hybridge.cache.layers.layer import CacheLayer
@@ -74,7 +74,7 @@ def plan(config: Config) -> list[str]:
 
     Raises UnsupportedModelError where tokens see later ones.
     """
-    checked_layer_count(config)
+    check_layer_count(config)
     check_causal(config)
     return list((family_of(config) or Family(layers={})).plan(config))
 

@@ -11,6 +11,7 @@ from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.errors import CheckpointError, UnsupportedModelError
+from hybridge.limits import MOST_LAYERS
 
 Config = Any  # transformers' PreTrainedConfig, by its attributes
 LayerBuilder = Callable[[Config, CacheSizes, Kernels, int], CacheLayer]
@@ -18,8 +19,6 @@ LayerBuilder = Callable[[Config, CacheSizes, Kernels, int], CacheLayer]
 
 Signatures = tuple[tuple[str, frozenset[str]], ...]
 """Kinds of token mixers, each with names of modules, parameters and buffers by which it is recognized in any model."""
-
-MOST_LAYERS = 4096
 
 
 def layer_types(config: Config) -> Sequence[str]:
@@ -35,12 +34,10 @@ class Family:
     plan: Callable[[Config], Sequence[str]] = layer_types
 
 
-def checked_layer_count(config: Config) -> int:
-    """Return ``num_hidden_layers``. Raises CheckpointError for absurd numbers."""
-    count: int = config.num_hidden_layers
-    if not 1 <= count <= MOST_LAYERS:
-        raise CheckpointError(f"config.json says num_hidden_layers = {count}, expected 1 to {MOST_LAYERS}.")
-    return count
+def check_layer_count(config: Config) -> None:
+    """Raise CheckpointError for an absurd number of layers."""
+    if not 1 <= config.num_hidden_layers <= MOST_LAYERS:
+        raise CheckpointError(f"config.json says num_hidden_layers = {config.num_hidden_layers}, expected 1 to {MOST_LAYERS}.")
 
 
 def summarize(types: Sequence[str]) -> str:

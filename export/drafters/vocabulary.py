@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from hybridge.errors import UsageError
 from hybridge.export.operators.linear import LANES
 from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.texts import read_text
 from hybridge.export.weights import constant
 from hybridge.runtime.artifact.drafter import VocabularyDescription, VocabularySource
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.tokenizer import Tokenizer
-from hybridge.runtime.files import read_regular
 from hybridge.runtime.kernels import library
 
 LARGEST_WHOLE = 65_536
@@ -205,15 +205,7 @@ LARGEST_FILE = 64 << 20
 
 def _file_scores(loaded: LoadedModel, path: Path) -> Scores:
     size, option = loaded.vocab_size, f"--draft-vocab {path}"
-    try:
-        data = read_regular(path, LARGEST_FILE)
-        text = data.decode("utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{option} cannot be read: {error.strerror}. Give a file of text, 'self', or a number of tokens."
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{option} is not UTF-8 text (byte {error.start}); convert it first.") from None
+    text = read_text(path, "--draft-vocab", LARGEST_FILE)
     if text.lstrip().startswith("["):
         return _listed(text, size, option), torch.zeros(size, dtype=torch.float64)
     tokenizer = loaded.source.tokenizer.core

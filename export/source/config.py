@@ -32,6 +32,7 @@ from hybridge.export.source.files import EXPECTED, check_files, first_line, read
 from hybridge.export.source.quantization import Quantization
 from hybridge.export.source.quantization_methods import quantization_of
 from hybridge.export.source.text_model import decoder_of, empty_model
+from hybridge.limits import MOST_LAYERS, MOST_OF_A_SIZE, MOST_TOKENS
 
 PUBLISHED = {"NemotronH_Nano_Omni_Reasoning_V3": "nemotron_h_omni"}
 """Model types of checkpoints that were published with code of their own, and transformers' name for each."""
@@ -81,8 +82,8 @@ def read_config(folder: Path) -> tuple[Any, Quantization | None]:
     return config, quantization
 
 
-MOST, MOST_OF_A_SIZE, MOST_TOKENS, MOST_LAYERS = 2**31 - 1, 2**20, 2**24, 1024
-"""Largest whole numbers of a config: of any field, of a size of a layer, of a vocabulary, and of layers."""
+MOST = 2**31 - 1
+"""Largest whole number of any field of a config."""
 SIZE = re.compile(r".*(size|dim|heads|kernel|rank|groups|experts)")
 
 

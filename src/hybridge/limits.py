@@ -1,4 +1,4 @@
-"""The limits of a program's sizes: the cache allocates by them, and a manifest beyond them is refused before that."""
+"""The limits of a program's sizes and of a model's: what is beyond them is refused before anything is allocated."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ SIZES: Mapping[str, tuple[int, int]] = {
 """Lowest and highest value of each size."""
 LONGEST_BLOCK = SIZES["draft_len"][1] + 1
 """Most tokens of a drafter's block: its draft tokens and the token before them."""
+MOST_LAYERS, MOST_OF_A_SIZE, MOST_TOKENS = 1024, 1 << 20, 1 << 24
+"""Largest numbers of decoder layers, of a layer's size, and of tokens in a vocabulary that a checkpoint may have."""
 
 
 def check_sizes(given: object) -> None:

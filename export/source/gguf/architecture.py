@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridge.cache.families.family import MOST_LAYERS
 from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.operators.linear import Factors
 from hybridge.export.pinned.transformers import with_origin
 from hybridge.export.source.gguf.file import GgufFile, GgufTensor
 from hybridge.export.source.quantization import LazyTensor
 from hybridge.export.weights import RoundedWeight
+from hybridge.limits import MOST_LAYERS
 
 Config = Mapping[str, Any]
 """The entries of a config.json."""
