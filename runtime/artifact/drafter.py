@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from hybridge.limits import LONGEST_BLOCK
+from hybridge.limits import LONGEST_BLOCK, MOST_TOKENS
 from hybridge.runtime.artifact.options import STRICT
 
 DrafterKind = Literal["mtp", "dflash", "dflash2", "dspark", "eagle3", "gemma4_assistant"]
 VocabularySource = Literal["first", "self", "text"]
 MOST_BLOCKS = 64
-MOST_TOKENS = 1 << 31
 
 
 @dataclass(frozen=True, kw_only=True)
