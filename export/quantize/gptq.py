@@ -238,9 +238,9 @@ def round_by_gptq(weight: Tensor, inputs: LayerInputs, grid: Grid) -> RoundedWei
         for rows in weight.split(ROWS):
             target = rows.detach().float() @ inputs.transfer
             quanta, scales = _round(target.clone(), inputs.factor, grid)
-            parts.append((quanta.to(torch.int8), _refitted(target, quanta, scales, inputs.moment, grid)))
-    quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
-    return RoundedWeight(quanta=quanta, factors=Factors(scales), bits=grid.bits)
+            factors = Factors(_refitted(target, quanta, scales, inputs.moment, grid))
+            parts.append(RoundedWeight(quanta=quanta.to(torch.int8), factors=factors, bits=grid.bits))
+    return joined(parts)
 
 
 def _round_in_superblocks(weight: Tensor, inputs: LayerInputs, grid: Grid) -> RoundedWeight:

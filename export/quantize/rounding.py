@@ -75,14 +75,19 @@ def round_to_nearest(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
 
     This is torchao's recipe for symmetric weights.
     """
-    parts = [_nearest(rows, grid) for rows in float_rows(weight)]
-    quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
-    return RoundedWeight(quanta=quanta, factors=Factors(scales), bits=grid.bits)
+    parts = []
+    for rows in float_rows(weight):
+        scales = symmetric_scales(rows, grid.group, grid.low, grid.high).to(grid.scale).clamp(min=SMALLEST_SCALE).float()
+        quanta = quantize(rows, scales, grid.group, grid.low, grid.high)
+        parts.append(RoundedWeight(quanta=quanta, factors=Factors(scales.view(len(rows), -1)), bits=grid.bits))
+    return joined(parts)
 
 
-def _nearest(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    scales = symmetric_scales(weight, grid.group, grid.low, grid.high).to(grid.scale).clamp(min=SMALLEST_SCALE).float()
-    return quantize(weight, scales, grid.group, grid.low, grid.high), scales.view(weight.shape[0], -1)
+def joined(parts: Sequence[RoundedWeight]) -> RoundedWeight:
+    """Join rows of a weight, which were rounded a part at a time."""
+    columns = zip(*(part.factors for part in parts), strict=True)
+    factors = Factors(*(None if column[0] is None else torch.cat(column) for column in columns))
+    return RoundedWeight(quanta=torch.cat([part.quanta for part in parts]), factors=factors, bits=parts[0].bits)
 
 
 # Choose scales by the remaining error. Rounding to nearest fits a group's largest number, but a smaller or larger scale
@@ -107,9 +112,9 @@ def round_by_search(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
     for rows in float_rows(weight):
         groups = rows.unflatten(1, (-1, grid.group))
         scales = best_scales(groups, grid)
-        parts.append((whole_numbers(groups, scales, grid).flatten(1).to(torch.int8), scales[..., 0]))
-    quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
-    return RoundedWeight(quanta=quanta, factors=Factors(scales), bits=grid.bits)
+        quanta = whole_numbers(groups, scales, grid).flatten(1).to(torch.int8)
+        parts.append(RoundedWeight(quanta=quanta, factors=Factors(scales[..., 0]), bits=grid.bits))
+    return joined(parts)
 
 
 def best_scales(groups: Tensor, grid: Grid, importance: Tensor | float = 1.0) -> Tensor:
@@ -175,13 +180,6 @@ def round_in_superblocks(weight: Tensor, grid: Grid) -> RoundedWeight:
         quanta = line_numbers(groups, *line_of(factors), grid.bits).flatten(1) - (1 << (grid.bits - 1))
         parts.append(RoundedWeight(quanta=quanta.to(torch.int8), factors=factors, bits=grid.bits))
     return joined(parts)
-
-
-def joined(parts: Sequence[RoundedWeight]) -> RoundedWeight:
-    """Join rows of a weight in superblocks."""
-    scales, minima, superscales = (torch.cat(list(each)) for each in zip(*(part.factors[:3] for part in parts), strict=True))
-    quanta = torch.cat([part.quanta for part in parts])
-    return RoundedWeight(quanta=quanta, factors=Factors(scales, minima, superscales), bits=parts[0].bits)
 
 
 def factors_of(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> Factors:
