@@ -125,8 +125,7 @@ class KeyPoolLayer(ShortConvLayer):
         members = members.clamp(max=window.shape[1] - 1).flatten()  # of a pool that is not complete, anything will do
         places = window.index_select(1, members).unflatten(1, (-1, self.pool))  # [B, M, P, 2 D]
         share = (places[..., self.head_dim :] + bias).softmax(2)
-        pooled: Tensor = (share * places[..., : self.head_dim]).sum(2, keepdim=True)
-        return pooled
+        return (share * places[..., : self.head_dim]).sum(2, keepdim=True)
 
 
 def as_it_is(pooled: Tensor, first: Tensor) -> Tensor:

@@ -127,8 +127,7 @@ class EagleLayer(nn.Module):
         keys, values = attention.rows(both, angles)
         out: Tensor = state.attend(attention.query(both, angles), keys, values, block, Scoring(scale=self.scale))
         h = (normed if self.norm_before_residual else h) + attention.o_proj(out.flatten(2))
-        answer: Tensor = h + self.mlp(self.post_attention_layernorm(h))
-        return answer
+        return h + self.mlp(self.post_attention_layernorm(h))
 
 
 class EagleWeights(nn.Module):
@@ -225,8 +224,7 @@ class EagleDrafter(ArtifactDrafter):
         own = self.weights.embed_tokens
         embedded = target.embed(tokens) if own is None else own(tokens)
         state = self.cache.part(self.place + 1, DrafterAttentionLayer)
-        out: Tensor = self.weights.layers[0](state, embedded, h, block, self.weights.rope)
-        return out
+        return self.weights.layers[0](state, embedded, h, block, self.weights.rope)
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,7 @@ class Mlp(nn.Module):
         self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
-        return out
+        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Rope(nn.Module):

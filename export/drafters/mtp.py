@@ -58,8 +58,7 @@ class MtpLayer(nn.Module):
     def joined(self, embedded: Tensor, hidden: Tensor) -> Tensor:
         """Return the input [1, T, H] of the decoder layer from embedded tokens and hidden states [1, T, H]."""
         parts = [self.enorm(embedded), self.hnorm(hidden)]
-        z: Tensor = self.eh_proj(torch.cat(parts[::-1] if self.hidden_first else parts, dim=-1))
-        return z
+        return self.eh_proj(torch.cat(parts[::-1] if self.hidden_first else parts, dim=-1))
 
 
 class MtpWeights(nn.Module):
@@ -75,8 +74,7 @@ class MtpWeights(nn.Module):
     def normed(self, index: int, out: Tensor) -> Tensor:
         """Return the output [1, T, H] of decoder layer ``index`` as the next layer and the target's head take it."""
         norm = getattr(self.layers[index], "norm", None) or getattr(self, "chain_norm", None)
-        normed: Tensor = out if norm is None else norm(out)
-        return normed
+        return out if norm is None else norm(out)
 
 
 UNKNOWN = "?"

@@ -24,8 +24,7 @@ def round_activations(x: Tensor, groups: int) -> Tensor:
     parts = x.unflatten(-1, (groups, -1))
     largest = parts.abs().amax(-1, keepdim=True)
     inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
-    rounded: Tensor = ((parts * inverse).round() * (largest * (1.0 / 127.0))).flatten(-2)
-    return rounded
+    return ((parts * inverse).round() * (largest * (1.0 / 127.0))).flatten(-2)
 
 
 def block_linear(
@@ -274,8 +273,7 @@ def numbers(quanta: Tensor, bits: int, factors: Factors) -> Tensor:
     grouped = whole.unflatten(1, (scales.shape[1], -1)) * _scaled(scales, None if pairs is None else pairs[..., 0])
     if minima is not None:
         grouped = grouped + _scaled(minima, None if pairs is None else pairs[..., 1])
-    flat: Tensor = grouped.flatten(1)
-    return flat
+    return grouped.flatten(1)
 
 
 def _scaled(values: Tensor, superscales: Tensor | None) -> Tensor:

@@ -37,8 +37,7 @@ def encode(path: Path, texts: Sequence[str]) -> list[list[int] | None]:
     if done.returncode != 0:
         logged = LOGGED.findall(done.stderr)
         raise StockTokenizerError(logged[-1][:300] if logged else "its process ends")
-    answer: list[list[int] | None] = json.loads(done.stdout)
-    return answer
+    return json.loads(done.stdout)
 
 
 def main() -> None:

@@ -23,8 +23,7 @@ def symmetric_scales(weight: Tensor, group: int, low: int, high: int) -> Tensor:
 def quantize(weight: Tensor, scales: Tensor, group: int, low: int, high: int) -> Tensor:
     """Return int8 [N, K]: each number over its group's scale, rounded half to even and clamped."""
     zeros = torch.zeros_like(scales, dtype=torch.int32)
-    quanta: Tensor = quantize_affine(weight, (1, group), scales, zeros, torch.int8, low, high)
-    return quanta
+    return quantize_affine(weight, (1, group), scales, zeros, torch.int8, low, high)
 
 
 def dequantize_stored(description: str, parts: Mapping[str, Tensor]) -> Tensor:
@@ -38,5 +37,4 @@ def dequantize_stored(description: str, parts: Mapping[str, Tensor]) -> Tensor:
     if content["_type"] not in ALLOWED_TENSORS_SUBCLASSES:
         raise ValueError(f"torchao stores no {content['_type']}")
     content["_data"].update(parts)
-    tensor: Tensor = object_from_dict(content).dequantize(torch.float32)
-    return tensor
+    return object_from_dict(content).dequantize(torch.float32)

@@ -75,8 +75,7 @@ class ExecuTorchProgram:
 
     def buffer(self, name: str) -> NDArray[Any]:
         """Return a buffer's memory. Raises KeyError without one."""
-        buffer: NDArray[Any] = self._buffers[name]
-        return buffer
+        return self._buffers[name]
 
 
 class ProgramFile:

@@ -66,8 +66,7 @@ class EncodePicture(ProgramMethod):
 
     def forward(self, *patches: Tensor) -> Tensor:
         assert self.state.vision is not None
-        embeddings: Tensor = self.state.vision(*patches)
-        return embeddings
+        return self.state.vision(*patches)
 
 
 class Decode(ProgramMethod):

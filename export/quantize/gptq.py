@@ -224,8 +224,7 @@ def inverse_factor(moment: Tensor, one: Tensor) -> Tensor:
         if not failed:
             upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(factor), upper=True)
             if not failed:
-                found: Tensor = upper.float()
-                return found
+                return upper.float()
         damping *= 10
 
 

@@ -246,8 +246,7 @@ class LoadedModel:
 
 def logits_width(config: Any) -> int:
     """Return the number of logits that a text model of ``config`` puts out."""
-    width: int = getattr(config, "unpadded_vocab_size", None) or config.vocab_size
-    return width
+    return getattr(config, "unpadded_vocab_size", None) or config.vocab_size
 
 
 def load_checkpoint(

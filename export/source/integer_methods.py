@@ -131,8 +131,7 @@ def _awq(parts: WeightParts, quantization: Quantization) -> Tensor:
 
 
 def _in_order(numbers: Tensor) -> Tensor:
-    ordered: Tensor = numbers.unflatten(1, (-1, 8))[:, :, torch.tensor(AWQ_ORDER)].flatten(1)
-    return ordered
+    return numbers.unflatten(1, (-1, 8))[:, :, torch.tensor(AWQ_ORDER)].flatten(1)
 
 
 def _check_awq(quantization: Quantization) -> None:

@@ -65,8 +65,7 @@ class TokenEmbedding(ProgramMethod):
         self.dynamic_shapes: Any = ({1: torch.export.Dim.DYNAMIC(min=1, max=most)},)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        embeddings: Tensor = self.embedding(tokens)
-        return embeddings
+        return self.embedding(tokens)
 
 
 class TextDecoder(ProgramMethod):

@@ -366,8 +366,7 @@ def _write(tokens: Sequence[int], to: Any) -> None:
 def _kind(drafter: Drafter | None) -> DrafterKind:
     if drafter is None:
         return DrafterKind.NONE
-    kind: DrafterKind = getattr(drafter, "kind", DrafterKind.CALLBACK)
-    return kind
+    return getattr(drafter, "kind", DrafterKind.CALLBACK)
 
 
 def _number_of(drafter: Drafter | None) -> int:

@@ -73,8 +73,7 @@ class Picture(Owned):
     @property
     def encodings(self) -> int:
         """Return how often its parts were encoded, all together."""
-        encodings: int = self._read()[1].encodings
-        return encodings
+        return self._read()[1].encodings
 
     def part(self, number: int) -> EncodedPart:
         """Return a part, with its embeddings once it was encoded. Raises UsageError if there is none of this number."""

@@ -114,8 +114,7 @@ def seen(view: ArrayStruct) -> Numbers:
     if not size:
         return np.empty(shape, dtype)
     memory: Any = (c_uint8 * size).from_address(view.data)
-    array: Numbers = np.frombuffer(memory, dtype).reshape(shape)
-    return array
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def show(view: ArrayStruct, array: Numbers) -> None:
@@ -204,8 +203,7 @@ class TextProgram:
     @property
     def text(self) -> list[int]:
         """Return the committed tokens."""
-        text: list[int] = self.rows[: int(self.numbers[0])].tolist()
-        return text
+        return self.rows[: int(self.numbers[0])].tolist()
 
     def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
         length, staged, operations, *slots = self.numbers.tolist()
@@ -243,8 +241,7 @@ class TextProgram:
     def _write(self, length: int, tokens: list[int]) -> list[int]:
         """Write rows after the length; return the text with them."""
         self.rows[length : length + len(tokens)] = tokens
-        text: list[int] = self.rows[: length + len(tokens)].tolist()
-        return text
+        return self.rows[: length + len(tokens)].tolist()
 
     def _move(self, length: int, staged: int, operations: int, slots: list[int]) -> None:
         self.numbers[:] = [length, staged, operations + 1, *slots]

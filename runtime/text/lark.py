@@ -95,8 +95,7 @@ class LarkFollower:
         self._check()
 
     def forced(self) -> list[int]:
-        tokens: list[int] = self._matcher.compute_ff_tokens()
-        return tokens
+        return self._matcher.compute_ff_tokens()
 
     def fitting(self, tokens: Sequence[int]) -> int:
         return int(self._matcher.validate_tokens(list(tokens)))

@@ -116,8 +116,7 @@ def tokens_of(checkpoint: LoadedModel) -> list[int]:
 @torch.no_grad()
 def logits(checkpoint: LoadedModel, tokens: list[int]) -> Tensor:
     """Return the logits [T, V] after each token."""
-    found: Tensor = checkpoint.model(torch.tensor([tokens]), use_cache=False).logits[0].float()
-    return found
+    return checkpoint.model(torch.tensor([tokens]), use_cache=False).logits[0].float()
 
 
 if __name__ == "__main__":

@@ -59,8 +59,7 @@ class SquareEncoder(PatchEncoder):
         for layer in self.layers:
             hidden = layer(hidden, seen)
         squares = self.post_layernorm(hidden).reshape(1, length // self.square, self.square, -1).mean(2)
-        embedded: Tensor = self.norm(squares) @ self.projection
-        return embedded
+        return self.norm(squares) @ self.projection
 
 
 def square_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:

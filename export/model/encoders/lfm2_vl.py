@@ -64,8 +64,7 @@ class NaflexEncoder(PatchEncoder):
         projector = self.projector
         if projector.use_layer_norm:
             squares = projector.layer_norm(squares)
-        embedded: Tensor = projector.linear_2(projector.act(projector.linear_1(squares)))
-        return embedded
+        return projector.linear_2(projector.act(projector.linear_1(squares)))
 
 
 def naflex_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -57,8 +57,7 @@ class MergingEncoder(PatchEncoder):
             hidden = hidden + block.mlp(block.norm2(hidden))
         merger = self.merger
         squares = merger.norm(hidden).reshape(1, length // self.square, -1)
-        embedded: Tensor = merger.linear_fc2(merger.act_fn(merger.linear_fc1(squares)))
-        return embedded
+        return merger.linear_fc2(merger.act_fn(merger.linear_fc1(squares)))
 
 
 def attend(attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor, seen: Patches) -> Tensor:
@@ -76,8 +75,7 @@ def attend(attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor, seen: Patch
         query, key = attention.q_norm(query), attention.k_norm(key)
     query, key = (each * cos + rotate_half(each) * sin for each in (query, key))
     mixed = seen.kernels.attend(query, key, value, seen.block, Scoring(scale=attention.scaling), seen.visible)
-    attended: Tensor = attention.proj(mixed.flatten(2))
-    return attended
+    return attention.proj(mixed.flatten(2))
 
 
 def patch_embedding(weight: Tensor, bias: Tensor | float, processor: Mapping[str, Any]) -> nn.Linear:

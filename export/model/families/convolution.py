@@ -32,8 +32,7 @@ class ShortConv(StatefulMixer):
         m: Any = self.original
         before, after, x = m.in_proj(hidden_states).chunk(3, dim=-1)
         mixed = self.cache_layer(ShortConvLayer).mix(before * x, block=self.cache.block)
-        projected: Tensor = m.out_proj(after * mixed)
-        return projected
+        return m.out_proj(after * mixed)
 
 
 SHORT_CONV = Adaptation(mixers={"conv": ShortConv})
@@ -130,8 +129,7 @@ class InklingAttention(StatefulMixer):
             tau: Tensor = 1.0 + alpha * growth
             return tau[:, None, None]
 
-        grown: Tensor = (x.float() * block.shared("log_scaling", factor)).to(x.dtype)
-        return grown
+        return (x.float() * block.shared("log_scaling", factor)).to(x.dtype)
 
 
 class GatedAttention(InklingAttention):
@@ -228,14 +226,12 @@ class ConvolvedAttention(StatefulMixer):
         # Of each query and its key, and for each key head of those.
         query, key = (each.unflatten(-1, (m.num_key_value_heads, -1, m.head_dim)) for each in (query, key))
         means = (query + key) * 0.5
-        heads: Tensor = mixed.unflatten(-1, (-1, m.head_dim)) + torch.cat([means.flatten(2, 3), means.mean(3)], dim=2)
-        return heads
+        return mixed.unflatten(-1, (-1, m.head_dim)) + torch.cat([means.flatten(2, 3), means.mean(3)], dim=2)
 
     def _convolve(self, window: Tensor) -> Tensor:
         """Convolve window [B, C, W + T] to [B, C, T]."""
         m: Any = self.original.qkv_proj
-        mixed: Tensor = m.conv_qk_grouped(m.conv_qk_depthwise(window))
-        return mixed
+        return m.conv_qk_grouped(m.conv_qk_depthwise(window))
 
     def _normalize(self, heads: Tensor) -> Tensor:
         """Normalize heads [B, T, H + G, D] to norm sqrt(D), the keys to a learned multiple of it."""
@@ -249,8 +245,7 @@ class ConvolvedAttention(StatefulMixer):
         m: Any = self.original.qkv_proj
         now, delayed = m.v_proj_current(x), m.v_proj_delayed(x)
         before = self.cache_layer(DelayLayer, "delay").mix(delayed, block=self.cache.block)
-        values: Tensor = torch.cat([now, before], dim=-1).unflatten(-1, (-1, m.head_dim))
-        return values
+        return torch.cat([now, before], dim=-1).unflatten(-1, (-1, m.head_dim))
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -49,8 +49,7 @@ class GatedDeltaNet(StatefulMixer):
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
         """Apply norm, gate and projection to the rule's output [B, T, Hv, V]."""
         m: Any = self.original
-        projected: Tensor = m.out_proj(m.norm(out, gate.reshape(out.shape)).flatten(2))
-        return projected
+        return m.out_proj(m.norm(out, gate.reshape(out.shape)).flatten(2))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Map x [B, T, hidden] to conv input [B, T, C], gate z, and b, a [B, T, Hv]."""
@@ -89,8 +88,7 @@ class OlmoGatedDeltaNet(GatedDeltaNet):
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
         m: Any = self.original
-        projected: Tensor = m.o_proj(m.o_norm(out, gate.reshape(out.shape)).flatten(2))
-        return projected
+        return m.o_proj(m.o_norm(out, gate.reshape(out.shape)).flatten(2))
 
 
 def text_positions_only(model: PreTrainedModel, cache: HybridCache) -> None:
@@ -130,14 +128,12 @@ class KimiDeltaAttention(StatefulMixer):
         mixed = torch.cat([m.q_proj(hidden_states), m.k_proj(hidden_states), m.v_proj(hidden_states)], dim=-1)
         out = self.cache_layer(KimiDeltaAttentionLayer).mix(mixed, self._gates(hidden_states), block=self.cache.block)
         gate = self._output_gate(hidden_states).unflatten(-1, (m.num_heads, m.head_dim))
-        projected: Tensor = m.o_proj(m.o_norm(out, gate).flatten(2))
-        return projected
+        return m.o_proj(m.o_norm(out, gate).flatten(2))
 
     def _output_gate(self, x: Tensor) -> Tensor:
         """Map x [B, T, hidden] to [B, T, H D]."""
         m: Any = self.original
-        gate: Tensor = m.g_b_proj(m.g_a_proj(x))
-        return gate
+        return m.g_b_proj(m.g_a_proj(x))
 
     def _gates(self, x: Tensor) -> DeltaGates:
         m: Any = self.original
@@ -147,8 +143,7 @@ class KimiDeltaAttention(StatefulMixer):
 
     def _decay(self, gate: Any, x: Tensor) -> Tensor:
         """Map x [B, T, hidden] to [B, T, H D]."""
-        decay: Tensor = gate.f_b_proj(gate.f_a_proj(x))
-        return decay
+        return gate.f_b_proj(gate.f_a_proj(x))
 
     def _floor(self, gate: Any) -> float | None:
         """Return the lowest log decay, for models that have one."""
@@ -160,12 +155,10 @@ class FullRankGated(KimiDeltaAttention):
 
     def _output_gate(self, x: Tensor) -> Tensor:
         m: Any = self.original
-        gate: Tensor = m.g_proj(x)
-        return gate
+        return m.g_proj(x)
 
     def _decay(self, gate: Any, x: Tensor) -> Tensor:
-        decay: Tensor = gate.f_proj(x)
-        return decay
+        return gate.f_proj(x)
 
     def _floor(self, gate: Any) -> float | None:
         return gate.lower_bound if gate.safe_gate else None
@@ -198,7 +191,7 @@ def in_latent_space(attention: Any, cache: HybridCache) -> nn.Module:
     replace_method(attention, "expand_kv", lambda latent, shared: (latent, shared))
     layer = cache.part(attention.layer_idx, LatentAttentionLayer, "attention")
     layer.absorb, layer.expand = projections.absorb, projections.expand
-    return attention  # type: ignore[no-any-return]
+    return attention
 
 
 def mixer(delta: Mixer, original: Any, cache: HybridCache) -> nn.Module:
@@ -291,8 +284,7 @@ class IndexedAttention(StatefulMixer):
         """RMS-normalize the pooled key and apply RoPE at the pool's first position."""
         m: Any = self.original.indexer
         cos, sin = self.rotary[0](pooled, first[None])
-        finished: Tensor = rotate(m.k_layernorm(pooled), cos=cos, sin=sin, unsqueeze_dim=2)
-        return finished
+        return rotate(m.k_layernorm(pooled), cos=cos, sin=sin, unsqueeze_dim=2)
 
 
 class NGrams(StatefulMixer):
@@ -314,8 +306,7 @@ class NGrams(StatefulMixer):
             mixed = torch.bitwise_xor(mixed, before[back] * m.layer_multipliers[back])
             heads = slice((back - 1) * m.heads_per_ngram, back * m.heads_per_ngram)
             hashes.append(mixed.unsqueeze(-1) % m.ngram_heads_vocab_sizes[heads] + m.ngram_heads_offsets[heads])
-        embedded: Tensor = m.ngram_embedding(torch.cat(hashes, dim=-1)).flatten(-2)
-        return embedded
+        return m.ngram_embedding(torch.cat(hashes, dim=-1)).flatten(-2)
 
 
 def ngram_layer(original: Any, cache: HybridCache) -> nn.Module:
@@ -328,7 +319,7 @@ def ngram_layer(original: Any, cache: HybridCache) -> nn.Module:
         return F.silu(F.conv1d(window, conv.weight, groups=window.shape[1], dilation=conv.dilation)).transpose(1, 2)
 
     replace_method(original, "_short_conv", convolve)
-    return original  # type: ignore[no-any-return]
+    return original
 
 
 def _prepare(model: PreTrainedModel, cache: HybridCache) -> None:

@@ -38,8 +38,7 @@ class Mamba2(StatefulMixer):
         projected, inner = self._project(hidden_states), m.intermediate_size
         layer = self.cache_layer(Mamba2Layer, "mamba")
         out = layer.mix(projected, self._steps(projected), block=self.cache.block, start=inner)
-        contextualized: Tensor = m.out_proj(self._gated(out, projected[..., :inner]).to(hidden_states.dtype))
-        return contextualized
+        return m.out_proj(self._gated(out, projected[..., :inner]).to(hidden_states.dtype))
 
     def _steps(self, projected: Tensor) -> StepSize:
         """Return step sizes as the uncached forward has them; one token at a time, transformers forgets the limits."""
@@ -50,13 +49,11 @@ class Mamba2(StatefulMixer):
     def _project(self, x: Tensor) -> Tensor:
         """Map x [B, T, hidden] to gate, conv input and step side by side."""
         m: Any = self.original
-        projected: Tensor = m.in_proj(x)
-        return projected
+        return m.in_proj(x)
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
         m: Any = self.original
-        normed: Tensor = m.norm(out, gate)
-        return normed
+        return m.norm(out, gate)
 
 
 class FalconH1Mamba(Mamba2):
@@ -64,8 +61,7 @@ class FalconH1Mamba(Mamba2):
 
     def _project(self, x: Tensor) -> Tensor:
         m: Any = self.original
-        projected: Tensor = m.in_proj(x * m.ssm_in_multiplier) * m.mup_vector
-        return projected
+        return m.in_proj(x * m.ssm_in_multiplier) * m.mup_vector
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
         m: Any = self.original
@@ -107,8 +103,7 @@ class Mamba(StatefulMixer):
         conv_input, gate = self._project(hidden_states)
         x = layer.convolved(conv_input, block=self.cache.block)
         out = layer.mix(self._select(x), block=self.cache.block)
-        contextualized: Tensor = m.out_proj((out * F.silu(gate)).to(hidden_states.dtype))
-        return contextualized
+        return m.out_proj((out * F.silu(gate)).to(hidden_states.dtype))
 
     def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Map hidden [B, T, hidden] to a row that begins with the conv's input [B, T, C], and the gate [B, T, C]."""
@@ -204,8 +199,7 @@ class RecurrentBlock(StatefulMixer):
     def _by_head(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return the gate [B, T, C] of x, whose heads have a matrix [C / H, C / H] each."""
         heads = x.unflatten(-1, (len(weight), -1)).transpose(1, 2) @ weight + bias.unsqueeze(1)
-        gate: Tensor = heads.transpose(1, 2).flatten(2).sigmoid()
-        return gate
+        return heads.transpose(1, 2).flatten(2).sigmoid()
 
 
 def temporal_block(mixer: nn.Module, cache: HybridCache) -> nn.Module:

@@ -74,8 +74,7 @@ class Client:
         if not line:
             code = self.process.wait()
             raise EngineError(f"its process ended with {code}; see {self.log.name}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return json.loads(line)
 
 
 def _pipe(pipe: IO[str] | None) -> IO[str]:
