@@ -34,12 +34,12 @@ Rope = tuple[Tensor, Tensor]
 class RealRope(nn.Module):
     """Return as real numbers what ``Llama4TextRotaryEmbedding`` returns as complex ones, which no runtime has."""
 
-    def __init__(self, original: nn.Module) -> None:
+    def __init__(self, original: Any) -> None:
         super().__init__()
         self.original = original
 
     def forward(self, x: Tensor, position_ids: Tensor) -> Rope:
-        m: Any = self.original
+        m = self.original
         angles = (position_ids[..., None].float() * m.inv_freq)[:, :, None]
         return angles.cos() * m.attention_scaling, angles.sin() * m.attention_scaling
 
@@ -48,7 +48,7 @@ class Llama4Attention(StatefulMixer):
     """``Llama4TextAttention``."""
 
     def forward(self, hidden_states: Tensor, position_embeddings: Rope, **_: Any) -> tuple[Tensor, None]:
-        m: Any = self.original
+        m = self.original
         heads = (*hidden_states.shape[:2], -1, m.head_dim)
         query, key, value = (project(hidden_states).view(heads) for project in (m.q_proj, m.k_proj, m.v_proj))
         if m.use_rope:
@@ -63,7 +63,7 @@ class Llama4Attention(StatefulMixer):
 
     def _temperature(self) -> Tensor:
         """Return [T, 1, 1], growing with the position. Source: arXiv:2501.19399."""
-        m: Any = self.original
+        m = self.original
         steps = torch.floor((self.cache.block.positions.float() + 1.0) / m.floor_scale)
         scale: Tensor = torch.log1p(steps) * m.attn_scale + 1.0
         return scale[:, None, None]
@@ -79,12 +79,12 @@ def rotate(x: Tensor, rope: Rope) -> Tensor:
 class Llama4Experts(nn.Module):
     """``Llama4TextMoe``: the score scales an expert's input. One token reads only the experts that it chose."""
 
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
+    def __init__(self, original: Any, cache: HybridCache) -> None:
         super().__init__()
         self.original = original
 
     def forward(self, hidden_states: Tensor) -> tuple[Any, Any]:
-        m: Any = self.original
+        m = self.original
         tokens = hidden_states.reshape(-1, m.hidden_dim)
         best, chosen = torch.topk(nn.functional.linear(tokens, m.router.weight), m.top_k, dim=1)
         if chosen.numel() >= m.num_experts:

@@ -23,13 +23,12 @@ from hybridge.export.model.families.family import Adaptation, StatefulMixer, sho
 class ShortConv(StatefulMixer):
     """Gate, convolve, gate: ``C conv(B x)``, without an activation. Source: transformers 5.23 ``Lfm2ShortConv``."""
 
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
+    def __init__(self, original: Any, cache: HybridCache) -> None:
         super().__init__(original, cache)
-        m: Any = original
-        self.cache_layer(ShortConvLayer).convolution = short_convolution(m.conv, None)
+        self.cache_layer(ShortConvLayer).convolution = short_convolution(original.conv, None)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
-        m: Any = self.original
+        m = self.original
         before, after, x = m.in_proj(hidden_states).chunk(3, dim=-1)
         mixed = self.cache_layer(ShortConvLayer).mix(before * x, block=self.cache.block)
         return m.out_proj(after * mixed)
@@ -47,20 +46,19 @@ class InklingShortConv(StatefulMixer):
     The sum with the input is a tap of 1 more on the newest, and a scale is one of all taps: both are folded into constants.
     """
 
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
+    def __init__(self, original: Any, cache: HybridCache) -> None:
         super().__init__(original, cache)
         self.conv_layer.convolution = ShortConvolution(weight=self._taps)
 
     @property
     def conv_layer(self) -> ShortConvLayer:
-        return self.cache_layer(ShortConvLayer, CONVOLUTIONS[self.original.conv_idx])  # type: ignore[index]  # an int
+        return self.cache_layer(ShortConvLayer, CONVOLUTIONS[self.original.conv_idx])
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
         return self.conv_layer.mix(hidden_states, block=self.cache.block).to(hidden_states.dtype)
 
     def _taps(self) -> Tensor:
-        m: Any = self.original
-        taps: Tensor = m.conv1d.weight.float()  # [C, 1, K]
+        taps: Tensor = self.original.conv1d.weight.float()  # [C, 1, K]
         taps = taps + (torch.arange(taps.shape[-1]) == taps.shape[-1] - 1)
         return taps * self.scale(taps.shape[-1])
 
@@ -83,7 +81,7 @@ class DynamicShortConv(InklingShortConv):
     """
 
     def forward(self, hidden_states: Tensor, dynamic_input: Tensor, *_: Any, **__: Any) -> Tensor:
-        m: Any = self.original
+        m = self.original
         static = m.static_weight.float()  # [K, C], the newest first
         K = static.shape[0]
         dynamic = m.weight_proj(dynamic_input).float().unflatten(-1, (m.num_heads, K))
@@ -101,7 +99,7 @@ class InklingAttention(StatefulMixer):
     """Attention without rope. Source: transformers 5.23 ``InklingAttention``."""
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
-        m: Any = self.original
+        m = self.original
         x, shape = hidden_states, (-1, m.head_dim)
         query = m.q_norm(m.q_proj(x).unflatten(-1, shape))
         key = m.k_norm(m.k_sconv(m.k_proj(x)).unflatten(-1, shape))
@@ -111,7 +109,7 @@ class InklingAttention(StatefulMixer):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, relative: Tensor, sinks: Tensor | None = None) -> Tensor:
         """Attend: query [B, T, H, D], key and value [B, T, G, D], relative [B, T, H, R], sinks [B, H, T] to [B, T, H, D]."""
-        m: Any = self.original
+        m = self.original
         block = self.cache.block
         profiles = relative @ F.pad(m.rel_logits_proj.proj, (0, 1))  # no bias beyond the last distance
         scoring = Scoring(scale=m.scaling, bias=relative_bias(profiles.transpose(1, 2), block), sinks=sinks)
@@ -119,7 +117,7 @@ class InklingAttention(StatefulMixer):
 
     def scaled(self, x: Tensor) -> Tensor:
         """Scale x [B, T, H, ...] by a factor that grows with the position's logarithm, in full layers that ask for it."""
-        m: Any = self.original
+        m = self.original
         floor, alpha, block = m.config.log_scaling_n_floor, m.config.log_scaling_alpha, self.cache.block
         if m.is_sliding or floor is None:
             return x
@@ -145,7 +143,7 @@ class GatedAttention(InklingAttention):
         value_hidden_states: Tensor | None = None,
         **_: Any,
     ) -> tuple[Tensor, None]:
-        m: Any = self.original
+        m = self.original
         x, shape = hidden_states, (-1, m.head_dim)
         for_key = x if key_hidden_states is None else key_hidden_states
         for_value = x if value_hidden_states is None else value_hidden_states
@@ -181,12 +179,12 @@ class BlockAttentionResidual(nn.Module):
     Source: transformers 5.23 ``Inkling2BlockAttentionResidual``, as two products: its attention operator lowers to far more.
     """
 
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
+    def __init__(self, original: Any, cache: HybridCache) -> None:
         super().__init__()
         self.original = original
 
     def forward(self, block_states: Tensor, partial_block_states: Tensor) -> tuple[Tensor, ...]:
-        m: Any = self.original
+        m = self.original
         states = m.norm(torch.cat([block_states, partial_block_states.unsqueeze(-2)], dim=-2).float())
         queries = m.query.float().view(-1, states.shape[-1]) * states.shape[-1] ** -0.5
         weights = (queries @ states.transpose(-1, -2)).softmax(-1)  # [B, T, Q, N]
@@ -210,7 +208,7 @@ class ConvolvedAttention(StatefulMixer):
     """
 
     def forward(self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor], **_: Any) -> tuple[Tensor, None]:
-        m: Any = self.original
+        m = self.original
         heads = rotate(self._normalize(self._queries_and_keys(hidden_states)), *position_embeddings)
         query, key = heads[:, :, : m.num_attention_heads], heads[:, :, m.num_attention_heads :]
         layer = self.cache_layer(AttentionLayer, "attention")
@@ -235,7 +233,7 @@ class ConvolvedAttention(StatefulMixer):
 
     def _normalize(self, heads: Tensor) -> Tensor:
         """Normalize heads [B, T, H + G, D] to norm sqrt(D), the keys to a learned multiple of it."""
-        m: Any = self.original
+        m = self.original
         target: Tensor = torch.cat([m.qk_norm.temp.new_ones(m.num_attention_heads), m.qk_norm.temp]) * m.head_dim**0.5
         norm = (heads * heads).sum(-1, keepdim=True).sqrt().clamp_min(torch.finfo(heads.dtype).eps)
         return heads * (target.unsqueeze(-1) / norm)

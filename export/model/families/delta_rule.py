@@ -28,13 +28,12 @@ from hybridge.export.source.text_model import decoder_of
 class GatedDeltaNet(StatefulMixer):
     """Qwen3.5's linear attention. Source: transformers 5.23 ``Qwen3_5GatedDeltaNet``."""
 
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
+    def __init__(self, original: Any, cache: HybridCache) -> None:
         super().__init__(original, cache)
-        m: Any = original
-        self.cache_layer(GatedDeltaNetLayer, "mixer").convolution = short_convolution(m.conv1d, m.activation)
+        self.cache_layer(GatedDeltaNetLayer, "mixer").convolution = short_convolution(original.conv1d, original.activation)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
-        m: Any = self.original
+        m = self.original
         mixed, gate, b, a = self._project(hidden_states)
         rate, bias = m.A_log.float().exp(), m.dt_bias.float()
         gates = DeltaGates(decay=a, beta=b, rate=rate, bias=bias, strength=self.strength)
@@ -48,12 +47,12 @@ class GatedDeltaNet(StatefulMixer):
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
         """Apply norm, gate and projection to the rule's output [B, T, Hv, V]."""
-        m: Any = self.original
+        m = self.original
         return m.out_proj(m.norm(out, gate.reshape(out.shape)).flatten(2))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Map x [B, T, hidden] to conv input [B, T, C], gate z, and b, a [B, T, Hv]."""
-        m: Any = self.original
+        m = self.original
         return m.in_proj_qkv(x), m.in_proj_z(x), m.in_proj_b(x), m.in_proj_a(x)
 
 
@@ -64,7 +63,7 @@ class PackedGatedDeltaNet(GatedDeltaNet):
     """
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        m: Any = self.original
+        m = self.original
         query, key, value, z, b, a = m.fix_query_key_value_ordering(m.in_proj_qkvz(x), m.in_proj_ba(x))
         mixed = torch.cat([part.flatten(2) for part in (query, key, value)], dim=-1)
         return mixed, z, b, a
@@ -77,7 +76,7 @@ class OlmoGatedDeltaNet(GatedDeltaNet):
     """
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        m: Any = self.original
+        m = self.original
         mixed = torch.cat([m.q_proj(x), m.k_proj(x), m.v_proj(x)], dim=-1)
         return mixed, m.g_proj(x), m.b_proj(x), m.a_proj(x)
 
@@ -87,7 +86,7 @@ class OlmoGatedDeltaNet(GatedDeltaNet):
         return 2.0 if self.original.allow_neg_eigval else 1.0
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
-        m: Any = self.original
+        m = self.original
         return m.o_proj(m.o_norm(out, gate.reshape(out.shape)).flatten(2))
 
 
@@ -118,13 +117,12 @@ QWEN3_5 = Adaptation(mixers={"linear_attn": GatedDeltaNet}, prepare=text_positio
 class KimiDeltaAttention(StatefulMixer):
     """Kimi Linear's attention with a recurrent state. Source: transformers 5.23 ``KimiLinearDeltaAttention``."""
 
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
+    def __init__(self, original: Any, cache: HybridCache) -> None:
         super().__init__(original, cache)
-        m: Any = original
-        self.cache_layer(KimiDeltaAttentionLayer).convolution = short_convolution(m.conv1d, m.activation)
+        self.cache_layer(KimiDeltaAttentionLayer).convolution = short_convolution(original.conv1d, original.activation)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
-        m: Any = self.original
+        m = self.original
         mixed = torch.cat([m.q_proj(hidden_states), m.k_proj(hidden_states), m.v_proj(hidden_states)], dim=-1)
         out = self.cache_layer(KimiDeltaAttentionLayer).mix(mixed, self._gates(hidden_states), block=self.cache.block)
         gate = self._output_gate(hidden_states).unflatten(-1, (m.num_heads, m.head_dim))
@@ -132,11 +130,11 @@ class KimiDeltaAttention(StatefulMixer):
 
     def _output_gate(self, x: Tensor) -> Tensor:
         """Map x [B, T, hidden] to [B, T, H D]."""
-        m: Any = self.original
+        m = self.original
         return m.g_b_proj(m.g_a_proj(x))
 
     def _gates(self, x: Tensor) -> DeltaGates:
-        m: Any = self.original
+        m = self.original
         gate = m.forget_gate
         rate, bias = gate.A_log.float().exp().flatten(), gate.dt_bias.float()
         return DeltaGates(decay=self._decay(gate, x), beta=m.b_proj(x), rate=rate, bias=bias, floor=self._floor(gate))
@@ -154,8 +152,7 @@ class FullRankGated(KimiDeltaAttention):
     """Ling 3's, with one projection for each of its gates. Source: transformers 5.23 ``BailingHybridDeltaAttention``."""
 
     def _output_gate(self, x: Tensor) -> Tensor:
-        m: Any = self.original
-        return m.g_proj(x)
+        return self.original.g_proj(x)
 
     def _decay(self, gate: Any, x: Tensor) -> Tensor:
         return gate.f_proj(x)
@@ -212,7 +209,7 @@ class KeyPoolIndexer(StatefulMixer):
     """Selects for its layer's attention, and for that of the next layer. Source: transformers 5.23 ``Glm5NextTextIndexer``."""
 
     def forward(self, hidden_states: Tensor, q_resid: Tensor, **_: Any) -> Tensor:
-        m: Any = self.original
+        m = self.original
         block, layer = self.cache.block, self.cache_layer(KeyPoolLayer, "indexer")
         gate = F.linear(hidden_states, m.index_kpool_compress_gate)
         layer.pool_keys(m.k_norm(m.wk(hidden_states)), gate, m.index_kpool_compress_ape, block)
@@ -256,7 +253,7 @@ class IndexedAttention(StatefulMixer):
     rotary: tuple[nn.Module]
 
     def forward(self, hidden_states: Tensor, position_embeddings: Rope, **_: Any) -> tuple[Tensor, None]:
-        m: Any = self.original
+        m = self.original
         if isinstance(self.cache.cache_layers()[m.layer_idx].part("indexer"), KeyPoolLayer):
             self._select(hidden_states, position_embeddings)
         query, gate = m.q_proj(hidden_states).unflatten(-1, (-1, 2 * m.head_dim)).chunk(2, dim=-1)
@@ -278,7 +275,7 @@ class IndexedAttention(StatefulMixer):
         query = m.q_layernorm(query.unflatten(-1, (m.index_n_heads, -1)))
         query = rotate(query, cos=rope[0], sin=rope[1], unsqueeze_dim=2)
         weight = torch.ones(*query.shape[:3])
-        provide(layer.select(query, weight, m.index_head_dim**-0.5, block), self.original.layer_idx, block)  # type: ignore[arg-type]
+        provide(layer.select(query, weight, m.index_head_dim**-0.5, block), self.original.layer_idx, block)
 
     def _finish(self, pooled: Tensor, first: Tensor) -> Tensor:
         """RMS-normalize the pooled key and apply RoPE at the pool's first position."""
@@ -291,7 +288,7 @@ class NGrams(StatefulMixer):
     """``Qwen4ExpTextNGramEmbedding``: each token and those before it, as far as the last end of a text, hashed."""
 
     def forward(self, input_ids: Tensor, past_key_values: None) -> Tensor:
-        m: Any = self.original
+        m = self.original
         T = input_ids.shape[1]
         window = self.cache_layer(ShortConvLayer, "tokens").extend_window(
             (input_ids - m.eos_token_id).float().unsqueeze(2), self.cache.block

@@ -64,7 +64,9 @@ class StatefulMixer(nn.Module):
     takes and ignores transformers' own cache and mask arguments.
     """
 
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
+    original: Any
+
+    def __init__(self, original: Any, cache: HybridCache) -> None:
         super().__init__()
         self.original = original
         self.state = Unregistered(cache)
@@ -75,7 +77,7 @@ class StatefulMixer(nn.Module):
 
     def cache_layer(self, kind: type[Layer], name: str = "") -> Layer:
         """Return the cache layer of this mixer's decoder layer; ``name`` selects one if it has several."""
-        return self.cache.part(self.original.layer_idx, kind, name)  # type: ignore[arg-type]
+        return self.cache.part(self.original.layer_idx, kind, name)
 
 
 # Routers of experts in fewer operators than transformers' own, with the same answers.
@@ -87,13 +89,15 @@ class UngroupedRouter(nn.Module):
     Source: transformers 5.23 ``KimiLinearTopkRouter``, which is that of DeepSeek-V3.
     """
 
-    def __init__(self, original: nn.Module) -> None:
+    original: Any
+
+    def __init__(self, original: Any) -> None:
         super().__init__()
         self.original = original
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Map hidden_states [..., hidden] of T tokens to logits [T, E], weights and indices of the chosen experts [T, N]."""
-        m: Any = self.original
+        m = self.original
         logits = F.linear(hidden_states.view(-1, m.hidden_dim).float(), m.weight.float())
         scores = logits.sigmoid()
         indices = (scores + m.e_score_correction_bias).topk(m.top_k, dim=-1, sorted=False).indices

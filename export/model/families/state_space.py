@@ -26,15 +26,14 @@ class Mamba2(StatefulMixer):
     ``Zamba2MambaMixer`` and ``FalconH1Mixer``; only the last differs.
     """
 
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
+    def __init__(self, original: Any, cache: HybridCache) -> None:
         super().__init__(original, cache)
-        m: Any = original
         layer = self.cache_layer(Mamba2Layer, "mamba")
-        layer.convolution = short_convolution(m.conv1d, m.activation)
-        layer.weights = lambda: LinearWeights(rate=-m.A_log.float().exp(), skip=m.D.float(), groups=layer.groups)
+        layer.convolution = short_convolution(original.conv1d, original.activation)
+        layer.weights = lambda: LinearWeights(rate=-original.A_log.float().exp(), skip=original.D.float(), groups=layer.groups)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
-        m: Any = self.original
+        m = self.original
         projected, inner = self._project(hidden_states), m.intermediate_size
         layer = self.cache_layer(Mamba2Layer, "mamba")
         out = layer.mix(projected, self._steps(projected), block=self.cache.block, start=inner)
@@ -42,30 +41,27 @@ class Mamba2(StatefulMixer):
 
     def _steps(self, projected: Tensor) -> StepSize:
         """Return step sizes as the uncached forward has them; one token at a time, transformers forgets the limits."""
-        m: Any = self.original
+        m = self.original
         (low, high), H = m.time_step_limit, m.num_heads
         return StepSize(raw=projected, count=H, start=projected.shape[-1] - H, bias=m.dt_bias, low=low, high=high)
 
     def _project(self, x: Tensor) -> Tensor:
         """Map x [B, T, hidden] to gate, conv input and step side by side."""
-        m: Any = self.original
-        return m.in_proj(x)
+        return self.original.in_proj(x)
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
-        m: Any = self.original
-        return m.norm(out, gate)
+        return self.original.norm(out, gate)
 
 
 class FalconH1Mamba(Mamba2):
     """A multiplier for each part of the projection, and a norm only if the config has one."""
 
     def _project(self, x: Tensor) -> Tensor:
-        m: Any = self.original
+        m = self.original
         return m.in_proj(x * m.ssm_in_multiplier) * m.mup_vector
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
-        m: Any = self.original
-        return super()._gated(out, gate) if m.mamba_rms_norm else out * F.silu(gate)
+        return super()._gated(out, gate) if self.original.mamba_rms_norm else out * F.silu(gate)
 
 
 def nemotron_mixer(mixer: nn.Module, cache: HybridCache) -> nn.Module:
@@ -87,33 +83,31 @@ class Mamba(StatefulMixer):
     Source: transformers 5.23 ``MambaMixer``, ``FalconMambaMixer``, ``JambaMambaMixer`` and ``ZambaMambaMixer``.
     """
 
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
+    def __init__(self, original: Any, cache: HybridCache) -> None:
         super().__init__(original, cache)
-        m: Any = original
         layer = self.cache_layer(MambaLayer, "mamba")
-        layer.convolution = short_convolution(m.conv1d, m.activation)
+        layer.convolution = short_convolution(original.conv1d, original.activation)
         # A parameter of its own, because it is too large to be folded.
-        self.rate = nn.Parameter(-m.A_log.detach().float().exp().view(-1, m.ssm_state_size), requires_grad=False)
+        self.rate = nn.Parameter(-original.A_log.detach().float().exp().view(-1, original.ssm_state_size), requires_grad=False)
         layer.rate = lambda: self.rate
-        layer.skip = lambda: m.D.float().flatten()
+        layer.skip = lambda: original.D.float().flatten()
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
-        m: Any = self.original
         layer = self.cache_layer(MambaLayer, "mamba")
         conv_input, gate = self._project(hidden_states)
         x = layer.convolved(conv_input, block=self.cache.block)
         out = layer.mix(self._select(x), block=self.cache.block)
-        return m.out_proj((out * F.silu(gate)).to(hidden_states.dtype))
+        return self.original.out_proj((out * F.silu(gate)).to(hidden_states.dtype))
 
     def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Map hidden [B, T, hidden] to a row that begins with the conv's input [B, T, C], and the gate [B, T, C]."""
-        m: Any = self.original
+        m = self.original
         projected = m.in_proj(hidden)
         return projected, projected[..., m.intermediate_size :]
 
     def _select(self, x: Tensor) -> Selected:
         """Return x [B, T, C] and what it selects of itself."""
-        m: Any = self.original
+        m = self.original
         R, N = m.time_step_rank, m.ssm_state_size
         selected = m.x_proj(x)
         dt, key, query = selected[..., :R], selected[..., R : R + N], selected[..., R + N :]
@@ -127,12 +121,11 @@ class ZambaMamba(Mamba):
     """Mamba by head: what is selected from a head's channels is its own, and the projection interleaves input and gate."""
 
     def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        m: Any = self.original
-        conv_input, gate = m.in_proj(hidden).unflatten(-1, (-1, 2)).unbind(-1)
+        conv_input, gate = self.original.in_proj(hidden).unflatten(-1, (-1, 2)).unbind(-1)
         return conv_input, gate
 
     def _select(self, x: Tensor) -> Selected:
-        m: Any = self.original
+        m = self.original
         R, N = m.time_step_rank, m.ssm_state_size
         by_head = swapped(x).unflatten(1, (m.n_mamba_heads, -1))
         selected = m.x_proj_weight @ by_head  # [B, H, R + 2 N, T]
@@ -144,18 +137,17 @@ class ZambaMamba(Mamba):
 class LightningAttention(StatefulMixer):
     """Linear attention whose heads fade at fixed rates. Source: transformers 5.23 ``MiniMaxLightningAttention``."""
 
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
+    def __init__(self, original: Any, cache: HybridCache) -> None:
         super().__init__(original, cache)
-        m: Any = original
         # A parameter, because what depends on buffers is not folded: they are state.
-        self.rate = nn.Parameter(-m.slope_rate.detach().flatten(), requires_grad=False)
+        self.rate = nn.Parameter(-original.slope_rate.detach().flatten(), requires_grad=False)
         self.cache_layer(LightningAttentionLayer).weights = self._weights
 
     def _weights(self) -> LinearWeights:
         return LinearWeights(rate=self.rate, groups=len(self.rate), by_head=True)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
-        m: Any = self.original
+        m = self.original
         mixed = m.act_fn(m.qkv_proj(hidden_states))
         out = self.cache_layer(LightningAttentionLayer).mix(mixed, block=self.cache.block)
         out = m.norm(out.to(hidden_states.dtype))
@@ -173,13 +165,12 @@ class RecurrentBlock(StatefulMixer):
     Source: transformers 5.23 ``RecurrentGemmaRecurrentBlock`` and ``RecurrentGemmaRglru``.
     """
 
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
+    def __init__(self, original: Any, cache: HybridCache) -> None:
         super().__init__(original, cache)
-        m: Any = original
-        self.cache_layer(RgLruLayer).convolution = short_convolution(m.conv_1d, None)
+        self.cache_layer(RgLruLayer).convolution = short_convolution(original.conv_1d, None)
 
     def forward(self, input_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-        m: Any = self.original
+        m = self.original
         layer = self.cache_layer(RgLruLayer)
         log_decay, gated = self._gates(layer.convolved(m.linear_x(input_states), block=self.cache.block))
         out = layer.mix(log_decay, gated, block=self.cache.block).to(input_states.dtype)
