@@ -149,22 +149,11 @@ def bomb(rng: random.Random) -> bytes:
     return file_of(Image.new("1", (8_192, rng.choice((8_192, 8_193)))), "PNG", optimize=True)
 
 
-def no_picture(rng: random.Random) -> bytes:
-    """Return a file of something else."""
-    return rng.choice(
-        (
-            b"",
-            b"\0",
-            b"GIF89a",
-            b"\x89PNG\r\n\x1a\n",
-            b"\xff\xd8\xff\xe0",
-            b"BM",
-            b"RIFF\x10\0\0\0WEBPVP8 ",
-            b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>",
-            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) (r) file\n",
-            rng.randbytes(rng.randint(1, 4000)),
-        )
-    )
+NO_PICTURES = (
+    *(b"", b"\0", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"BM", b"RIFF\x10\0\0\0WEBPVP8 "),
+    b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>",
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) (r) file\n",
+)
 
 
 def changed_picture(rng: random.Random, good: bytes) -> bytes:
@@ -177,7 +166,7 @@ def changed_picture(rng: random.Random, good: bytes) -> bytes:
     if kind < 0.45:
         return bomb(rng)
     if kind < 0.5:
-        return no_picture(rng)
+        return rng.choice((*NO_PICTURES, rng.randbytes(rng.randint(1, 4000))))
     if kind < 0.55:
         return forged_png(rng, rng.choice(SIDES), rng.choice(SIDES))
     data = some_picture(rng)
@@ -295,22 +284,10 @@ def _for_responses(message: dict[str, Any]) -> dict[str, Any]:
 
 
 URLS = (
-    "https://example.org/cat.jpg",
-    "http://127.0.0.1:1/cat.png",
-    "file:///etc/passwd",
-    "/etc/passwd",
-    "cat.png",
-    "",
-    "data:",
-    "data:,",
-    "data:image/png;base64,",
-    "data:image/png;base64,@@@@",
-    "data:image/png,hello",
-    "DATA:IMAGE/PNG;BASE64,aGVsbG8=",
-    "data:image/png;base64," + "A" * 100_001,
-    "data:image/png;base64,\u00e9",
-    "javascript:alert(1)",
-    "data:;base64,aGVsbG8=",
+    *("https://example.org/cat.jpg", "http://127.0.0.1:1/cat.png", "file:///etc/passwd", "/etc/passwd", "cat.png", ""),
+    *("data:", "data:,", "data:image/png;base64,", "data:image/png;base64,@@@@", "data:image/png,hello"),
+    *("DATA:IMAGE/PNG;BASE64,aGVsbG8=", "data:image/png;base64," + "A" * 100_001, "data:image/png;base64,\u00e9"),
+    *("javascript:alert(1)", "data:;base64,aGVsbG8="),
 )
 TEXTS = ("Look: ", "", "<image>", "<image><image>Say it", "<|image_start|><image><|image_end|>", "a\0b", "a" * 3000)
 
