@@ -225,5 +225,5 @@ def test_what_it_reads_is_tapped_once(tmp_path: Path) -> None:
 def test_a_damaged_config_is_refused(tmp_path: Path) -> None:
     save_drafter(tmp_path, dflash_config(TARGET, LAYERS, [0]), {})
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="no JSON object"):
+    with pytest.raises(CheckpointError, match="JSON, but not an object"):
         plan_drafter(TARGET, OPTIONS, tmp_path)
