@@ -7,20 +7,27 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from torch import nn
 
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.weights import WithoutWeight
+from hybridge.runtime.artifact.drafter import DrafterDescription
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.artifact.manifest import (
     FORMAT_VERSION,
+    CalibrationEntry,
+    LayerEntry,
     Manifest,
+    MethodEntry,
+    OnnxEntry,
+    StockTokenizerEntry,
     StoredBits,
 )
 from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.artifact.pictures import PictureDescription
 from hybridge.runtime.version import __version__
 
 
@@ -87,10 +94,16 @@ def manifest_of(
     folder: Path,
     *,
     weights: WeightFigures,
+    layers: list[LayerEntry],
+    methods: dict[str, MethodEntry],
     libraries: Sequence[str],
-    **parts: Any,
+    calibration: CalibrationEntry | None = None,
+    onnx: OnnxEntry | None = None,
+    drafter: DrafterDescription | None = None,
+    pictures: PictureDescription | None = None,
+    stock_tokenizer: StockTokenizerEntry | None = None,
 ) -> Manifest:
-    """Return the manifest of the files in ``folder``, with the installed versions of ``libraries``. parts: its other fields."""
+    """Return the manifest of the files in ``folder``, with the installed versions of ``libraries``."""
     return Manifest(
         format_version=FORMAT_VERSION,
         model_type=loaded.config.model_type,
@@ -100,9 +113,15 @@ def manifest_of(
         weight_bytes=weights.size,
         parameters=weights.parameters,
         options=options,
+        layers=layers,
+        methods=methods,
         files={path.name: file_entry(path) for path in sorted(folder.iterdir())},
         versions={name: version(name) for name in libraries} | {"hybridge": __version__},
         bits=weights.bits,
+        calibration=calibration,
+        onnx=onnx,
         source=loaded.source.origin,
-        **parts,
+        drafter=drafter,
+        pictures=pictures,
+        stock_tokenizer=stock_tokenizer,
     )
