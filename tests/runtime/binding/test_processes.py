@@ -74,31 +74,6 @@ def test_in_a_process(code: str, kernels_artifact: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_call_of_two_threads_is_done_or_refused(kernels_artifact: Path) -> None:
-    session, said, done = Session.load(kernels_artifact), Counter[str](), list[int]()
-    start = threading.Barrier(2)
-
-    def work(token: int) -> None:
-        for _ in range(25):
-            start.wait()
-            try:
-                session.decode(token)
-                done.append(token)
-            except UsageError as error:
-                said[str(error)] += 1
-
-    threads = [threading.Thread(target=work, args=(token,)) for token in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all("one thread at a time" in each for each in said)
-    assert len(done) + said.total() == 50
-    assert sorted(session.tokens) == sorted(done)
-    expected = Session.load(kernels_artifact).prefill([*session.tokens, 3])
-    assert np.allclose(session.decode(3), expected, rtol=1e-3, atol=1e-4)
-
-
 PROMPT = ("100", "101", "102", "103", "104", "100", "101", "102", "103", "104", "100", "101")
 SANITIZER = "ignore_noninstrumented_modules=1 halt_on_error=1"
 """ExecuTorch is not compiled for the sanitizer, which cannot see how its threads wait for each other."""

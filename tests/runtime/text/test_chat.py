@@ -86,18 +86,6 @@ def test_a_conversation_of_0_2_goes_on(chatting_artifact: Path, tmp_path: Path) 
     assert tokens_of(other) == tokens_of(one)
 
 
-def test_a_state_without_a_conversation_is_refused(chatting_artifact: Path, tmp_path: Path) -> None:
-    conversation = opened(chatting_artifact)
-    conversation.session.prefill([5, 6])
-    conversation.session.save(tmp_path / "state")
-    conversation.session.reset()
-    conversation.say("hello")
-    before = conversation.messages, conversation.session.tokens
-    with pytest.raises(StateFileError, match="no conversation"):
-        conversation.load(tmp_path / "state")
-    assert (conversation.messages, conversation.session.tokens) == before
-
-
 @pytest.fixture
 def chat(cli: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Type lines into a chat that is no terminal."""
