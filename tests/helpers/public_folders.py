@@ -128,12 +128,7 @@ def save_qwen3_5_pictures(folder: Path, seed: int = 0, *, mtp: bool = True, kind
     sizes = VARIANTS[f"{kind}_text"][0]
     text = {**sizes, "vocab_size": TOKENS, "eos_token_id": END_OF_DOCUMENT, "head_dim": 32, "rope_parameters": QWEN_ROPE}
     vision = {**QWEN_VISION, "model_type": kind, "out_hidden_size": sizes["hidden_size"]}
-    config = AutoConfig.for_model(
-        kind,
-        text_config={"model_type": f"{kind}_text", **text},
-        vision_config=vision,
-        **QWEN_IDS,
-    )
+    config = AutoConfig.for_model(kind, text_config={"model_type": f"{kind}_text", **text}, vision_config=vision, **QWEN_IDS)
     lively(random_whole(config, seed), seed).save_pretrained(folder)
     if mtp:
         path, target = folder / "model.safetensors", load_checkpoint(folder).model
@@ -179,11 +174,7 @@ def save_lfm3_vl(folder: Path, seed: int = 0) -> None:
     """Write an LFM3-VL folder with the fields of ``Lfm3VlConfig``, scaled down, and the tokens of ``Lfm3VlProcessor``."""
     text = {**VARIANTS["lfm3"][0], "vocab_size": TOKENS, "eos_token_id": END_OF_TURN, "model_type": "lfm3"}
     config = AutoConfig.for_model(
-        "lfm3_vl",
-        text_config=text,
-        vision_config=LFM3_VL_VISION,
-        **QWEN_IDS,
-        projector_hidden_size=56,
+        "lfm3_vl", text_config=text, vision_config=LFM3_VL_VISION, **QWEN_IDS, projector_hidden_size=56
     )
     lively(random_whole(config, seed), seed).save_pretrained(folder)
     save_processor_of_films(folder)

@@ -31,11 +31,7 @@ def tiny_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32, see
 
 
 def save_checkpoint(
-    folder: Path,
-    config: PreTrainedConfig,
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-    max_shard_size: str | None = None,
+    folder: Path, config: PreTrainedConfig, dtype: torch.dtype = torch.float32, seed: int = 0, max_shard_size: str | None = None
 ) -> PreTrainedModel:
     """Write a random model of ``config`` to ``folder`` as config.json and safetensors; returns what was saved."""
     model = tiny_model(config, dtype, seed)

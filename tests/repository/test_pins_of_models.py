@@ -266,10 +266,7 @@ OPERATORS: dict[str, tuple[list[str], set[str]]] = {
         {"q_num_heads", "kv_num_heads", "update_rule", "scale"},
     ),
     "LinearAttentionGate": (["a", "dt_bias", "decay_scale", "b"], set()),
-    "MatMulNBits": (
-        ["A", "B", "scales", "zero_points", "g_idx", "bias"],
-        {"K", "N", "bits", "block_size", "accuracy_level"},
-    ),
+    "MatMulNBits": (["A", "B", "scales", "zero_points", "g_idx", "bias"], {"K", "N", "bits", "block_size", "accuracy_level"}),
 }
 """Inputs by position and attributes, as export/write/onnx_kernels.py and quantized.py hand them over."""
 

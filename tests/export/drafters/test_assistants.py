@@ -149,11 +149,7 @@ def text(**changes: Any) -> dict[str, Any]:
         (text(per_layer_config={"2": {"head_dim": 32}}), UsageError, "its target's full_attention has head dim 32"),
         (text(num_key_value_heads=2), UsageError, "sliding_attention has key/value heads 2, and this model's 1"),
         (text(sliding_window=9), UsageError, "sliding_attention has window 9, and this model's 5"),
-        (
-            {"model_type": "gemma4_unified_assistant"},
-            UsageError,
-            "for a gemma4_unified_text, and this model is a gemma4_text",
-        ),
+        ({"model_type": "gemma4_unified_assistant"}, UsageError, "for a gemma4_unified_text, and this model is a gemma4_text"),
         ({"text_config": None}, CheckpointError, "text_config is None, but should be an object"),
         (text(hidden_size="wide"), CheckpointError, "its text_config cannot be read"),
         (text(hidden_size=0), CheckpointError, "hidden_size is 0"),

@@ -552,12 +552,7 @@ def test_a_draft_that_fails_on_its_way_did_not_happen(tmp_path: Path, monkeypatc
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("family", "kernels"),
-    [
-        ("qwen3_5_text", "hybridge"),
-        ("bailing_hybrid", "llm"),
-        ("inkling_text", "hybridge"),
-    ],
+    ("family", "kernels"), [("qwen3_5_text", "hybridge"), ("bailing_hybrid", "llm"), ("inkling_text", "hybridge")]
 )
 def test_a_real_program_guesses_the_same(tmp_path: Path, family: str, kernels: Any) -> None:
     reference = save_mtp(tmp_path / "checkpoint", tiny_config(family, **FAMILIES[family]))

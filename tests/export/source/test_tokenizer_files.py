@@ -14,7 +14,7 @@ from tokenizer_folders import TEXT, save_sentencepiece, save_tiktoken, save_voca
 from tokenizers import Tokenizer
 from transformers import GenerationConfig
 
-from hybridge.errors import ArtifactError, CheckpointError
+from hybridge.errors import CheckpointError
 from hybridge.export.cli.progress import ConsoleProgress
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.source.tokenizer import TokenizerFiles, as_transformers, read_tokenizer

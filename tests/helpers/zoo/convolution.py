@@ -43,11 +43,7 @@ OTHER_INKLING: Sizes = {
     "hidden_act": "gelu",
     "unpadded_vocab_size": 127,
 }
-INKLING_SHARED = {
-    "mlp_layer_types": ["dense", "sparse", "dense"],
-    "n_shared_experts": 2,
-    "logits_mup_width_multiplier": 3.0,
-}
+INKLING_SHARED = {"mlp_layer_types": ["dense", "sparse", "dense"], "n_shared_experts": 2, "logits_mup_width_multiplier": 3.0}
 BLOCKS = {
     "n_layers_per_attn_res_block": 2,
     "log_scaling_alpha": 0.4,
@@ -96,12 +92,7 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
     ),
     "inkling_text": (
         {**INKLING, **INKLING_SHARED},
-        {
-            **OTHER_INKLING,
-            "log_scaling_n_floor": None,
-            "n_shared_experts": 1,
-            "mlp_layer_types": ["sparse", "dense"],
-        },
+        {**OTHER_INKLING, "log_scaling_n_floor": None, "n_shared_experts": 1, "mlp_layer_types": ["sparse", "dense"]},
     ),
     "inkling2_text": (
         {**INKLING, **BLOCKS},

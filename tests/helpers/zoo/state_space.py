@@ -95,12 +95,7 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
     ),
     "mamba": (MAMBA, {**MAMBA, **BIASED_MAMBA}),
     "zamba": (
-        {
-            **SIZES,
-            **ZAMBA,
-            "num_hidden_layers": 3,
-            "layers_block_type": ["hybrid", "linear_attention", "hybrid"],
-        },
+        {**SIZES, **ZAMBA, "num_hidden_layers": 3, "layers_block_type": ["hybrid", "linear_attention", "hybrid"]},
         {
             **SIZES,
             **ZAMBA,

@@ -12,14 +12,7 @@ import numpy as np
 import pytest
 
 from hybridge.errors import HybridgeError
-from hybridge.runtime import (
-    AutoDrafter,
-    DraftModel,
-    OwnDrafter,
-    PrefixCache,
-    Sampling,
-    Session,
-)
+from hybridge.runtime import AutoDrafter, DraftModel, OwnDrafter, PrefixCache, Sampling, Session
 from hybridge.runtime.artifact.description import ModelDescription
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.library import set_threads

@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from states import same, seen
 
 from hybridge.errors import OutputError, UsageError
 from hybridge.runtime import Session
-from hybridge.runtime.binding.checkpoint import Checkpoint, PrefixCache, bring_to
+from hybridge.runtime.binding.checkpoint import PrefixCache, bring_to
 from hybridge.runtime.binding.checkpoint_folder import CheckpointFolder
 
 TEXT = [97 + i % 11 for i in range(70)]

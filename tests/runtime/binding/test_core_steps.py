@@ -6,33 +6,24 @@ import ctypes
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from ctypes import byref, c_int, c_int64, c_size_t
-from pathlib import Path
+from ctypes import byref, c_int64, c_size_t
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from state_files import forge_state, state_content
 from table import VOCABULARY, Table, table_model, table_session
 
 from hybridge.errors import (
     ArtifactError,
     BrokenStateError,
-    CapacityError,
-    CommitError,
-    DraftError,
     HybridgeError,
-    SnapshotError,
     StateFileError,
-    TokenError,
     UsageError,
 )
 from hybridge.runtime import Checkpoint, Model, PrefixCache, Session
 from hybridge.runtime.binding.interface import (
-    ArrayStruct,
-    CText,
     DrafterKind,
     GeneratedStruct,
     GenerationStruct,

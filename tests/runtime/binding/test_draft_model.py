@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from store import demo_folder
 from table import VOCABULARY, Table, table_model, table_session
 
-from hybridge.errors import ArtifactError, DraftError, GrammarError, UsageError
+from hybridge.errors import DraftError, GrammarError, UsageError
 from hybridge.runtime import Artifact, ExportOptions, GenerationStats, Model, PromptLookup, Sampling, Session, open_artifact
 from hybridge.runtime.artifact.description import ModelDescription
 from hybridge.runtime.artifact.folder import file_entry

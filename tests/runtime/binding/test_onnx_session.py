@@ -15,7 +15,7 @@ from states import Arrays, same
 from torch import Tensor
 
 from hybridge.__main__ import main
-from hybridge.errors import ArtifactError, CommitError, SnapshotError
+from hybridge.errors import ArtifactError, CommitError
 from hybridge.export.check.oracle import uncached
 from hybridge.export.check.random_program import Oracle, RandomProgram
 from hybridge.export.check.validate import validate

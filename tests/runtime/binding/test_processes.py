@@ -5,17 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from native_programs import native_program
 from store import demo_folder
-
-from hybridge.errors import UsageError
-from hybridge.runtime import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 PLAY = """

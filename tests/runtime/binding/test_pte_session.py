@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from refusals import REFUSED, Inputs, refuses
 from torch import Tensor
 
-from hybridge.errors import CapacityError, CommitError, SnapshotError, ValidationError
+from hybridge.errors import CapacityError, ValidationError
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.random_program import Oracle, RandomProgram
 from hybridge.export.check.validate import validate

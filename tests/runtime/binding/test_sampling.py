@@ -36,7 +36,6 @@ from hybridge.runtime import (
     GenerationStats,
     Model,
     OwnDrafter,
-    PromptLookup,
     Proposal,
     Sampling,
     Session,
@@ -242,6 +241,8 @@ def test_at_the_ends_of_what_is_allowed_a_token_is_drawn(temperature: float, pen
 
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
+
+
 @pytest.fixture(scope="module")
 def session(artifact: Path) -> Session:
     return Session.load(artifact)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from core_child import in_core
-from native_programs import native_program
 
 from hybridge.errors import (
     CapacityError,
     CommitError,
     HybridgeError,
-    NativeError,
     OutputError,
     SnapshotError,
     StateFileError,
@@ -30,9 +28,7 @@ from hybridge.export.check.random_program import RandomProgram
 from hybridge.export.check.validate import TOLERANCE, ValidationReport, compare
 from hybridge.runtime import ExportOptions, GenerationStats, Model, PromptLookup, Session, open_artifact
 from hybridge.runtime.artifact.description import ModelDescription
-from hybridge.runtime.binding import library
 from hybridge.runtime.binding.programs import Numbers, TextProgram
-from hybridge.runtime.kernels import compiling
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from core_child import in_core
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from state_files import CHECKSUM, HEADER, forge_state, save_in_full, texts_content

@@ -8,13 +8,9 @@ from typing import Any
 import openai
 import pytest
 from public_folders import CHAT_TEMPLATES
-from scripted import TEMPLATE, TOOLS, speaker
-from served import BYTES, ask, chat, user
-from tokenizers import Tokenizer as Reference
+from scripted import TOOLS, speaker
+from served import ask, chat, user
 
-from hybridge.runtime.binding.jinja import JinjaTemplate
-from hybridge.runtime.binding.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import AnswerFormat
 
 def tool(properties: dict[str, Any], **further: Any) -> list[Any]:
     parameters = {"type": "object", "properties": properties, "additionalProperties": False, **further}

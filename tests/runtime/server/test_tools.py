@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
 from served import BYTES, Served, chat, client, user
-from tokenizers import Tokenizer as Reference
 
 from hybridge.runtime import GenerationStats, Sampling
-from hybridge.runtime.binding.jinja import JinjaTemplate
-from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.app import Question
 from hybridge.runtime.server.prompts import Prompt
 from hybridge.runtime.server.requests import GenerationRequest
@@ -24,7 +20,6 @@ from hybridge.runtime.server.responses import ResponsesFormat
 from hybridge.runtime.server.worker import Finished, Inbox, Job
 from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.generate import TextPiece
-
 
 # Through the server
 

@@ -21,7 +21,7 @@ from forgery import forge
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
-from hybridge.errors import OutputError, StateFileError
+from hybridge.errors import OutputError
 from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.binding.tokenizer import Tokenizer

@@ -3,16 +3,13 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
 import typer
 from babbling import rendered
 from command_line import exit_code
-from hypothesis import given, settings
 from public_folders import CHAT_TEMPLATES
 from tiny import save_tokenizer
 from tokenizer_folders import added_token, write_json

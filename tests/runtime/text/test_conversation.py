@@ -13,10 +13,9 @@ import scripted
 from babbling import BYTES, END, TEMPLATE, babble, fresh_session, rendered, talk, template_of, tokens_of, turns_of
 from hypothesis import given
 
-from hybridge.errors import CapacityError, UsageError
+from hybridge.errors import UsageError
 from hybridge.runtime import ExportOptions, GenerationStats, Session
 from hybridge.runtime.artifact.description import ModelDescription
-from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.drafters import Context, PromptLookup, Proposal
 from hybridge.runtime.binding.generation import Constraint
 from hybridge.runtime.binding.jinja import JinjaTemplate

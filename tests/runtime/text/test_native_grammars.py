@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from core_grammars import CoreGrammar, Reference, walk
 from hypothesis import given, settings
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from tokenizer_zoo import ZOO
 from tokenizers import ByteLevelBPETokenizer
 

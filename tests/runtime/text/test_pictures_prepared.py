@@ -17,7 +17,7 @@ import pytest
 from picture_files import file_of, noise
 from picture_layouts import Layouts, RefusedPictureError
 from PIL import Image
-from public_folders import GEMMA3_ROWS, GEMMA3_SPECIAL, GEMMA_SPECIAL, LFM2_VL_SPECIAL, PICTURE
+from public_folders import GEMMA3_ROWS, GEMMA3_SPECIAL, LFM2_VL_SPECIAL, PICTURE
 from transformers import Gemma3Processor, PreTrainedTokenizerFast
 from transformers.image_utils import load_image
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
@@ -386,18 +386,6 @@ def test_ids_are_those_of_transformers_processor(pictures_artifact: Path) -> Non
     session.prefill_image(large)
     assert session.length == len(large.ids)
     assert large.encodings == 3
-
-
-def test_ids_of_gemma4_are_those_of_transformers_processor(block_artifact: Path) -> None:
-    session = Session.load(block_artifact)
-    assert session.model.artifact is not None
-    processor = PictureProcessor(session.model, Tokenizer.of(session.model.artifact))
-    begin, end, placeholder = (GEMMA_SPECIAL.index(text) for text in ("<|image>", "<image|>", "<|image|>"))
-    picture = processor.prepare(file_of(noise(100, 50)))
-    assert (picture.rows, picture.columns, picture.parts, len(picture.ids)) == (1, 1, 1, 20)
-    assert (picture.ids[0], picture.ids[-1]) == (begin, end)
-    assert all(row < 0 for row in picture.ids[1:-1])
-    assert with_pictures([1, placeholder, 60], [picture]) == [1, *picture.ids, 60]
 
 
 @pytest.mark.parametrize("words", ["What is this?", "", "\n a"])

@@ -12,8 +12,7 @@ from babbling import BYTES, fresh_session, rendered, template_of, turns_of
 from babbling import tokens_of as all_tokens_of
 from hypothesis import given
 from public_folders import CHAT_TEMPLATES
-from scripted import OPENING, speaker
-from served import chat
+from scripted import OPENING
 from tokenizer_zoo import ZOO
 
 from hybridge.runtime.binding.jinja import RenderedChat

@@ -32,6 +32,7 @@ from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.integrations.causal_lm import CausalLM
 from hybridge.runtime.text.grammars import Grammars
 
+
 @pytest.fixture(scope="module")
 def grammars() -> Grammars:
     return Grammars(BYTES, 260, [END])

@@ -5,7 +5,6 @@ from tokenizer_zoo import ZOO
 from tokenizers import Tokenizer as Reference
 from tokenizers import decoders, models
 
-from hybridge.errors import UsageError
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import TokenDecoder
