@@ -20,14 +20,8 @@ from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime.artifact.options import ExportOptions
 
 CHAT_TEMPLATES = Path(__file__).parent / "chat_templates"
-VISION: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "depth": 1,
-    "num_heads": 2,
-    "patch_size": 14,
-    "out_hidden_size": 48,
-}
+PUBLISHED: dict[str, Any] = json.loads(Path(__file__).with_name("published.json").read_text())
+"""By family: the configs of its encoders, the processor's options, and the tokenizer's config."""
 TOKENS = 330
 END_OF_DOCUMENT, END_OF_TURN = 0, 2
 
@@ -52,7 +46,7 @@ def save_qwen3_5(folder: Path, seed: int = 0) -> None:
     A document ends with ``<|endoftext|>``, says the config; a turn with ``<|im_end|>``, says the tokenizer's config alone.
     """
     text = {**VARIANTS["qwen3_5_text"][0], "vocab_size": TOKENS, "eos_token_id": END_OF_DOCUMENT}
-    config = AutoConfig.for_model("qwen3_5", text_config=text, vision_config=VISION)
+    config = AutoConfig.for_model("qwen3_5", text_config=text, vision_config=PUBLISHED["qwen3_5_text"]["vision"])
     lively(random_whole(config, seed), seed).save_pretrained(folder)
     (folder / "generation_config.json").unlink()
     path = folder / "model.safetensors"
@@ -81,39 +75,6 @@ QWEN_IDS = {
     "vision_end_token_id": QWEN_SPECIAL.index("<|vision_end|>"),
 }
 """Ids of tokens in config.json."""
-QWEN_VISION: dict[str, Any] = {
-    "depth": 2,
-    "hidden_act": "gelu_pytorch_tanh",
-    "hidden_size": 32,
-    "in_channels": 3,
-    "initializer_range": 0.02,
-    "intermediate_size": 40,
-    "model_type": "qwen3_5",
-    "num_heads": 2,
-    "num_position_embeddings": 25,
-    "out_hidden_size": 48,
-    "patch_size": 4,
-    "spatial_merge_size": 2,
-    "temporal_patch_size": 2,
-    "deepstack_visual_indexes": [],
-}
-QWEN_PICTURES: dict[str, Any] = {
-    "size": {"longest_edge": 16 * 64, "shortest_edge": 4 * 64},
-    "patch_size": 4,
-    "temporal_patch_size": 2,
-    "merge_size": 2,
-    "image_mean": [0.5, 0.4, 0.6],
-    "image_std": [0.5, 0.3, 0.7],
-    "processor_class": "Qwen3VLProcessor",
-    "image_processor_type": "Qwen2VLImageProcessorFast",
-}
-QWEN_ROPE: dict[str, Any] = {
-    "mrope_interleaved": True,
-    "mrope_section": [3, 3, 2],
-    "partial_rotary_factor": 0.5,
-    "rope_theta": 100.0,
-    "rope_type": "default",
-}
 QWEN_OPTIONS = ExportOptions(
     max_seq_len=160, prefill_chunk=16, verify_len=5, snapshot_slots=2, image_tokens=(6, 20), mtp=True, draft_len=3
 )
@@ -126,8 +87,14 @@ def save_qwen3_5_pictures(folder: Path, seed: int = 0, *, mtp: bool = True, kind
     end inside a chunk.
     """
     sizes = VARIANTS[f"{kind}_text"][0]
-    text = {**sizes, "vocab_size": TOKENS, "eos_token_id": END_OF_DOCUMENT, "head_dim": 32, "rope_parameters": QWEN_ROPE}
-    vision = {**QWEN_VISION, "model_type": kind, "out_hidden_size": sizes["hidden_size"]}
+    text = {
+        **sizes,
+        "vocab_size": TOKENS,
+        "eos_token_id": END_OF_DOCUMENT,
+        "head_dim": 32,
+        "rope_parameters": PUBLISHED["qwen3_5"]["rope"],
+    }
+    vision = {**PUBLISHED["qwen3_5"]["vision"], "model_type": kind, "out_hidden_size": sizes["hidden_size"]}
     config = AutoConfig.for_model(kind, text_config={"model_type": f"{kind}_text", **text}, vision_config=vision, **QWEN_IDS)
     lively(random_whole(config, seed), seed).save_pretrained(folder)
     if mtp:
@@ -138,35 +105,15 @@ def save_qwen3_5_pictures(folder: Path, seed: int = 0, *, mtp: bool = True, kind
 
 def save_processor_of_films(folder: Path) -> None:
     """Write the processor's options and the tokenizer of a model whose processor is Qwen3-VL's."""
-    write_json(folder / "preprocessor_config.json", QWEN_PICTURES)
+    write_json(folder / "preprocessor_config.json", PUBLISHED["qwen3_5"]["pictures"])
     save_byte_tokenizer(folder, QWEN_SPECIAL, TOKENS)
-    write_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "Qwen2Tokenizer",
-            "eos_token": SPECIAL[END_OF_TURN],
-            "pad_token": SPECIAL[END_OF_DOCUMENT],
-            "image_token": "<|image_pad|>",
-            "video_token": "<|video_pad|>",
-            "vision_bos_token": "<|vision_start|>",
-            "vision_eos_token": "<|vision_end|>",
-            "added_tokens_decoder": {str(i): added_token(token) for i, token in enumerate(QWEN_SPECIAL)},
-        },
-    )
+    added = {str(i): added_token(token) for i, token in enumerate(QWEN_SPECIAL)}
+    write_json(folder / "tokenizer_config.json", {**PUBLISHED["qwen3_5"]["tokenizer"], "added_tokens_decoder": added})
     (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "qwen3_5.jinja").read_text())
 
 
 # LFM3-VL
 
-LFM3_VL_VISION: dict[str, Any] = {
-    "model_type": "lfm3_vl_vision",
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 5,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "patch_size": 4,
-}
 LFM3_VL_OPTIONS = replace(QWEN_OPTIONS, mtp=False)
 
 
@@ -174,7 +121,7 @@ def save_lfm3_vl(folder: Path, seed: int = 0) -> None:
     """Write an LFM3-VL folder with the fields of ``Lfm3VlConfig``, scaled down, and the tokens of ``Lfm3VlProcessor``."""
     text = {**VARIANTS["lfm3"][0], "vocab_size": TOKENS, "eos_token_id": END_OF_TURN, "model_type": "lfm3"}
     config = AutoConfig.for_model(
-        "lfm3_vl", text_config=text, vision_config=LFM3_VL_VISION, **QWEN_IDS, projector_hidden_size=56
+        "lfm3_vl", text_config=text, vision_config=PUBLISHED["lfm3_vl"]["vision"], **QWEN_IDS, projector_hidden_size=56
     )
     lively(random_whole(config, seed), seed).save_pretrained(folder)
     save_processor_of_films(folder)
@@ -189,44 +136,6 @@ LFM2_VL_SPECIAL = [
     *(f"<|img_row_{row}_col_{column}|>" for row in range(1, 5) for column in range(1, 5)),
 ]
 LFM2_VL_TOKENS = 340
-LFM2_VL_VISION: dict[str, Any] = {
-    "model_type": "siglip2_vision_model",
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_channels": 3,
-    "num_patches": 25,
-    "patch_size": 4,
-    "hidden_act": "gelu_pytorch_tanh",
-    "vision_use_head": False,
-}
-LFM2_VL_PICTURES: dict[str, Any] = {
-    "do_convert_rgb": True,
-    "do_image_splitting": True,
-    "do_normalize": True,
-    "do_pad": True,
-    "do_rescale": True,
-    "do_resize": True,
-    "downsample_factor": 2,
-    "encoder_patch_size": 4,
-    "image_mean": [0.5, 0.4, 0.6],
-    "image_processor_type": "Lfm2VlImageProcessorFast",
-    "image_std": [0.5, 0.3, 0.7],
-    "max_image_tokens": 16,
-    "max_num_patches": 64,
-    "max_pixels_tolerance": 2.0,
-    "max_tiles": 4,
-    "min_image_tokens": 4,
-    "min_tiles": 2,
-    "processor_class": "Lfm2VlProcessor",
-    "resample": 2,
-    "rescale_factor": 1 / 255,
-    "return_row_col_info": True,
-    "size": {"height": 32, "width": 32},
-    "tile_size": 32,
-    "use_thumbnail": True,
-}
 LFM2_VL_OPTIONS = ExportOptions(max_seq_len=160, prefill_chunk=16, verify_len=5, snapshot_slots=2, image_tokens=(6, 16))
 
 
@@ -239,28 +148,16 @@ def save_lfm2_vl(folder: Path, seed: int = 0, **config_changes: Any) -> None:
     config = AutoConfig.for_model(
         "lfm2_vl",
         text_config={"model_type": "lfm2", **text},
-        vision_config=LFM2_VL_VISION,
+        vision_config=PUBLISHED["lfm2_vl"]["vision"],
         image_token_id=LFM2_VL_SPECIAL.index("<image>"),
         projector_hidden_size=56,
         **config_changes,
     )
     lively(random_whole(config, seed), seed).save_pretrained(folder)
-    write_json(folder / "preprocessor_config.json", LFM2_VL_PICTURES)
+    write_json(folder / "preprocessor_config.json", PUBLISHED["lfm2_vl"]["pictures"])
     write_json(folder / "processor_config.json", {"processor_class": "Lfm2VlProcessor", "use_image_special_tokens": True})
     save_byte_tokenizer(folder, LFM2_VL_SPECIAL, LFM2_VL_TOKENS)
-    write_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": "<|startoftext|>",
-            "eos_token": "<|im_end|>",
-            "pad_token": "<|pad|>",
-            "image_token": "<image>",
-            "image_start_token": "<|image_start|>",
-            "image_end_token": "<|image_end|>",
-            "image_thumbnail": "<|img_thumbnail|>",
-        },
-    )
+    write_json(folder / "tokenizer_config.json", PUBLISHED["lfm2_vl"]["tokenizer"])
     (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "lfm2_vl.jinja").read_text())
 
 
@@ -272,34 +169,6 @@ GEMMA3_SPECIAL = [
 ]
 GEMMA3_NAMES = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
 GEMMA3_SIZE, GEMMA3_ROWS, GEMMA3_TOKENS = 48, 16, 340
-GEMMA3_VISION: dict[str, Any] = {
-    "model_type": "siglip_vision_model",
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "image_size": GEMMA3_SIZE,
-    "patch_size": 4,
-    "vision_use_head": False,
-}
-GEMMA3_PICTURES: dict[str, Any] = {
-    "do_convert_rgb": None,
-    "do_normalize": True,
-    "do_pan_and_scan": None,
-    "do_rescale": True,
-    "do_resize": True,
-    "image_mean": [0.5, 0.4, 0.6],
-    "image_processor_type": "Gemma3ImageProcessor",
-    "image_seq_length": GEMMA3_ROWS,
-    "image_std": [0.5, 0.3, 0.7],
-    "pan_and_scan_max_num_crops": None,
-    "pan_and_scan_min_crop_size": None,
-    "pan_and_scan_min_ratio_to_activate": None,
-    "processor_class": "Gemma3Processor",
-    "resample": 2,
-    "rescale_factor": 1 / 255,
-    "size": {"height": GEMMA3_SIZE, "width": GEMMA3_SIZE},
-}
 GEMMA3_OPTIONS = ExportOptions(max_seq_len=160, prefill_chunk=10, verify_len=5, snapshot_slots=2)
 
 
@@ -320,13 +189,13 @@ def save_gemma3(folder: Path, seed: int = 0, **text_changes: Any) -> None:
     config = AutoConfig.for_model(
         "gemma3",
         text_config={"model_type": "gemma3_text", **text, **text_changes},
-        vision_config=GEMMA3_VISION,
+        vision_config=PUBLISHED["gemma3"]["vision"],
         mm_tokens_per_image=GEMMA3_ROWS,
         **{f"{name}_index": GEMMA3_SPECIAL.index(token) for name, token in GEMMA3_NAMES.items()},
     )
     lively(random_whole(config, seed), seed).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
-    write_json(folder / "preprocessor_config.json", GEMMA3_PICTURES)
+    write_json(folder / "preprocessor_config.json", PUBLISHED["gemma3"]["pictures"])
     write_json(folder / "processor_config.json", {"image_seq_length": GEMMA3_ROWS, "processor_class": "Gemma3Processor"})
     save_byte_tokenizer(folder, GEMMA3_SPECIAL, GEMMA3_TOKENS)
     write_json(
@@ -358,46 +227,7 @@ GEMMA_NAMES = {
     "eoa_token_index": "<audio|>",
     "audio_token_id": "<|audio|>",
 }
-GEMMA_AUDIO: dict[str, Any] = {
-    "model_type": "gemma4_audio",
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "subsampling_conv_channels": [8, 4],
-    "output_proj_dims": 16,
-    "use_clipped_linears": True,
-}
 GEMMA_TOKENS = 340
-GEMMA_VISION: dict[str, Any] = {
-    "model_type": "gemma4_vision",
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "patch_size": 4,
-    "pooling_kernel_size": 3,
-    "position_embedding_size": 90,
-    "rope_parameters": {"rope_theta": 100.0, "rope_type": "axial"},
-    "attention_bias": False,
-}
-GEMMA_PICTURES: dict[str, Any] = {
-    "do_convert_rgb": True,
-    "do_normalize": False,
-    "do_rescale": True,
-    "do_resize": True,
-    "image_mean": [0.0, 0.0, 0.0],
-    "image_processor_type": "Gemma4ImageProcessor",
-    "image_seq_length": 20,
-    "image_std": [1.0, 1.0, 1.0],
-    "max_soft_tokens": 20,
-    "patch_size": 4,
-    "pooling_kernel_size": 3,
-    "resample": 3,
-    "rescale_factor": 1 / 255,
-}
 GEMMA_OPTIONS = ExportOptions(max_seq_len=160, prefill_chunk=16, verify_len=5, snapshot_slots=2, image_tokens=(6, 20))
 GEMMA_LIMITS = {"input_min": -2.0, "input_max": 2.5, "output_min": -3.0, "output_max": 3.5}
 
@@ -420,8 +250,8 @@ def save_gemma4(folder: Path, seed: int = 0, *, large: bool = True, **text_chang
     config = AutoConfig.for_model(
         "gemma4",
         text_config={"model_type": "gemma4_text", **text},
-        vision_config={**GEMMA_VISION, "standardize": large, "use_clipped_linears": not large},
-        audio_config=None if large else GEMMA_AUDIO,
+        vision_config={**PUBLISHED["gemma4"]["vision"], "standardize": large, "use_clipped_linears": not large},
+        audio_config=None if large else PUBLISHED["gemma4"]["audio"],
         **ids,
     )
     model = random_whole(config, seed)
@@ -433,7 +263,7 @@ def save_gemma4(folder: Path, seed: int = 0, *, large: bool = True, **text_chang
         elif own in ("std_bias", "std_scale"):
             buffer.copy_(torch.randn(buffer.shape, generator=generator) + (own == "std_scale"))
     lively(model, seed).save_pretrained(folder)
-    save_gemma4_files(folder, {"processor_class": "Gemma4Processor", "image_processor": GEMMA_PICTURES})
+    save_gemma4_files(folder, {"processor_class": "Gemma4Processor", "image_processor": PUBLISHED["gemma4"]["pictures"]})
 
 
 def save_gemma4_files(folder: Path, processor: dict[str, Any]) -> None:
@@ -441,35 +271,11 @@ def save_gemma4_files(folder: Path, processor: dict[str, Any]) -> None:
     (folder / "generation_config.json").unlink(missing_ok=True)
     write_json(folder / "processor_config.json", processor)
     save_byte_tokenizer(folder, GEMMA_SPECIAL, GEMMA_TOKENS)
-    write_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": "<bos>",
-            "eos_token": "<turn|>",
-            "pad_token": "<pad>",
-            "boi_token": "<|image>",
-            "eoi_token": "<image|>",
-            "image_token": "<|image|>",
-        },
-    )
+    write_json(folder / "tokenizer_config.json", PUBLISHED["gemma4"]["tokenizer"])
     (folder / "chat_template.jinja").write_text((CHAT_TEMPLATES / "gemma4.jinja").read_text())
 
 
 # Gemma 4 12B
-
-UNIFIED_VISION: dict[str, Any] = {
-    "model_type": "gemma4_unified_vision",
-    "mm_embed_dim": 40,
-    "mm_posemb_size": 90,
-    "model_patch_size": 12,
-    "num_soft_tokens": 20,
-    "output_proj_dims": 40,
-    "patch_size": 4,
-    "pooling_kernel_size": 3,
-    "rms_norm_eps": 1e-6,
-}
-UNIFIED_AUDIO = {"model_type": "gemma4_unified_audio", "audio_embed_dim": 16}
 
 
 def save_gemma4_unified(folder: Path, seed: int = 0, **text_changes: Any) -> None:
@@ -484,12 +290,12 @@ def save_gemma4_unified(folder: Path, seed: int = 0, **text_changes: Any) -> Non
     config = AutoConfig.for_model(
         "gemma4_unified",
         text_config={"model_type": "gemma4_unified_text", **text},
-        vision_config=UNIFIED_VISION,
-        audio_config=UNIFIED_AUDIO,
+        vision_config=PUBLISHED["gemma4_unified"]["vision"],
+        audio_config=PUBLISHED["gemma4_unified"]["audio"],
         **{name: GEMMA_SPECIAL.index(token) for name, token in GEMMA_NAMES.items()},
     )
     lively(random_whole(config, seed), seed).save_pretrained(folder)
-    processor = {**GEMMA_PICTURES, "image_processor_type": "Gemma4UnifiedImageProcessor"}
+    processor = {**PUBLISHED["gemma4"]["pictures"], "image_processor_type": "Gemma4UnifiedImageProcessor"}
     save_gemma4_files(folder, {"processor_class": "Gemma4UnifiedProcessor", "image_processor": processor})
 
 
@@ -509,34 +315,12 @@ GLM_NAMES = {
     "video_end_token_id": "<|end_of_video|>",
 }
 GLM_TOKENS = 340
-GLM_VISION: dict[str, Any] = {
-    "model_type": "glm5_next_vision",
-    "attention_bias": True,
-    "depth": 2,
-    "hidden_act": "silu",
-    "hidden_size": 32,
-    "in_channels": 3,
-    "intermediate_size": 40,
-    "num_heads": 2,
-    "patch_size": 4,
-    "projection_intermediate_size": 56,
-    "spatial_merge_size": 2,
-    "swiglu_limit": 0.5,
-    "temporal_patch_size": 2,
+GLM_FILMS = {
+    **PUBLISHED["glm5_next"]["pictures"],
+    "video_processor_type": "Glm5NextVideoProcessor",
+    "max_image_tokens": 48,
+    "fps": 2,
 }
-GLM_PICTURES: dict[str, Any] = {
-    "do_rescale": True,
-    "image_mean": [0.5, 0.4, 0.6],
-    "image_processor_type": "Glm5NextImageProcessor",
-    "image_std": [0.5, 0.3, 0.7],
-    "max_image_tokens": 16,
-    "merge_size": 2,
-    "min_image_tokens": 4,
-    "patch_expand_factor": 1,
-    "patch_size": 4,
-    "temporal_patch_size": 2,
-}
-GLM_FILMS = {**GLM_PICTURES, "video_processor_type": "Glm5NextVideoProcessor", "max_image_tokens": 48, "fps": 2}
 GLM_OPTIONS = replace(QWEN_OPTIONS, mtp=False)
 GLM_SIZES = {"linear_head_dim": 16, "q_lora_rank": 32, "kv_lora_rank": 24, "v_head_dim": 16, "num_hidden_layers": 2}
 """Sizes that groups of 8 divide."""
@@ -558,7 +342,7 @@ def save_glm5_next(folder: Path, seed: int = 0, **text_changes: Any) -> None:
     config = AutoConfig.for_model(
         "glm5_next",
         text_config={"model_type": "glm5_next_text", **text},
-        vision_config={**GLM_VISION, "out_hidden_size": sizes["hidden_size"]},
+        vision_config={**PUBLISHED["glm5_next"]["vision"], "out_hidden_size": sizes["hidden_size"]},
         **{name: GLM_SPECIAL.index(token) for name, token in GLM_NAMES.items()},
     )
     lively(random_whole(config, seed), seed).save_pretrained(folder)
@@ -578,7 +362,7 @@ def save_glm5_next(folder: Path, seed: int = 0, **text_changes: Any) -> None:
     write_json(folder / "config.json", content)
     ends = [GLM_SPECIAL.index(token) for token in ("<|endoftext|>", "<|user|>", "<|observation|>")]
     write_json(folder / "generation_config.json", {"eos_token_id": ends, "pad_token_id": ends[0]})
-    processors = {"image_processor": GLM_PICTURES, "video_processor": GLM_FILMS}
+    processors = {"image_processor": PUBLISHED["glm5_next"]["pictures"], "video_processor": GLM_FILMS}
     write_json(folder / "processor_config.json", {"processor_class": "Glm5NextProcessor", **processors})
     save_byte_tokenizer(folder, GLM_SPECIAL, GLM_TOKENS)
     ends_and_pads = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
@@ -590,38 +374,6 @@ def save_glm5_next(folder: Path, seed: int = 0, **text_changes: Any) -> None:
 
 OMNI_SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<image>", "<img>", "</img>", "<so_embedding>", "<video>"]
 OMNI_TOKENS = 340
-OMNI_VISION: dict[str, Any] = {
-    "model_type": "radio",
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "mlp_ratio": 1.25,
-    "patch_size": 4,
-    "max_img_size": 24,
-    "num_cls_tokens": 3,
-    "num_registers": 2,
-    "video_temporal_patch_size": 2,
-}
-OMNI_AUDIO: dict[str, Any] = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "subsampling_conv_channels": 8,
-    "num_mel_bins": 16,
-    "projection_hidden_size": 24,
-    "projection_bias": False,
-}
-OMNI_PICTURES: dict[str, Any] = {
-    "image_processor_type": "NemotronH_Omni_Reasoning_V3ImageProcessor",
-    "patch_size": 4,
-    "downsample_ratio": 0.5,
-    "min_num_patches": 24,
-    "max_num_patches": 80,
-    "max_model_len": 160,
-    "norm_mean": [0.5, 0.4, 0.6],
-    "norm_std": [0.5, 0.3, 0.7],
-}
 OMNI_OLDER_NAMES = {
     "text_config": "llm_config",
     "audio_config": "sound_config",
@@ -649,9 +401,9 @@ def save_nemotron_h_omni(folder: Path, seed: int = 0, *, final_norm: bool = Fals
     config = AutoConfig.for_model(
         "nemotron_h_omni",
         text_config={"model_type": "nemotron_h", "num_nextn_predict_layers": int(final_norm), **text},
-        vision_config=OMNI_VISION,
-        audio_config=OMNI_AUDIO,
-        vision_hidden_size=OMNI_VISION["hidden_size"],
+        vision_config=PUBLISHED["nemotron_h_omni"]["vision"],
+        audio_config=PUBLISHED["nemotron_h_omni"]["audio"],
+        vision_hidden_size=PUBLISHED["nemotron_h_omni"]["vision"]["hidden_size"],
         projector_hidden_size=56,
         image_token_id=OMNI_SPECIAL.index("<image>"),
         video_token_id=OMNI_SPECIAL.index("<video>"),
@@ -666,7 +418,7 @@ def save_nemotron_h_omni(folder: Path, seed: int = 0, *, final_norm: bool = Fals
     older = {OMNI_OLDER_NAMES.get(name, name): value for name, value in content.items()}
     write_json(folder / "config.json", older | OMNI_CODE)
     (folder / "generation_config.json").unlink(missing_ok=True)
-    write_json(folder / "preprocessor_config.json", OMNI_PICTURES)
+    write_json(folder / "preprocessor_config.json", PUBLISHED["nemotron_h_omni"]["pictures"])
     save_byte_tokenizer(folder, OMNI_SPECIAL, OMNI_TOKENS)
     write_json(
         folder / "tokenizer_config.json",

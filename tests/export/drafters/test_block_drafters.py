@@ -135,13 +135,6 @@ def test_chances_are_the_drafters_own(subject: Subject) -> None:
     assert np.allclose(drafted.confidences, confidences, atol=1e-4)
 
 
-def test_the_prompt_may_be_longer_than_a_call(subject: Subject) -> None:
-    rng = random.Random(1)
-    tokens = [rng.randrange(100) for _ in range(31)]
-    hidden = read(subject.session, tokens[:-1])
-    assert subject.session.draft(hidden, tokens[1:], limit=5).tokens == subject.definition(tokens, 5)[0]
-
-
 @pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark"])
 def test_a_drafter_that_is_broken_breaks_nothing(tmp_path: Path, kind: str) -> None:
     subject = Subject(tmp_path, FAMILIES[0], kind)
