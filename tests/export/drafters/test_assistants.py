@@ -19,7 +19,7 @@ from transformers import Gemma4Config
 from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.program.build import build_cache
-from hybridge.export.program.eager import EagerProgram, LoadedDrafter, eager_session
+from hybridge.export.program.eager import LoadedDrafter, eager_session
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.binding.drafters import OwnDrafter

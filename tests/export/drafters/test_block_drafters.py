@@ -1,7 +1,6 @@
 """Block drafters against their published definition, over random programs with rollbacks, snapshots, restores and windows."""
 
 import copy
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from assistant_reference import AssistantReference, assistant_config
 from drafter_programs import compare_blocks, definition_of
@@ -20,7 +19,7 @@ from drafter_twins import (
     random_tensors,
     save_drafter,
 )
-from store import demo_folder, exported
+from store import exported
 from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
 
 from hybridge.errors import ArtifactError, DraftError, HybridgeError, TokenError, ValidationError
