@@ -19,32 +19,14 @@ TIED = {"tie_word_embeddings": True}
 FULL, LINEAR, INDEXED = "full_attention", "linear_attention", "indexed_attention"
 
 KIMI = {
-    **SIZES,
-    "num_hidden_layers": 4,
-    "num_key_value_heads": 4,
-    "layer_types": [LINEAR, FULL, LINEAR, FULL],
-    "kv_lora_rank": 20,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-    "num_experts": 5,
-    "num_experts_per_token": 2,
-    "moe_intermediate_size": 24,
-    "n_group": 1,
-    "topk_group": 1,
-    "pad_token_id": 0,
-}
+    **SIZES, "num_hidden_layers": 4, "num_key_value_heads": 4, "layer_types": [LINEAR, FULL, LINEAR, FULL],
+    "kv_lora_rank": 20, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12, "num_experts": 5,
+    "num_experts_per_token": 2, "moe_intermediate_size": 24, "n_group": 1, "topk_group": 1, "pad_token_id": 0,
+}  # fmt: skip
 OTHER_KIMI = {
-    "num_hidden_layers": 3,
-    "layer_types": [FULL, LINEAR, LINEAR],
-    "qk_rope_head_dim": 6,
-    "v_head_dim": 30,
-    "n_group": 2,
-    "num_experts": 6,
-    "moe_renormalize": False,
-    "attention_bias": True,
-    "hidden_act": "gelu",
-}
+    "num_hidden_layers": 3, "layer_types": [FULL, LINEAR, LINEAR], "qk_rope_head_dim": 6, "v_head_dim": 30, "n_group": 2,
+    "num_experts": 6, "moe_renormalize": False, "attention_bias": True, "hidden_act": "gelu",
+}  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 100.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16}
 
 
@@ -134,16 +116,9 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
     "qwen4_exp_text": (
         QWEN4,
         {
-            **QWEN4,
-            **OTHER,
-            "num_hidden_layers": 2,
-            "layer_types": ["linear_attention", "indexed_attention"],
-            "indexer_budget": 20,
-            "indexer_compress_ratio": 5,
-            "ple_layer_ids": [],
-            "output_gate_type": "sigmoid",
-            "hc_count": 3,
-            "tie_word_embeddings": True,
+            **QWEN4, **OTHER, "num_hidden_layers": 2, "layer_types": ["linear_attention", "indexed_attention"],
+            "indexer_budget": 20, "indexer_compress_ratio": 5, "ple_layer_ids": [], "output_gate_type": "sigmoid",
+            "hc_count": 3, "tie_word_embeddings": True,
         },
     ),
-}
+}  # fmt: skip

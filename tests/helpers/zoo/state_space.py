@@ -3,87 +3,41 @@
 from zoo.sizes import SIZES, Sizes
 
 MAMBA = {
-    "vocab_size": 131,
-    "hidden_size": 48,
-    "num_hidden_layers": 2,
-    "state_size": 11,
-    "conv_kernel": 3,
-    "time_step_rank": 5,
-    "expand": 2,
-    "pad_token_id": 0,
-}
+    "vocab_size": 131, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 11, "conv_kernel": 3, "time_step_rank": 5,
+    "expand": 2, "pad_token_id": 0,
+}  # fmt: skip
 BIASED_MAMBA = {"conv_kernel": 4, "use_bias": True, "use_conv_bias": False, "expand": 1, "tie_word_embeddings": True}
 JAMBA = {
-    "attn_layer_period": 3,
-    "attn_layer_offset": 1,
-    "expert_layer_period": 2,
-    "expert_layer_offset": 1,
-    "num_experts": 5,
-    "num_experts_per_tok": 2,
-    "mamba_d_state": 11,
-    "mamba_d_conv": 3,
-    "mamba_dt_rank": 5,
-    "use_mamba_kernels": False,
+    "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1, "num_experts": 5,
+    "num_experts_per_tok": 2, "mamba_d_state": 11, "mamba_d_conv": 3, "mamba_dt_rank": 5, "use_mamba_kernels": False,
     "pad_token_id": 0,
-}
+}  # fmt: skip
 ZAMBA = {
-    "num_key_value_heads": 4,
-    "mamba_d_state": 11,
-    "mamba_d_conv": 3,
-    "mamba_dt_rank": 5,
-    "n_mamba_heads": 2,
-    "use_mamba_kernels": False,
-    "pad_token_id": 0,
-}
+    "num_key_value_heads": 4, "mamba_d_state": 11, "mamba_d_conv": 3, "mamba_dt_rank": 5, "n_mamba_heads": 2,
+    "use_mamba_kernels": False, "pad_token_id": 0,
+}  # fmt: skip
 
 BAMBA = {
-    "mamba_n_heads": 6,
-    "mamba_d_head": 16,
-    "mamba_d_state": 11,
-    "mamba_n_groups": 2,
-    "mamba_d_conv": 3,
-    "mamba_chunk_size": 7,
-    "pad_token_id": 0,
-}
+    "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_d_state": 11, "mamba_n_groups": 2, "mamba_d_conv": 3,
+    "mamba_chunk_size": 7, "pad_token_id": 0,
+}  # fmt: skip
 OTHER = {"mamba_n_heads": 4, "mamba_d_head": 24, "mamba_n_groups": 1, "mamba_d_conv": 4, "num_key_value_heads": 2}
 BIASED = {"mamba_proj_bias": True, "mamba_conv_bias": False, "tie_word_embeddings": True}
 BAMBA_PLAN = {"attn_layer_indices": [1]}
 PLAN = {"layer_types": ["linear_attention", "full_attention"]}
 MAMBA2 = {
-    "vocab_size": 131,
-    "hidden_size": 48,
-    "num_hidden_layers": 2,
-    "num_heads": 6,
-    "head_dim": 16,
-    "state_size": 11,
-    "n_groups": 2,
-    "conv_kernel": 3,
-    "chunk_size": 7,
-}
+    "vocab_size": 131, "hidden_size": 48, "num_hidden_layers": 2, "num_heads": 6, "head_dim": 16, "state_size": 11,
+    "n_groups": 2, "conv_kernel": 3, "chunk_size": 7,
+}  # fmt: skip
 NEMOTRON = {
-    "mamba_num_heads": 6,
-    "mamba_head_dim": 16,
-    "ssm_state_size": 11,
-    "n_groups": 2,
-    "conv_kernel": 3,
-    "chunk_size": 7,
-    "n_routed_experts": 6,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 24,
-    "moe_shared_expert_intermediate_size": 24,
-    "n_group": 2,
-    "topk_group": 1,
-}
+    "mamba_num_heads": 6, "mamba_head_dim": 16, "ssm_state_size": 11, "n_groups": 2, "conv_kernel": 3, "chunk_size": 7,
+    "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 24,
+    "n_group": 2, "topk_group": 1,
+}  # fmt: skip
 ZAMBA2 = {
-    "mamba_d_state": 11,
-    "mamba_d_conv": 3,
-    "n_mamba_heads": 6,
-    "mamba_ngroups": 2,
-    "chunk_size": 7,
-    "num_key_value_heads": 4,
-    "head_dim": 24,
-    "pad_token_id": 0,
-}
+    "mamba_d_state": 11, "mamba_d_conv": 3, "n_mamba_heads": 6, "mamba_ngroups": 2, "chunk_size": 7, "num_key_value_heads": 4,
+    "head_dim": 24, "pad_token_id": 0,
+}  # fmt: skip
 
 MINIMAX = {**SIZES, "num_local_experts": 5, "num_experts_per_tok": 2, "block_size": 7}
 

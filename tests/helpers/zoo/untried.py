@@ -11,26 +11,18 @@ SWASH: Sizes = {**COMMON, **ENDS, "num_hidden_layers": 4, "sliding_window": 7, "
 EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2, **ENDS}
 
 UNTRIED: dict[str, tuple[Sizes, ...]] = {
-    "gemma": (COMMON,),
-    "glm4": ({**COMMON, **ENDS},),
+    "gemma": (COMMON,), "glm4": ({**COMMON, **ENDS},),
     "granite": ({**COMMON, "attention_multiplier": 0.3, "logits_scaling": 2.0, "residual_multiplier": 0.5},),
     "granite_swa": (
         {
-            **SWASH,
-            "attention_multiplier": 0.0625,
-            "logits_scaling": 2.0,
-            "residual_multiplier": 0.5,
+            **SWASH, "attention_multiplier": 0.0625, "logits_scaling": 2.0, "residual_multiplier": 0.5,
             "embedding_multiplier": 3.0,
         },
         SWASH,
     ),
-    "helium": ({**COMMON, "head_dim": 12, **ENDS},),
-    "minimax_m2": ({**COMMON, **EXPERTS},),
-    "ministral3": ({**COMMON, **ENDS},),
-    "mixtral": ({**COMMON, **EXPERTS}, {**COMMON, **EXPERTS, "sliding_window": 7}),
-    "olmo2": ({**COMMON, **ENDS},),
-    "phi": ({**COMMON, **ENDS},),
-    "seed_oss": ({**COMMON, **ENDS},),
+    "helium": ({**COMMON, "head_dim": 12, **ENDS},), "minimax_m2": ({**COMMON, **EXPERTS},),
+    "ministral3": ({**COMMON, **ENDS},), "mixtral": ({**COMMON, **EXPERTS}, {**COMMON, **EXPERTS, "sliding_window": 7}),
+    "olmo2": ({**COMMON, **ENDS},), "phi": ({**COMMON, **ENDS},), "seed_oss": ({**COMMON, **ENDS},),
     "stablelm": ({**COMMON, "partial_rotary_factor": 0.5, "head_dim": 12},),
     "starcoder2": ({**COMMON, "sliding_window": 9, **ENDS},),
-}
+}  # fmt: skip
