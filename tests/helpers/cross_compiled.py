@@ -23,15 +23,9 @@ from hybridge.runtime.kernels.compiling import TABLE, instruction_sets
 
 STUB, PROGRAM = CHECKOUT / "tests" / "cross", "kernels"
 DTYPES = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float16: 5,
-    torch.float32: 6,
-    torch.bool: 11,
+    torch.uint8: 0, torch.int8: 1, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6, torch.bool: 11,
     torch.bfloat16: 15,
-}
+}  # fmt: skip
 # Exceptions, type information and locked statics would need the C++ library: see stub_runtime.h.
 FLAGS = [
     *(flag for flag in library.FLAGS if flag not in ("-fPIC", "-fvisibility=hidden", "-O3")),

@@ -19,17 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 SIZES = {
-    "attention_bias": False,
-    "head_dim": 10,
-    "hidden_act": "silu",
-    "intermediate_size": 39,
-    "max_position_embeddings": 4096,
-    "model_type": "qwen3",
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-5,
-    "sliding_window": 5,
-}
+    "attention_bias": False, "head_dim": 10, "hidden_act": "silu", "intermediate_size": 39, "max_position_embeddings": 4096,
+    "model_type": "qwen3", "num_attention_heads": 6, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "sliding_window": 5,
+}  # fmt: skip
 
 
 def dflash_config(target: Any, layers: list[str], ids: list[int], **changes: Any) -> dict[str, Any]:

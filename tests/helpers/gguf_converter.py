@@ -210,22 +210,12 @@ def _gpt_oss_weights(name: str, tensor: Tensor, c: Any) -> Tensors:
 
 
 CONVERTED: dict[str, Callable[[str, Tensor, Any], Tensors]] = {
-    "llama": _llama,
-    "gemma3": _gemma,
-    "gpt-oss": _gpt_oss_weights,
-    "qwen35": _qwen35,
-    "qwen35moe": _qwen35,
-    "qwen3next": _qwen_next,
-    "kimi-linear": _kimi_weights,
-    "lfm2": _lfm2_weights,
-    "lfm2moe": _lfm2_weights,
-    "mamba2": lambda name, tensor, c: _mamba(name, tensor, c, c.n_groups),
-    "granitehybrid": _granite_weights,
-    "falcon-h1": _falcon_weights,
-    "nemotron_h": _nemotron_weights,
-    "nemotron_h_moe": _nemotron_weights,
+    "llama": _llama, "gemma3": _gemma, "gpt-oss": _gpt_oss_weights, "qwen35": _qwen35, "qwen35moe": _qwen35,
+    "qwen3next": _qwen_next, "kimi-linear": _kimi_weights, "lfm2": _lfm2_weights, "lfm2moe": _lfm2_weights,
+    "mamba2": lambda name, tensor, c: _mamba(name, tensor, c, c.n_groups), "granitehybrid": _granite_weights,
+    "falcon-h1": _falcon_weights, "nemotron_h": _nemotron_weights, "nemotron_h_moe": _nemotron_weights,
     "jamba": _jamba_weights,
-}
+}  # fmt: skip
 
 
 def metadata(architecture: str, model: PreTrainedModel) -> dict[str, Any]:
@@ -389,19 +379,10 @@ def _gpt_oss(c: Any) -> dict[str, Any]:
 
 
 MORE: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "qwen35": lambda c: {**_delta(c), **_sections(c)},
-    "qwen35moe": lambda c: {**_delta(c), **_sections(c), **_shared(c)},
-    "qwen3next": lambda c: {**_delta(c), **_shared(c)},
-    "kimi-linear": _kimi,
-    "lfm2": _lfm2,
-    "lfm2moe": _lfm2_moe,
-    "mamba2": lambda c: _ssm(c.num_heads, c.head_dim, c.state_size, c.n_groups, c.conv_kernel),
-    "granitehybrid": _granite,
-    "falcon-h1": _mamba_d,
-    "nemotron_h": _nemotron,
-    "nemotron_h_moe": lambda c: {**_nemotron(c), **_nemotron_experts(c)},
-    "jamba": _jamba,
-    "qwen3moe": _experts,
-    "gemma3": lambda c: {"attention.sliding_window": c.sliding_window},
+    "qwen35": lambda c: {**_delta(c), **_sections(c)}, "qwen35moe": lambda c: {**_delta(c), **_sections(c), **_shared(c)},
+    "qwen3next": lambda c: {**_delta(c), **_shared(c)}, "kimi-linear": _kimi, "lfm2": _lfm2, "lfm2moe": _lfm2_moe,
+    "mamba2": lambda c: _ssm(c.num_heads, c.head_dim, c.state_size, c.n_groups, c.conv_kernel), "granitehybrid": _granite,
+    "falcon-h1": _mamba_d, "nemotron_h": _nemotron, "nemotron_h_moe": lambda c: {**_nemotron(c), **_nemotron_experts(c)},
+    "jamba": _jamba, "qwen3moe": _experts, "gemma3": lambda c: {"attention.sliding_window": c.sliding_window},
     "gpt-oss": _gpt_oss,
-}
+}  # fmt: skip

@@ -155,19 +155,10 @@ def dequantized_linears(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 HALVES: dict[TYPES, dict[int, float]] = {
-    TYPES.Q4_0: {0: 0.02},
-    TYPES.Q4_1: {0: 0.02, 2: -0.15},
-    TYPES.Q5_0: {0: 0.01},
-    TYPES.Q5_1: {0: 0.01, 2: -0.155},
-    TYPES.Q8_0: {0: 0.0014},
-    TYPES.Q4_K: {0: 5e-4, 2: 3.75e-3},
-    TYPES.Q5_K: {0: 2.5e-4, 2: 3.9e-3},
-    TYPES.Q6_K: {208: 8e-5},
-    TYPES.IQ4_NL: {0: 0.0014},
-    TYPES.IQ4_XS: {0: 8e-5},
-    TYPES.MXFP4: {},
-    TYPES.Q3_K: {108: 8e-4},
-}
+    TYPES.Q4_0: {0: 0.02}, TYPES.Q4_1: {0: 0.02, 2: -0.15}, TYPES.Q5_0: {0: 0.01}, TYPES.Q5_1: {0: 0.01, 2: -0.155},
+    TYPES.Q8_0: {0: 0.0014}, TYPES.Q4_K: {0: 5e-4, 2: 3.75e-3}, TYPES.Q5_K: {0: 2.5e-4, 2: 3.9e-3}, TYPES.Q6_K: {208: 8e-5},
+    TYPES.IQ4_NL: {0: 0.0014}, TYPES.IQ4_XS: {0: 8e-5}, TYPES.MXFP4: {}, TYPES.Q3_K: {108: 8e-4},
+}  # fmt: skip
 """Where a block has float16 numbers, and of which size they make weights of about 0.1 around 0."""
 
 

@@ -33,21 +33,14 @@ class Kind:
 
 
 KINDS = {
-    "Q4_0": Kind(bits=4),
-    "Q4_1": Kind(bits=4, minima=True),
-    "Q5_0": Kind(bits=5),
-    "Q5_1": Kind(bits=5, minima=True),
-    "Q8_0": Kind(bits=8),
-    "Q4_K": Kind(bits=4, groups=8, minima=True),
-    "Q5_K": Kind(bits=5, groups=8, minima=True),
-    "Q6_K": Kind(bits=6, group=16, groups=16),
-    "IQ4_NL": Kind(bits=4, table="IQ4"),
-    "IQ4_XS": Kind(bits=4, groups=8, table="IQ4"),
-    "MXFP4": Kind(bits=4, exponents=True, table="MXFP4"),
+    "Q4_0": Kind(bits=4), "Q4_1": Kind(bits=4, minima=True), "Q5_0": Kind(bits=5), "Q5_1": Kind(bits=5, minima=True),
+    "Q8_0": Kind(bits=8), "Q4_K": Kind(bits=4, groups=8, minima=True), "Q5_K": Kind(bits=5, groups=8, minima=True),
+    "Q6_K": Kind(bits=6, group=16, groups=16), "IQ4_NL": Kind(bits=4, table="IQ4"),
+    "IQ4_XS": Kind(bits=4, groups=8, table="IQ4"), "MXFP4": Kind(bits=4, exponents=True, table="MXFP4"),
     "4 bits in superblocks of 9 groups": Kind(bits=4, groups=9, minima=True),
     "6 bits in superblocks of 3 groups": Kind(bits=6, group=32, groups=3, minima=True),
     "4 bits in groups of 8": Kind(bits=4, group=8, minima=True),
-}
+}  # fmt: skip
 HALVES = {"F16": torch.float16, "BF16": torch.bfloat16}
 
 

@@ -219,14 +219,9 @@ GEMMA_SPECIAL = [
     *("<|audio>", "<audio|>", "<|audio|>", "<|video|>"),
 ]
 GEMMA_NAMES = {
-    "boi_token_id": "<|image>",
-    "eoi_token_id": "<image|>",
-    "image_token_id": "<|image|>",
-    "video_token_id": "<|video|>",
-    "boa_token_id": "<|audio>",
-    "eoa_token_index": "<audio|>",
-    "audio_token_id": "<|audio|>",
-}
+    "boi_token_id": "<|image>", "eoi_token_id": "<image|>", "image_token_id": "<|image|>", "video_token_id": "<|video|>",
+    "boa_token_id": "<|audio>", "eoa_token_index": "<audio|>", "audio_token_id": "<|audio|>",
+}  # fmt: skip
 GEMMA_TOKENS = 340
 GEMMA_OPTIONS = ExportOptions(max_seq_len=160, prefill_chunk=16, verify_len=5, snapshot_slots=2, image_tokens=(6, 20))
 GEMMA_LIMITS = {"input_min": -2.0, "input_max": 2.5, "output_min": -3.0, "output_max": 3.5}

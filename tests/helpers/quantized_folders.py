@@ -103,24 +103,15 @@ def nibbles(numbers: Tensor, *, low_first: bool) -> Tensor:
 # GPTQ and AWQ
 
 
-def gptq(weight: Tensor, *, act_order: bool = False) -> Quantized:
+def gptq(weight: Tensor) -> Quantized:
     numbers, zeros, scales = above_lowest(weight, GROUP)
-    columns = weight.shape[1]
-    g_idx = torch.arange(columns) // GROUP
-    if act_order:
-        g_idx = g_idx[torch.randperm(columns, generator=torch.Generator().manual_seed(0))]
-        zeros_of, scales_of = zeros.squeeze(-1)[:, g_idx], scales.squeeze(-1)[:, g_idx]
-        flat = ((weight / scales_of.float()).round() + zeros_of).clamp(0, 15).int()
-        same = (flat - zeros_of).float() * scales_of.float()
-    else:
-        flat, same = numbers.flatten(1), ((numbers - zeros).float() * scales.float()).flatten(1)
     parts = {
-        ".qweight": words(flat).T,
+        ".qweight": words(numbers.flatten(1)).T,
         ".qzeros": words((zeros.squeeze(-1) - 1).T),
         ".scales": scales.squeeze(-1).T,
-        ".g_idx": g_idx.int(),
+        ".g_idx": (torch.arange(weight.shape[1]) // GROUP).int(),
     }
-    return parts, same
+    return parts, ((numbers - zeros).float() * scales.float()).flatten(1)
 
 
 def symmetric_gptq(weight: Tensor) -> Quantized:
@@ -176,12 +167,6 @@ def compressed_int8(weight: Tensor) -> Quantized:
     return parts, (numbers.float() * scales.float()).flatten(1)
 
 
-def fp8_rows(weight: Tensor) -> Quantized:
-    scales = (weight.abs().amax(1, keepdim=True) / 448).bfloat16()
-    numbers = (weight / scales.float()).to(torch.float8_e4m3fn)
-    return {".weight": numbers, ".weight_scale": scales}, numbers.float() * scales.float()
-
-
 # 8 and 4 bits of floating point
 
 
@@ -194,10 +179,10 @@ def fp8_blocks(weight: Tensor) -> Quantized:
     return {".weight": numbers, ".weight_scale_inv": scales}, numbers.float() * spread
 
 
-def fp8_whole(weight: Tensor, end: str = ".weight_scale_inv") -> Quantized:
+def fp8_whole(weight: Tensor) -> Quantized:
     scale = (weight.abs().max() / 448).bfloat16()
     numbers = (weight / scale.float()).to(torch.float8_e4m3fn)
-    return {".weight": numbers, end: scale}, numbers.float() * scale.float()
+    return {".weight": numbers, ".weight_scale": scale}, numbers.float() * scale.float()
 
 
 def nearest_fp4(numbers: Tensor) -> Tensor:
@@ -253,28 +238,25 @@ def save_mxfp4(folder: Path) -> dict[str, Tensor]:
 # bitsandbytes
 
 
-def nf4(weight: Tensor, *, nested: bool = True) -> Quantized:
+def nf4(weight: Tensor) -> Quantized:
     """Blocks of 64, whose largest absolute values are stored in 8 bits themselves, in blocks of 256."""
     table = torch.tensor(NF4)
     blocks = weight.flatten().view(-1, 64)
     absmax = blocks.abs().amax(1)
     state: dict[str, Any] = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": list(weight.shape)}
-    parts: dict[str, Tensor] = {".weight.quant_map": table, ".weight.absmax": absmax}
-    if nested:
-        offset, quant_map = absmax.mean(), torch.linspace(-1, 1, 256)
-        outer = torch.stack([part.abs().max() for part in (absmax - offset).split(256)])
-        spread = outer.repeat_interleave(256)[: len(absmax)]
-        inner = ((absmax - offset) / spread).unsqueeze(1).sub(quant_map).abs().argmin(1)
-        absmax = quant_map[inner] * spread + float(offset)
-        state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": float(offset)}
-        parts |= {
-            ".weight.absmax": inner.to(torch.uint8),
-            ".weight.nested_absmax": outer,
-            ".weight.nested_quant_map": quant_map,
-        }
+    offset, quant_map = absmax.mean(), torch.linspace(-1, 1, 256)
+    outer = torch.stack([part.abs().max() for part in (absmax - offset).split(256)])
+    spread = outer.repeat_interleave(256)[: len(absmax)]
+    inner = ((absmax - offset) / spread).unsqueeze(1).sub(quant_map).abs().argmin(1)
+    absmax = quant_map[inner] * spread + float(offset)
+    state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": float(offset)}
     places = (blocks / absmax.unsqueeze(1)).unsqueeze(-1).sub(table).abs().argmin(-1)
-    parts |= {
+    parts = {
         ".weight": nibbles(places.flatten(), low_first=False).unsqueeze(1),
+        ".weight.quant_map": table,
+        ".weight.absmax": inner.to(torch.uint8),
+        ".weight.nested_absmax": outer,
+        ".weight.nested_quant_map": quant_map,
         ".weight.quant_state.bitsandbytes__nf4": torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8),
     }
     return parts, (table[places] * absmax.unsqueeze(1)).view(weight.shape)
@@ -301,7 +283,6 @@ def _compressed(bits: int, kind: str, strategy: str, layout: str, **more: Any) -
 
 
 SCALE = torch.tensor(0.5)
-ACTIVATION = {".activation_scale": SCALE}
 GPTQ_CONFIG = {"bits": 4, "group_size": GROUP, "desc_act": False, "damp_percent": 0.01, "quant_method": "gptq"}
 NF4_CONFIG = {
     "quant_method": "bitsandbytes",
@@ -314,7 +295,6 @@ NF4_CONFIG = {
 FORMS = {
     "gptq": PublicForm(config={**GPTQ_CONFIG, "sym": False}, quantize=gptq),
     "gptq sym": PublicForm(config={**GPTQ_CONFIG, "sym": True, "checkpoint_format": "gptq"}, quantize=symmetric_gptq),
-    "gptq desc_act": PublicForm(config={**GPTQ_CONFIG, "desc_act": True}, quantize=lambda weight: gptq(weight, act_order=True)),
     "awq": PublicForm(
         config={"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}, quantize=awq
     ),
@@ -332,20 +312,13 @@ FORMS = {
         quantize=compressed_asymmetric,
     ),
     "int8": PublicForm(config=_compressed(8, "int", "channel", "int-quantized"), quantize=compressed_int8),
-    "compressed fp8": PublicForm(config=_compressed(8, "float", "channel", "float-quantized"), quantize=fp8_rows),
     "fp8": PublicForm(
         config={"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]},
         quantize=fp8_blocks,
     ),
-    "fp8 per tensor": PublicForm(
-        config={"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None},
-        quantize=fp8_whole,
-        others=ACTIVATION,
-    ),
-    "fbgemm": PublicForm(config={"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, quantize=fp8_rows),
     "modelopt fp8": PublicForm(
         config={"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
-        quantize=lambda weight: fp8_whole(weight, ".weight_scale"),
+        quantize=fp8_whole,
         others={".input_scale": SCALE},
     ),
     "nvfp4": PublicForm(
@@ -354,8 +327,5 @@ FORMS = {
         others={".input_scale": SCALE},
     ),
     "nf4": PublicForm(config=NF4_CONFIG, quantize=nf4),
-    "nf4 plain": PublicForm(
-        config={**NF4_CONFIG, "bnb_4bit_use_double_quant": False}, quantize=lambda weight: nf4(weight, nested=False)
-    ),
     "llm.int8": PublicForm(config={"quant_method": "bitsandbytes", "load_in_8bit": True}, quantize=llm_int8),
 }

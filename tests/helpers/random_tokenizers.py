@@ -8,37 +8,13 @@ from typing import Any
 
 LETTERS = ("a", "b", "ab", "é", "漢", " ", "x", "▁", "Ġ", "👩", "\u0301", "A")
 PIECES = (
-    "a",
-    "b",
-    "ab",
-    "aab",
-    "x</w>",
-    "b</w>",
-    "##a",
-    "##b",
-    "##ab",
-    "é",
-    "漢",
-    "▁",
-    "▁a",
-    " ",
-    "Ġ",
-    "Ġa",
-    "aa",
-    "aaaa",
-    "ﬁ",
-)
+    "a", "b", "ab", "aab", "x</w>", "b</w>", "##a", "##b", "##ab", "é", "漢", "▁", "▁a", " ", "Ġ", "Ġa", "aa", "aaaa", "ﬁ",
+)  # fmt: skip
 AFFIXES = (None, None, "</w>", "##", "é", "")
 PATTERNS: tuple[dict[str, str], ...] = (
-    {"String": "a"},
-    {"String": " "},
-    {"String": ""},
-    {"Regex": r"\s+"},
-    {"Regex": r"\p{L}+|\p{N}{1,3}|[^\s\p{L}]+"},
-    {"Regex": r"(?=a)"},
-    {"Regex": r"[\p{Han}é]"},
-    {"Regex": "a*"},
-)
+    {"String": "a"}, {"String": " "}, {"String": ""}, {"Regex": r"\s+"}, {"Regex": r"\p{L}+|\p{N}{1,3}|[^\s\p{L}]+"},
+    {"Regex": r"(?=a)"}, {"Regex": r"[\p{Han}é]"}, {"Regex": "a*"},
+)  # fmt: skip
 CONTENTS = ("", "a", "▁", "aa", "é漢", " ")
 BEHAVIORS = ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
 SPECIAL = ("<s>", "</s>", "<unk>", " a", "ab", "é", "a b", "👩", "aa")

@@ -23,16 +23,10 @@ def padded(tokens: list[int], size: int) -> NDArray[np.int64]:
 
 
 REFUSED: list[tuple[str, Inputs]] = [
-    ("commit", [number(1)]),
-    ("snapshot", [number(2)]),
-    ("snapshot", [number(-1)]),
-    ("restore", [number(0)]),
-    ("restore", [number(-1)]),
-    ("restore", [number(7)]),
-    ("prefill", [padded([1], 17), number(0)]),
-    ("prefill", [padded([1], 17), number(18)]),
-    ("forward", [np.array([[1]]), number(2)]),
-]
+    ("commit", [number(1)]), ("snapshot", [number(2)]), ("snapshot", [number(-1)]), ("restore", [number(0)]),
+    ("restore", [number(-1)]), ("restore", [number(7)]), ("prefill", [padded([1], 17), number(0)]),
+    ("prefill", [padded([1], 17), number(18)]), ("forward", [np.array([[1]]), number(2)]),
+]  # fmt: skip
 """Methods and inputs, for two slots, a chunk of 17 and a state without a block that is longer than 2 tokens."""
 
 

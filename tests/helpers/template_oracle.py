@@ -181,15 +181,8 @@ class Conversations:
 
 
 _SWITCHES: dict[str, list[Any]] = {
-    "enable_thinking": [True, False],
-    "thinking": [True, False],
-    "reasoning_effort": ["low", "high"],
-    "date_string": ["1 May 2026"],
-    "keep_past_thinking": [True, False],
-    "model_identity": ["You are tiny."],
-    "documents": [[{"title": "a <b>", "text": "c\nd"}]],
-    "custom_tools": [None],
-    "builtin_tools": [["python"]],
-    "preserve_thinking": [True],
-    "clear_thinking": [True, False],
-}
+    "enable_thinking": [True, False], "thinking": [True, False], "reasoning_effort": ["low", "high"],
+    "date_string": ["1 May 2026"], "keep_past_thinking": [True, False], "model_identity": ["You are tiny."],
+    "documents": [[{"title": "a <b>", "text": "c\nd"}]], "custom_tools": [None], "builtin_tools": [["python"]],
+    "preserve_thinking": [True], "clear_thinking": [True, False],
+}  # fmt: skip

@@ -35,26 +35,19 @@ DOCUMENTS: list[dict[str, Any]] = [
 ]
 TASKS = {
     "choice": {
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{question}}",
-        "doc_to_choice": "{{choices}}",
-        "doc_to_target": "answer",
-        "metric_list": [{"metric": "acc"}],
+        "output_type": "multiple_choice", "doc_to_text": "{{question}}", "doc_to_choice": "{{choices}}",
+        "doc_to_target": "answer", "metric_list": [{"metric": "acc"}],
     },
     "rolling": {
-        "output_type": "loglikelihood_rolling",
-        "doc_to_text": "",
-        "doc_to_target": "{{text}}",
+        "output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}",
         "metric_list": [{"metric": "bits_per_byte"}],
     },
     "writing": {
-        "output_type": "generate_until",
-        "doc_to_text": "{{question}}",
-        "doc_to_target": "{{text}}",
+        "output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "{{text}}",
         "generation_kwargs": {"until": ["\n\n"], "max_gen_toks": 12, "do_sample": False},
         "metric_list": [{"metric": "exact_match"}],
     },
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
