@@ -167,6 +167,12 @@ def compressed_int8(weight: Tensor) -> Quantized:
     return parts, (numbers.float() * scales.float()).flatten(1)
 
 
+def fp8_rows(weight: Tensor) -> Quantized:
+    scales = (weight.abs().amax(1, keepdim=True) / 448).bfloat16()
+    numbers = (weight / scales.float()).to(torch.float8_e4m3fn)
+    return {".weight": numbers, ".weight_scale": scales}, numbers.float() * scales.float()
+
+
 # 8 and 4 bits of floating point
 
 
@@ -312,6 +318,8 @@ FORMS = {
         quantize=compressed_asymmetric,
     ),
     "int8": PublicForm(config=_compressed(8, "int", "channel", "int-quantized"), quantize=compressed_int8),
+    "compressed fp8": PublicForm(config=_compressed(8, "float", "channel", "float-quantized"), quantize=fp8_rows),
+    "fbgemm": PublicForm(config={"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, quantize=fp8_rows),
     "fp8": PublicForm(
         config={"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]},
         quantize=fp8_blocks,
