@@ -147,11 +147,6 @@ def _add(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
         writer.add_array(name, value)
 
 
-def dequantized_linears(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The numbers of a file's tensors, as the gguf package itself reads them."""
-    return {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in gguf.GGUFReader(path).tensors}
-
-
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 HALVES: dict[TYPES, dict[int, float]] = {

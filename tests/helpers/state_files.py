@@ -33,11 +33,6 @@ def forge_state(path: Path, change: Callable[[bytearray], object]) -> None:
     path.write_bytes(header + content + struct.pack("<Q", _fnv1a(content, model)))
 
 
-def state_content(texts: Sequence[Sequence[int]], buffers: bytes, note: bytes = b"") -> bytes:
-    """Return the content of a state file: each text after its length, buffers and rows, the note after its length."""
-    return texts_content(texts) + buffers + struct.pack("<Q", len(note)) + note
-
-
 def texts_content(texts: Sequence[Sequence[int]]) -> bytes:
     """Return what a state file's content begins with."""
     return b"".join(struct.pack(f"<{1 + len(text)}q", len(text), *text) for text in texts)

@@ -352,12 +352,6 @@ def test_rows_that_are_no_whole_number_of_blocks_are_refused(tmp_path: Path) -> 
     )
 
 
-def test_a_file_that_ends_inside_a_tensor_is_refused(gguf_file: Path, tmp_path: Path) -> None:
-    tensor = tensor_of(gguf_file, "blk.1.ffn_up.weight")
-    (tmp_path / "cut.gguf").write_bytes(gguf_file.read_bytes()[: tensor.data_offset + 20])
-    assert "is only there in part" in refused(tmp_path / "cut.gguf", tmp_path)
-
-
 def test_a_vocabulary_of_another_size_than_the_embedding_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     tokens = {"model": "gpt2", "pre": "qwen2", "tokens": ["a", "b", "c"], "token_type": [1, 1, 1], "merges": ["a b"]}
