@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from checkout import CASES
 from public_folders import CHAT_TEMPLATES
 from template_oracle import Conversations, NativeTemplates, reference
 
@@ -50,7 +51,7 @@ def test_many_conversations_render_as_in_transformers(native: NativeTemplates, n
 
 # Odd cases
 
-CASES = json.loads((CHAT_TEMPLATES.parent / "cases" / "jinja.json").read_text())
+ODD: dict[str, list[str]] = json.loads((CASES / "jinja.json").read_text())
 
 VARIABLES: dict[str, Any] = {
     "s": "Straße ǆ ΑΣ é\u2028x",
@@ -65,12 +66,12 @@ VARIABLES: dict[str, Any] = {
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of an escape that Python does not know
-@pytest.mark.parametrize("expression", CASES["expressions"])
+@pytest.mark.parametrize("expression", ODD["expressions"])
 def test_expressions(native: NativeTemplates, expression: str) -> None:
     assert_same(native, "{{ " + expression + " }}", VARIABLES)
 
 
-@pytest.mark.parametrize("template", CASES["statements"])
+@pytest.mark.parametrize("template", ODD["statements"])
 def test_statements(native: NativeTemplates, template: str) -> None:
     assert_same(native, template, VARIABLES)
 

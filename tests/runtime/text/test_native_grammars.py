@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from checkout import CASES
 from core_grammars import CoreGrammar, Reference, walk
 from hypothesis import given, settings
-from public_folders import CHAT_TEMPLATES
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizer_zoo import ZOO
 from tokenizers import ByteLevelBPETokenizer
@@ -38,11 +38,11 @@ def closed(required: list[str] | None = None, **properties: Any) -> dict[str, An
     return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
 
 
-CASES: dict[str, Any] = json.loads((CHAT_TEMPLATES.parent / "cases" / "grammars.json").read_text())
-REGEXES: list[str] = CASES["regexes"]
-REFUSED_REGEXES: list[str] = CASES["refused_regexes"]
-SCHEMAS: list[dict[str, Any]] = CASES["schemas"]
-REFUSED_SCHEMAS: list[dict[str, Any]] = CASES["refused_schemas"]
+GIVEN: dict[str, Any] = json.loads((CASES / "grammars.json").read_text())
+REGEXES: list[str] = GIVEN["regexes"]
+REFUSED_REGEXES: list[str] = GIVEN["refused_regexes"]
+SCHEMAS: list[dict[str, Any]] = GIVEN["schemas"]
+REFUSED_SCHEMAS: list[dict[str, Any]] = GIVEN["refused_schemas"]
 
 
 class Address(BaseModel):
@@ -136,7 +136,7 @@ def accepts(core: CoreGrammar, text: str) -> bool:
     return core.fitting([], tokens) == len(tokens) and bool(core.mask(tokens, 260)[END])
 
 
-@pytest.mark.parametrize("case", CASES["other_than_llguidance"], ids=lambda case: json.dumps(case["schema"])[:60])
+@pytest.mark.parametrize("case", GIVEN["other_than_llguidance"], ids=lambda case: json.dumps(case["schema"])[:60])
 def test_where_the_core_is_not_llguidance(case: dict[str, Any]) -> None:
     """Keywords that llguidance refuses, numbers that it reads in fewer ways, and what it cannot tell apart."""
     core = of_bytes(schema=case["schema"])

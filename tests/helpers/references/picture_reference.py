@@ -1,6 +1,6 @@
 """Pictures of odd sizes, and what transformers' own processors make of them, in files that this one writes.
 
-Writing needs torchvision, which the tests do without: .venv/bin/python tests/helpers/picture_reference.py
+Writing needs torchvision, which the tests do without: .venv/bin/python tests/helpers/references/picture_reference.py
 """
 
 from __future__ import annotations

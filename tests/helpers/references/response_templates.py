@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
+from checkout import CASES
+
 Template = dict[str, Any]
-CASES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "cases" / "response_templates.json").read_text())
-TEMPLATES: dict[str, tuple[str, str, Template]] = {name: tuple(each) for name, each in CASES["templates"].items()}  # type: ignore[misc]
+_ALL: dict[str, dict[str, Any]] = json.loads((CASES / "response_templates.json").read_text())
+TEMPLATES: dict[str, tuple[str, str, Template]] = {name: tuple(each) for name, each in _ALL["templates"].items()}  # type: ignore[misc]
 """The form that is found, the end of a prompt, and the template, by names."""
-SCHEMAS: dict[str, tuple[str | None, Template]] = {name: tuple(each) for name, each in CASES["schemas"].items()}  # type: ignore[misc]
+SCHEMAS: dict[str, tuple[str | None, Template]] = {name: tuple(each) for name, each in _ALL["schemas"].items()}  # type: ignore[misc]
 """The form that is found, if any, and an older schema, by names."""
 JSON_CALLS: dict[str, Any] = TEMPLATES["smollm3"][2]["fields"]["tool_calls"]
 
