@@ -1,6 +1,7 @@
 """Write what every operator takes, by PyTorch's schemas, as runtime/artifact/operators.txt has it.
 
-As a program: ``.venv/bin/python tests/helpers/references/operator_table.py``, after a change of our operators or of ExecuTorch's version.
+As a program: ``.venv/bin/python tests/helpers/references/operator_table.py``, after a change of our operators or of
+ExecuTorch's version.
 """
 
 from __future__ import annotations
