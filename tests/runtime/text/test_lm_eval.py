@@ -107,14 +107,6 @@ def test_drafting_changes_no_answer(tasks: Path, plain_results: Path, artifact_w
     assert results_of(tmp_path) == results_of(plain_results)
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_folder_that_is_no_artifact_is_refused(tasks: Path, tmp_path: Path) -> None:
-    done = harness(tasks, tmp_path, f"artifact={tmp_path}")
-    assert done.returncode != 0
-    assert "is not an artifact: it has no manifest.json" in done.stderr
-
-
 def run(tasks: Path, out: Path, arguments: str) -> None:
     done = harness(tasks, out, arguments)
     assert done.returncode == 0, done.stderr[-4000:]
