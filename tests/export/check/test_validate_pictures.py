@@ -40,12 +40,16 @@ from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.session import Session
 
 
+MORE = [pytest.param(form, marks=pytest.mark.thorough) for form in ("canvas", "row", "square", "omni")]
+"""Forms whose encoders, processors and rows are compared with transformers' without a program."""
+
+
 def report_of(artifact: Path, checkpoint: Path) -> ValidationReport:
     return validate_session(artifact, resolve_checkpoint(checkpoint), ExportProgress(), programs=2, seed=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["pictures", "grid", "block", "canvas", "row", "square", "omni"])
+@pytest.mark.parametrize("form", ["pictures", "grid", "block", *MORE])
 def test_random_programs_with_pictures(request: pytest.FixtureRequest, form: str) -> None:
     report = report_of(request.getfixturevalue(f"{form}_artifact"), request.getfixturevalue(f"{form}_checkpoint"))
     report.check()

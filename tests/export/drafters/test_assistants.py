@@ -215,6 +215,7 @@ def test_copies_and_what_has_no_use_are_left_out(clustered_assistant: Path, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_real_program_proposes_the_same(tmp_path: Path) -> None:
     reference = AssistantReference(assistant_config(TARGET, **CLUSTERS))
     save_lively_checkpoint(tmp_path / "target", TARGET)

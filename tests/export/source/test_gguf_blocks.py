@@ -246,6 +246,7 @@ def test_an_artifact_is_the_model_of_its_file(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_keeping_is_what_a_file_is_exported_with(cli: Run, gguf_file: Path, tmp_path: Path) -> None:
     said = cli("export", gguf_file, "-o", tmp_path / "out", "--max-seq-len", 96, "--validate")
     assert said.code == 0, said.err

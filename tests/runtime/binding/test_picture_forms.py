@@ -65,6 +65,7 @@ def test_logits_of_rows_that_see_each_other(block_checkpoint: Path, block_artifa
 
 
 @pytest.mark.parametrize(("count", "before"), [(1, 1), (2, 3), (1, 70)])
+@pytest.mark.thorough
 def test_logits_of_squares(square_artifact: Path, square_checkpoint: Path, count: int, before: int) -> None:
     session = Session.load(square_artifact)
     compare(session, square_checkpoint, [(4, 4)] * count, GEMMA3, [40 + i for i in range(before)])
@@ -174,8 +175,8 @@ def test_an_offset_that_no_text_has_is_refused(session: Session, tmp_path: Path,
 # Rows that see each other, which one call reads
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("verify_len", [5, pytest.param(32, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("verify_len", [5, 32])
 def test_a_picture_larger_than_the_window(tmp_path: Path, verify_len: int) -> None:
     """Its first rows see all after them, its last ones none of the first; a block of 32 tokens fits into the ring."""
     save_gemma4(tmp_path, sliding_window=7)

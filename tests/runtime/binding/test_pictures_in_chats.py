@@ -18,8 +18,8 @@ from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.text.generate import TextModel, open_text_model
 
 FIVE = GenerationStruct(max_new_tokens=5)
-MORE = [pytest.param(f"{form}_artifact", marks=pytest.mark.thorough) for form in ("omni", "canvas", "row")]
-ARTIFACTS = pytest.mark.parametrize("artifact", ["pictures_artifact", "grid_artifact", "square_artifact", *MORE])
+MORE = [pytest.param(f"{form}_artifact", marks=pytest.mark.thorough) for form in ("square", "omni", "canvas", "row")]
+ARTIFACTS = pytest.mark.parametrize("artifact", ["pictures_artifact", "grid_artifact", *MORE])
 
 
 def pixels(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:

@@ -78,6 +78,7 @@ def plain_results(tasks: Path, artifact_with_end: Path, tmp_path_factory: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_harness_scores_as_the_model_does(plain_results: Path, artifact_with_end: Path, checkpoint: Path) -> None:
     """Against the uncached model's own probabilities of the same texts."""
     results = results_of(plain_results)
