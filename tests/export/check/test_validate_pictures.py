@@ -39,7 +39,6 @@ from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.session import Session
 
-
 MORE = [pytest.param(form, marks=pytest.mark.thorough) for form in ("canvas", "row", "square", "omni")]
 """Forms whose encoders, processors and rows are compared with transformers' without a program."""
 

@@ -18,7 +18,8 @@ FILES = [CHECKOUT / "tests/runtime/kernels" / f"test_{name}.py" for name in ("bl
 @pytest.mark.slow
 def test_they_are_right_as_well() -> None:
     assert available_instruction_sets()[0] == "plain"
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "twin or norm or rotary or where", *FILES]
+    chosen = "twin or norm or rotary or where"
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *FILES]
     done = subprocess.run(
         words, env=os.environ | {CHOICE: "plain"}, cwd=CHECKOUT, capture_output=True, text=True, timeout=300, check=False
     )

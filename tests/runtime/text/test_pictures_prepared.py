@@ -108,7 +108,9 @@ def test_parts_of_qwen3_5_are_those_of_transformers_processor(monkeypatch: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tokens", "merge"), [(70, 3), *(pytest.param(280, merge, marks=pytest.mark.thorough) for merge in (3, 1))])
+@pytest.mark.parametrize(
+    ("tokens", "merge"), [(70, 3), *(pytest.param(280, merge, marks=pytest.mark.thorough) for merge in (3, 1))]
+)
 def test_parts_of_gemma4_are_those_of_transformers_processor(monkeypatch: pytest.MonkeyPatch, tokens: int, merge: int) -> None:
     """Gemma 4 12B has patches of 48 pixels (merge 1), which its processor makes of those of the others."""
     monkeypatch.setattr(Image.Image, "resize", across_first)
