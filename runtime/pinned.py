@@ -90,7 +90,7 @@ class Argument(NamedTuple):
 
 
 OPERATOR_TABLE = Path(__file__).parent / "artifact" / "operators.txt"
-"""The argument types of each operator's schema; tests/helpers/operator_table.py writes the file, which needs torch."""
+"""The argument types of each operator's schema, which tests/helpers/references/operator_table.py writes: that needs torch."""
 
 
 def arguments_of(operator: str) -> list[Argument] | None:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,102 +144,32 @@ def lively_onnx_artifact(lively_checkpoint: Path) -> Path:
     return stored(lively_checkpoint, replace(SIZES, format="onnx", kernels="hybridge"))
 
 
-@pytest.fixture(scope="session")
-def pictures_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An LFM2-VL checkpoint in its public form, scaled down."""
-    folder = tmp_path_factory.mktemp("lfm2_vl")
-    save_lfm2_vl(folder)
-    return folder
+def _pictured(form: str, save: Callable[[Path], None], options: ExportOptions) -> tuple[object, object]:
+    """Return two fixtures: a checkpoint that takes pictures, in its public form and scaled down, and its artifact."""
+
+    @pytest.fixture(scope="session", name=f"{form}_checkpoint")
+    def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        folder = tmp_path_factory.mktemp(form)
+        save(folder)
+        return folder
+
+    @pytest.fixture(scope="session", name=f"{form}_artifact")
+    def artifact(request: pytest.FixtureRequest) -> Path:
+        return stored(request.getfixturevalue(f"{form}_checkpoint"), options)
+
+    return checkpoint, artifact
 
 
-@pytest.fixture(scope="session")
-def pictures_artifact(pictures_checkpoint: Path) -> Path:
-    """The artifact of ``pictures_checkpoint``, whose encoder has two methods."""
-    return stored(pictures_checkpoint, LFM2_VL_OPTIONS)
-
-
-@pytest.fixture(scope="session")
-def grid_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Qwen3.5 checkpoint in its public form, scaled down, whose pictures have rope positions on three axes."""
-    folder = tmp_path_factory.mktemp("qwen3_5")
-    save_qwen3_5_pictures(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def grid_artifact(grid_checkpoint: Path) -> Path:
-    """The artifact of ``grid_checkpoint``, with its own drafter and an encoder of two methods."""
-    return stored(grid_checkpoint, QWEN_OPTIONS)
-
-
-@pytest.fixture(scope="session")
-def block_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Gemma 4 checkpoint in the public form of 26B-A4B, scaled down, where rows of a picture see each other."""
-    folder = tmp_path_factory.mktemp("gemma4")
-    save_gemma4(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def block_artifact(block_checkpoint: Path) -> Path:
-    """The artifact of ``block_checkpoint``, which reads pictures of 20 rows at once and tokens by 16."""
-    return stored(block_checkpoint, GEMMA_OPTIONS)
-
-
-@pytest.fixture(scope="session")
-def square_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Gemma 3 checkpoint in its public form, scaled down, whose pictures are squares of one size."""
-    folder = tmp_path_factory.mktemp("gemma3")
-    save_gemma3(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def square_artifact(square_checkpoint: Path) -> Path:
-    """The artifact of ``square_checkpoint``, which reads the 16 rows of a picture at once and tokens by 10."""
-    return stored(square_checkpoint, GEMMA3_OPTIONS)
-
-
-@pytest.fixture(scope="session")
-def row_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint in the public form of Gemma 4 12B, scaled down, each of whose patches is a row."""
-    folder = tmp_path_factory.mktemp("gemma4_unified")
-    save_gemma4_unified(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def row_artifact(row_checkpoint: Path) -> Path:
-    """The artifact of ``row_checkpoint``, which reads the rows of a picture at once."""
-    return stored(row_checkpoint, GEMMA_OPTIONS)
-
-
-@pytest.fixture(scope="session")
-def canvas_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GLM5-Next checkpoint in its public form, scaled down, whose pictures keep their shape on a canvas of whole tokens."""
-    folder = tmp_path_factory.mktemp("glm5_next")
-    save_glm5_next(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def canvas_artifact(canvas_checkpoint: Path) -> Path:
-    """The artifact of ``canvas_checkpoint``, whose encoder takes 20 tokens, and its pictures are of 1 to 16."""
-    return stored(canvas_checkpoint, GLM_OPTIONS)
-
-
-@pytest.fixture(scope="session")
-def omni_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Nemotron-H Omni checkpoint in its public form, scaled down, which takes sounds and videos, too."""
-    folder = tmp_path_factory.mktemp("nemotron_h_omni")
-    save_nemotron_h_omni(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def omni_artifact(omni_checkpoint: Path) -> Path:
-    """The artifact of ``omni_checkpoint``, whose pictures are enlarged to 6 tokens at least."""
-    return stored(omni_checkpoint, OMNI_OPTIONS)
+# LFM2-VL, whose encoder has two methods; Qwen3.5, with rope positions on three axes and a drafter; Gemma 4 26B-A4B, where rows
+# of a picture see each other; Gemma 3, whose pictures are squares of one size; Gemma 4 12B, each of whose patches is a row;
+# GLM5-Next, whose pictures keep their shape on a canvas of whole tokens; Nemotron-H Omni, which takes sounds and videos, too.
+pictures_checkpoint, pictures_artifact = _pictured("pictures", save_lfm2_vl, LFM2_VL_OPTIONS)
+grid_checkpoint, grid_artifact = _pictured("grid", save_qwen3_5_pictures, QWEN_OPTIONS)
+block_checkpoint, block_artifact = _pictured("block", save_gemma4, GEMMA_OPTIONS)
+square_checkpoint, square_artifact = _pictured("square", save_gemma3, GEMMA3_OPTIONS)
+row_checkpoint, row_artifact = _pictured("row", save_gemma4_unified, GEMMA_OPTIONS)
+canvas_checkpoint, canvas_artifact = _pictured("canvas", save_glm5_next, GLM_OPTIONS)
+omni_checkpoint, omni_artifact = _pictured("omni", save_nemotron_h_omni, OMNI_OPTIONS)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Every family, without lowering it: random operations against the uncached model, and graphs that can be exported."""
 
-import numpy as np
 import pytest
-import torch
 from tiny import count_nodes, lively, tiny_config, tiny_model
 from transformers import PreTrainedModel
 from zoo import VARIANTS, by_kind
@@ -74,15 +72,3 @@ def test_graphs_export_with_static_shapes_and_few_nodes(family: str) -> None:
     layers = len(state.cache.cache_layers())
     assert nodes["decode"] <= OWN_NODES.get(family, MOST_NODES) * layers + 60, nodes
     assert nodes["commit"] <= nodes["decode"]
-
-
-@pytest.mark.parametrize("family", by_kind())
-@torch.no_grad()
-def test_a_verified_position_is_what_decoding_alone_gives(family: str) -> None:
-    tiny = model(family, 1)
-    one, block = (eager_session(tiny, options("llm")) for _ in range(2))
-    prompt, tokens = list(range(20)), list(range(40, 45))
-    one.prefill(prompt), block.prefill(prompt)
-    verified = block.verify(tokens)
-    decoded = np.stack([one.decode(token) for token in tokens])
-    np.testing.assert_allclose(verified, decoded, rtol=0, atol=2e-5 * np.abs(decoded).max())

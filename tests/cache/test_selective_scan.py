@@ -56,6 +56,13 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     ("zamba", {"attention_hidden_size": 64}, r"attention_hidden_size = 64, expected 2 \* hidden_size = 96"),
     ("recurrent_gemma", {"conv1d_width": 0}, "conv1d_width = 0"),
     ("recurrent_gemma", {"lru_width": 50}, "lru_width = 50 and num_attention_heads = 4"),
+    ("mamba2", {"n_groups": 4}, r"num_heads = 6 and n_groups = 4, expected groups of equally many heads"),
+    ("mamba2", {"n_groups": 0}, r"n_groups = 0, expected 1 or more"),
+    ("mamba2", {"state_size": 0}, r"state_size = 0, expected 1 or more"),
+    ("bamba", {"time_step_limit": None}, r"time_step_limit = None, expected the lowest and the highest"),
+    ("falcon_h1", {"mamba_n_groups": 4}, r"mamba_n_heads = 6 and mamba_n_groups = 4"),
+    ("nemotron_h", {"mamba_num_heads": 0}, r"mamba_num_heads = 0, expected 1 or more"),
+    ("zamba2", {"n_mamba_heads": 7}, r"n_mamba_heads = 7, expected a number that divides .* = 96"),
 ]
 
 

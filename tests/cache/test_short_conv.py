@@ -160,21 +160,6 @@ def test_the_static_form_is_the_naive_one(kernel: int, tokens: int) -> None:
     torch.testing.assert_close(fast, naive, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
-@given(tokens=st.integers(1, 9), count=st.integers(0, 9))
-@settings(max_examples=18, deadline=None)
-def test_a_second_block_sees_the_accepted_inputs_of_the_first(tokens: int, count: int) -> None:
-    count, kernel = min(count, tokens), 4
-    conv = ShortConvLayer(CacheSizes(max_seq_len=32, batch_size=2), CoreKernels(), channels=WIDE, conv_kernel=kernel)
-    static, dynamic = taps(kernel, tokens)
-    x, more = torch.randn(2, tokens, WIDE), torch.randn(2, 1, WIDE)
-    whole = torch.cat([torch.zeros(2, kernel - 1, WIDE), x[:, :count], more], dim=1)
-    conv.extend_window(x, Block(start=torch.tensor([0]), count=torch.tensor([count]), length=tokens))
-    window = conv.extend_window(more, Block(start=torch.tensor([count]), count=torch.tensor([1]), length=1))
-    out = dynamic_conv(window, static, dynamic[:, :1])
-    torch.testing.assert_close(out, dynamic_conv_naive(whole[:, -kernel:], static, dynamic[:, :1]), rtol=1e-5, atol=1e-5)
-
-
 def test_it_is_the_dynamic_convolution_of_transformers() -> None:
     kernel, tokens = 4, 9
     reference = Inkling2DynamicShortConvolution(WIDE, HIDDEN, HEADS, kernel, layer_idx=0, conv_idx=0)

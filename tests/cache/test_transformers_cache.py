@@ -155,7 +155,7 @@ def test_a_window_goes_back_by_no_more_than_it_keeps() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["qwen3_5_text", "mistral"])
+@pytest.mark.parametrize("family", ["qwen3_5_text", pytest.param("mistral", marks=pytest.mark.thorough)])
 @pytest.mark.filterwarnings("ignore")
 @torch.no_grad()
 def test_one_compiled_graph_serves_every_length(family: str) -> None:

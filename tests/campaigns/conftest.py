@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from checkout import HELPERS
 
 ROOT = Path(__file__).parents[2]
 
@@ -13,5 +14,5 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def _modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the processes that a campaign starts import what it imports, as ``scripts/trust`` does."""
-    paths = [ROOT / "scripts", ROOT / "tests" / "helpers", ROOT / "examples", os.environ.get("PYTHONPATH", "")]
+    paths = [ROOT / "scripts", *HELPERS, ROOT / "examples", os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, map(str, paths))))

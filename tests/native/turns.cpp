@@ -261,6 +261,7 @@ void callbacks_across_models_end(const Models& models) {
     Listener plain, calling;
     OK(generate(own, models.prompt, plain));
     const Text alone = tokens(own);
+    both.arrive_and_wait();  // as below: the first round's callback would keep its turn from the other thread's start
     for (int i = 0; i < 5; ++i) {
       calling.in_round = [&] {
         both.arrive_and_wait();

@@ -20,8 +20,14 @@ RUNS = [
     "run {artifact} --prompt ab --max-new-tokens 4 --json --drafter", "run {artifact} --prompt ab --html {tmp}/page.html",
     "run {artifact} --prompt ab --draft {artifact}-draft", "run {artifact} --prompt ab --regex [0-9]{{3}}",
     "run {artifact} --chat --prompt - --no-speculation", "chat {artifact} --no-history --max-new-tokens 4 --json",
-    "bench {artifact} --tokens 3000 --samples 300 --json",
-    *(f"{command} --help" for command in ("run", "chat", "serve", "inspect", "bench", "kernels", "export", "validate")),
+    *(f"{command} --help" for command in ("run", "export")),
+    *(
+        pytest.param(each, marks=pytest.mark.thorough)
+        for each in (
+            "bench {artifact} --tokens 3000 --samples 300 --json",
+            *(f"{command} --help" for command in ("chat", "serve", "inspect", "bench", "kernels", "validate")),
+        )
+    ),
 ]  # fmt: skip
 """What has to work: results on stdout and exit code 0."""
 NEEDS_EXPORT = [

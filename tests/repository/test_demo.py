@@ -38,6 +38,7 @@ def demo() -> Path:
     return demo_folder() / "hybridge-demo"
 
 
+@pytest.mark.thorough
 def test_the_demo_reaches_its_figures(demo: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybridge.export.cli.embedded.export_embedded", lambda target, *_: read_manifest(target))
     assert_reached(cli("demo", "-o", demo, "--programs", 8).raw)

@@ -87,6 +87,7 @@ def test_a_batch_of_questions_reads_what_they_share_once(
     assert scorer.score(script["EXAMPLES"] + "1 + 2  # ", "int") == fresh.score(script["EXAMPLES"] + "1 + 2  # ", "int")
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_is_exported_and_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

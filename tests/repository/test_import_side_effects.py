@@ -38,6 +38,7 @@ assert logging.root.manager.disable == disabled
 """
 
 
+@pytest.mark.thorough
 def test_every_module_can_be_imported_in_a_thread_and_touches_no_signal() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

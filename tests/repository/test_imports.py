@@ -17,12 +17,7 @@ from checkout import CHECKOUT
 
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MODULES = sorted(path for folder in ("cache", "export", "runtime", "src/optimum") for path in (CHECKOUT / folder).rglob("*.py"))
-PINNED = (
-    "export/pinned/",
-    "runtime/integrations/pinned.py",
-    "runtime/pinned.py",
-    "runtime/server/pinned.py",
-)
+PINNED = ("export/pinned/", "runtime/integrations/pinned.py", "runtime/pinned.py", "runtime/server/pinned.py")
 
 DOCUMENTED = frozenset(
     {
@@ -33,14 +28,7 @@ DOCUMENTED = frozenset(
         *("onnx", "onnx_ir", "onnx_ir.passes.common", "onnxruntime", "onnxscript"),
         *("numpy", "numpy.ctypeslib", "numpy.typing", "PIL", "PIL.Image"),
         *("gguf", "huggingface_hub", "huggingface_hub.errors", "peft", "regex"),
-        *(
-            "jinja2",
-            "tokenizers.models",
-            "packaging.requirements",
-            "pydantic",
-            "pydantic.dataclasses",
-            "typer",
-        ),
+        *("jinja2", "tokenizers.models", "packaging.requirements", "pydantic", "pydantic.dataclasses", "typer"),
         *("llguidance", "uvicorn", "starlette.applications", "starlette.exceptions", "starlette.middleware"),
         *("starlette.middleware.cors", "starlette.requests", "starlette.responses", "starlette.routing", "starlette.types"),
         *("lm_eval.__main__", "lm_eval.api.model", "lm_eval.api.registry", "lm_eval.utils", "matplotlib", "matplotlib.figure"),

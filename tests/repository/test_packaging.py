@@ -179,6 +179,7 @@ def test_every_module_imports_from_the_installed_wheel(installed: Path, imported
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_installed_demo_finds_its_model(installed: Path, imported_modules: dict[str, Any]) -> None:
     assert Path(imported_modules["embedded"]) == installed / "hybridge" / "export" / "embedded"
     assert imported_modules["model"] == "qwen3_5_text"

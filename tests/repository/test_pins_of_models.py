@@ -5,17 +5,20 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
+from gguf import GGMLQuantizationType, quants
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 from tiny import tiny_config, tiny_model
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from hybridge.cache.families import FAMILIES
@@ -24,6 +27,7 @@ from hybridge.errors import ArtifactError
 from hybridge.export.lower.lower import quiet
 from hybridge.export.model import adapt
 from hybridge.export.model.families.family import ACTIVATION_NAMES
+from hybridge.export.pinned import checkpoints, torchao
 from hybridge.export.pinned import onnx as onnx_pins
 from hybridge.export.pinned import transformers as pinned
 from hybridge.export.pinned.transformers import Glm5NextConfig, Glm5NextTextConfig, rotate
@@ -266,10 +270,7 @@ OPERATORS: dict[str, tuple[list[str], set[str]]] = {
         {"q_num_heads", "kv_num_heads", "update_rule", "scale"},
     ),
     "LinearAttentionGate": (["a", "dt_bias", "decay_scale", "b"], set()),
-    "MatMulNBits": (
-        ["A", "B", "scales", "zero_points", "g_idx", "bias"],
-        {"K", "N", "bits", "block_size", "accuracy_level"},
-    ),
+    "MatMulNBits": (["A", "B", "scales", "zero_points", "g_idx", "bias"], {"K", "N", "bits", "block_size", "accuracy_level"}),
 }
 """Inputs by position and attributes, as export/write/onnx_kernels.py and quantized.py hand them over."""
 
@@ -301,3 +302,34 @@ def test_onnxruntimes_messages_come_without_its_codes(tmp_path: Path) -> None:
 
 def test_types_have_torchs_names() -> None:
     assert [onnx_dtype(f"tensor({name})") for name in ("float", "int64", "int8")] == ["float32", "int64", "int8"]
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("kind", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0, GGMLQuantizationType.MXFP4])
+def test_a_type_of_ggml_has_blocks_and_is_decoded(kind: GGMLQuantizationType) -> None:
+    rows = quants.quantize(np.random.default_rng(0).standard_normal((3, 64), dtype=np.float32), kind)
+    elements, size = checkpoints.block_of(int(kind)) or (0, 0)
+    assert (elements, rows.shape) == (32, (3, 2 * size))
+    assert checkpoints.decoded(rows, int(kind)).shape == (3, 64)
+    assert checkpoints.name_of(int(kind)) == kind.name
+
+
+def test_a_type_that_nobody_has_is_none() -> None:
+    assert checkpoints.block_of(4000) is None
+    assert checkpoints.name_of(4000) == "4000"
+
+
+def test_a_class_and_its_config_are_found_for_tensors_without_a_file() -> None:
+    config = tiny_config("qwen3")
+    assert pinned.model_class(AutoModelForCausalLM, config) == (type(AutoModelForCausalLM.from_config(config)), config)
+    whole = AutoConfig.for_model("qwen3_5", text_config=tiny_config("qwen3_5_text").to_dict())
+    kind, text = pinned.model_class(AutoModelForCausalLM, whole)
+    assert kind.__name__ == "Qwen3_5ForCausalLM"
+    assert text.model_type == "qwen3_5_text"
+
+
+def test_a_kind_of_torchaos_that_is_not_stored_is_refused() -> None:
+    with pytest.raises(ValueError, match="torchao stores no PerRow"):
+        torchao.dequantize_stored(json.dumps({"_type": "PerRow", "_data": {}}), {"qdata": torch.zeros(1)})

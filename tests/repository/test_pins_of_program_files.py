@@ -65,13 +65,15 @@ def test_the_schemas_that_torch_lacks_are_those_of_the_wheel() -> None:
     texts = [path.read_text() for path in (pinned.executorch() / "kernels").rglob("*.yaml")]
     for name, schema in operator_table.OTHER_SCHEMAS.items():
         assert any(f"func: {name}{schema}\n" in text for text in texts), (
-            f"{name} is another: see tests/helpers/operator_table.py"
+            f"{name} is another: see tests/helpers/references/operator_table.py"
         )
 
 
 @pytest.mark.slow
 def test_the_table_of_operators_is_what_torch_says() -> None:
-    assert pinned.OPERATOR_TABLE.read_text() == operator_table.table(), "run .venv/bin/python tests/helpers/operator_table.py"
+    assert pinned.OPERATOR_TABLE.read_text() == operator_table.table(), (
+        "run .venv/bin/python tests/helpers/references/operator_table.py"
+    )
 
 
 def test_a_kernel_takes_the_arguments_of_its_schema() -> None:

@@ -40,8 +40,8 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["lfm2_vl", pytest.param("qwen3_5", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", ["lfm2_vl", "qwen3_5"])
 def test_rounding_costs_what_float32_does_not(request: pytest.FixtureRequest, family: str, prompts: Path) -> None:
     fixture, options = OPTIONS[family]
     checkpoint: Path = request.getfixturevalue(fixture)

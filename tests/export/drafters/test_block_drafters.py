@@ -1,7 +1,6 @@
 """Block drafters against their published definition, over random programs with rollbacks, snapshots, restores and windows."""
 
 import copy
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,13 +132,6 @@ def test_chances_are_the_drafters_own(subject: Subject) -> None:
     tokens, _, confidences = subject.definition([4, 5, 6, 7, 8], 3)
     assert drafted.tokens == tokens
     assert np.allclose(drafted.confidences, confidences, atol=1e-4)
-
-
-def test_the_prompt_may_be_longer_than_a_call(subject: Subject) -> None:
-    rng = random.Random(1)
-    tokens = [rng.randrange(100) for _ in range(31)]
-    hidden = read(subject.session, tokens[:-1])
-    assert subject.session.draft(hidden, tokens[1:], limit=5).tokens == subject.definition(tokens, 5)[0]
 
 
 @pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark"])

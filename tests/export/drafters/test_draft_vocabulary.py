@@ -240,9 +240,9 @@ def test_no_row_is_stored_twice(public: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kernels", "vocabulary"),
-    [("hybridge", "self:96"), pytest.param("llm", 96, marks=pytest.mark.thorough)],
+    ("kernels", "vocabulary"), [("hybridge", "self:96"), pytest.param("llm", 96, marks=pytest.mark.thorough)]
 )
+@pytest.mark.thorough
 def test_a_block_drafter_says_which_tokens_it_chose_from(tmp_path: Path, kernels: Any, vocabulary: str | int) -> None:
     config = tiny_config("lfm2")
     lively(tiny_model(config)).save_pretrained(tmp_path / "target")

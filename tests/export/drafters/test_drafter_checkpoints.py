@@ -22,36 +22,18 @@ LAYERS = ["full_attention", "sliding_attention"]
 
 # z-lab/dflash tests/fixtures/dflash2-config.json, as it is.
 PUBLISHED = {
-    "architectures": ["DFlash2DraftModel"],
-    "attention_bias": False,
-    "is_causal": False,
+    "architectures": ["DFlash2DraftModel"], "attention_bias": False, "is_causal": False,
     "dflash_config": {
-        "block_size": 16,
-        "conv_group_size": 16,
-        "conv_kernel_size": 2,
-        "final_logit_softcapping": 20.0,
-        "mask_token_id": 201818,
-        "output_multiplier": 0.19611613513818404,
-        "selector_rank": 256,
-        "selector_top_k": 16,
+        "block_size": 16, "conv_group_size": 16, "conv_kernel_size": 2, "final_logit_softcapping": 20.0,
+        "mask_token_id": 201818, "output_multiplier": 0.19611613513818404, "selector_rank": 256, "selector_top_k": 16,
         "target_layer_ids": [1, 13, 25, 37, 49],
     },
-    "head_dim": 128,
-    "hidden_act": "silu",
-    "hidden_size": 6656,
-    "intermediate_size": 19968,
-    "layer_types": ["sliding_attention"] * 5,
-    "max_position_embeddings": 131072,
-    "model_type": "qwen3",
-    "num_attention_heads": 32,
-    "num_hidden_layers": 5,
-    "num_key_value_heads": 8,
-    "num_target_layers": 52,
-    "rms_norm_eps": 1e-05,
-    "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
-    "sliding_window": 2048,
+    "head_dim": 128, "hidden_act": "silu", "hidden_size": 6656, "intermediate_size": 19968,
+    "layer_types": ["sliding_attention"] * 5, "max_position_embeddings": 131072, "model_type": "qwen3",
+    "num_attention_heads": 32, "num_hidden_layers": 5, "num_key_value_heads": 8, "num_target_layers": 52,
+    "rms_norm_eps": 1e-05, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}, "sliding_window": 2048,
     "vocab_size": 202048,
-}
+}  # fmt: skip
 
 
 def load(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor], options: ExportOptions = OPTIONS) -> Session:

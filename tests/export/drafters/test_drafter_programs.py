@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from assistant_reference import AssistantReference, assistant_config
 from drafter_programs import compare_blocks, definition_of
@@ -20,7 +19,7 @@ from drafter_twins import (
     random_tensors,
     save_drafter,
 )
-from store import demo_folder, exported
+from store import exported
 from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
 
 from hybridge.errors import ArtifactError, DraftError, HybridgeError, TokenError, ValidationError
@@ -185,21 +184,6 @@ def test_a_checkpoint_has_the_rows_that_the_drafter_has_read(session: Session) -
 
 
 @pytest.mark.slow
-def test_the_text_is_plain_decodings(session: Session) -> None:
-    prompt, stats, drafter = [3, 1, 4, 1, 5, 9, 2, 6], GenerationStats(), OwnDrafter(session)
-    for sampling in (Sampling(), Sampling(temperature=0.9, seed=3)):
-        session.reset()
-        plain = list(session.generate(prompt, max_new_tokens=40, sampling=sampling))
-        for block in (None, 2, 4):
-            session.reset()
-            new = session.generate(
-                prompt, max_new_tokens=40, sampling=sampling, block_length=block, stats=stats, drafter=drafter
-            )
-            assert list(new) == plain
-            assert block is None or stats.verifies > 3
-
-
-@pytest.mark.slow
 def test_the_same_noise_gives_the_same_draws(session: Session) -> None:
     texts, accepted = set(), 0
     for noise in range(4):
@@ -253,17 +237,6 @@ def test_what_is_no_draft_is_refused(session: Session) -> None:
         with pytest.raises(error):
             session.draft(rows, following, limit=limit)
     assert session.draft(hidden, [*prompt[1:], 5], limit=1).tokens != []
-
-
-@pytest.mark.slow
-def test_an_artifact_without_a_drafter_has_none(kernels_artifact: Path) -> None:
-    session, drafter = Session.load(kernels_artifact), OwnDrafter(Session.load(demo_folder() / "hybridge-demo"))
-    session.prefill([1, 2, 3])
-    with pytest.raises(DraftError, match="no drafter of its own"):
-        session.draft(np.zeros((1, 4), np.float32), [4])
-    with pytest.raises(DraftError, match="no drafter of its own"):
-        session.generate([4], drafter=drafter)
-    assert session.length == 3
 
 
 @pytest.mark.thorough

@@ -59,6 +59,7 @@ def test_what_is_drawn_is_of_the_drafters_own_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_real_program_guesses_the_same(tmp_path: Path) -> None:
     _, twin, model = made(tmp_path / "drafter", *FORMS["authors"])
     model.save_pretrained(tmp_path / "target")

@@ -17,7 +17,6 @@ from hybridge.export.program.state import State
 
 pytestmark = pytest.mark.slow
 
-FAMILIES = ["qwen3_5_text", "mistral", "llama"]
 KERNELS: Mapping[str, type[Kernels]] = {"aten": CoreKernels, "llm": LlmKernels}
 LAYERS = 2
 INPUTS = {
@@ -26,7 +25,16 @@ INPUTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[(family, kernels) for family in FAMILIES for kernels in KERNELS], ids="-".join)
+GRAPHS = [
+    *(("qwen3_5_text", "aten"), ("mistral", "llm")),
+    *(
+        pytest.param(each, marks=pytest.mark.thorough)
+        for each in (("qwen3_5_text", "llm"), ("mistral", "aten"), ("llama", "aten"), ("llama", "llm"))
+    ),
+]
+
+
+@pytest.fixture(scope="module", params=GRAPHS, ids="-".join)
 def programs(request: pytest.FixtureRequest) -> tuple[str, dict[str, ExportedProgram]]:
     family, kernels = request.param
     model = tiny_model(tiny_config(family))

@@ -113,6 +113,7 @@ def test_groups_with_minima_are_calibrated_too(checkpoint: Path) -> None:
     ],
     ids=["scales", "minima"],
 )
+@pytest.mark.thorough
 def test_an_artifact_validates_against_the_weights_that_it_holds(checkpoint: Path, choices: dict[str, Any]) -> None:
     options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w", **choices)
     artifact = exported(checkpoint, options, calibrate=checkpoint.parent / "text.txt")

@@ -20,7 +20,7 @@ from hybridge.runtime.artifact.folder import open_artifact
 from hybridge.runtime.artifact.options import ExportOptions, check_limits
 
 AUTO = ExportOptions(quantize="auto")
-HAVE_8_BITS = {"int8", "compressed fp8", "fp8", "fp8 per tensor", "fbgemm", "modelopt fp8", "llm.int8"}
+HAVE_8_BITS = {"int8", "compressed fp8", "fp8", "fbgemm", "modelopt fp8", "llm.int8"}
 ALL_FLOAT = ["no group of 8 columns or more divides this model's weights: they stay float32."]
 
 

@@ -8,9 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.gptq import layer_inputs, round_by_gptq
-from hybridge.export.quantize.rounding import round_by_search, round_to_nearest
-from hybridge.export.weights import Grid, RoundedWeight
+from hybridge.export.quantize.rounding import (
+    round_by_search,
+    round_in_blocks,
+    round_in_superblocks,
+    round_to_nearest,
+    superblock_of,
+)
+from hybridge.export.weights import Grid, PackedWeight, RoundedWeight, Rounder, grid_scales
 
 GRIDS = [
     Grid(bits=4, group=32, signed_scales=True),
@@ -101,3 +108,171 @@ def check_grid(rounded: RoundedWeight, weight: Tensor, grid: Grid) -> None:
 
 def group_errors(rounded: RoundedWeight, weight: Tensor) -> Tensor:
     return (rounded.numbers() - weight).unflatten(1, (-1, rounded.group)).square().sum(-1)
+
+
+# Weights that were quantized before
+
+
+SEEDS = st.integers(0, 2**31)
+
+
+def on_grid(seed: int, low: int, high: int, group: int, *, negative: bool = False) -> Tensor:
+    """A random weight [19, 4 groups]: float16 scales times whole numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    whole = torch.randint(low, high + 1, (19, 4, group), generator=generator).float()
+    scales = (0.001 + torch.rand(19, 4, 1, generator=generator)).half().float()
+    signs = torch.randint(0, 2, scales.shape, generator=generator) * 2.0 - 1 if negative else 1.0
+    return (whole * scales * signs).flatten(1)
+
+
+def kept(weight: Tensor, bits: int, group: int) -> Tensor:
+    """The numbers that are left of a weight, by one way to round; the other must leave those on a grid too."""
+    grid = Grid(bits=bits, group=group, signed_scales=True)
+    nearest, searched = (PackedWeight.of(each("", weight, grid)) for each in (round_to_nearest, round_by_search))
+    left = weights(nearest.packed, nearest.factors, weight.shape[0])
+    on_grid = (left == weight).unflatten(1, (-1, group)).all(2)
+    same = (weights(searched.packed, searched.factors, weight.shape[0]) == weight).unflatten(1, (-1, group)).all(2)
+    assert bool((same | ~on_grid).all())
+    return left
+
+
+@given(SEEDS, st.sampled_from([8, 32, 64]))
+def test_four_bits_of_either_sign_are_kept(seed: int, group: int) -> None:
+    """Q4_0's scale has the sign that makes the largest number -8."""
+    weight = on_grid(seed, -8, 7, group, negative=True)
+    assert kept(weight, 4, group).equal(weight)
+
+
+@given(SEEDS)
+def test_larger_groups_are_kept_in_smaller_ones(seed: int) -> None:
+    assert kept(on_grid(seed, -8, 7, 128), 4, 32).equal(on_grid(seed, -8, 7, 128))
+
+
+@given(SEEDS)
+def test_zero_points_fit_into_eight_bits(seed: int) -> None:
+    weight = on_grid(seed, 0, 15, 32) - on_grid(seed, 3, 3, 32)
+    assert kept(weight, 8, 32).equal(weight)
+
+
+@given(SEEDS)
+def test_mxfp4_fits_into_eight_bits(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])[torch.randint(0, 8, (19, 4, 32), generator=generator)]
+    signs = torch.randint(0, 2, numbers.shape, generator=generator) * 2 - 1
+    weight = (numbers * signs * 2.0 ** torch.randint(-9, 3, (19, 4, 1), generator=generator)).flatten(1)
+    assert kept(weight, 8, 32).equal(weight)
+
+
+@given(SEEDS)
+def test_eight_bits_are_kept(seed: int) -> None:
+    weight = on_grid(seed, -127, 127, 32).unflatten(1, (4, 32))
+    weight[..., 5] = 127 * on_grid(seed, 1, 1, 32).unflatten(1, (4, 32))[..., 5]  # as Q8_0 has it: the largest is 127
+    assert kept(weight.flatten(1), 8, 32).equal(weight.flatten(1))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_weight_on_no_grid_is_rounded_as_ever(bits: int) -> None:
+    weight = torch.randn(37, 64)
+    assert not grid_scales(weight, 32, bits, torch.float16).any()
+
+
+def test_groups_of_one_weight_are_judged_each_by_itself() -> None:
+    weight = on_grid(0, -8, 7, 32)
+    weight[3] += torch.randn(128) / 7
+    weight[5, 40] += 0.3
+    weight[7, :32] = 0
+    same = (kept(weight, 4, 32) == weight).unflatten(1, (4, 32)).all(2)
+    assert not same[3].any()
+    assert same[5].tolist() == [True, False, True, True]
+    assert same[[*range(3), 4, *range(6, 19)]].all()
+
+
+@pytest.mark.parametrize("rounder", [round_to_nearest, round_by_search])
+def test_the_stock_runtime_gets_no_negative_scales(rounder: Rounder) -> None:
+    weight = torch.tensor([[0.5 * each for each in (8, -7, 3, 1, 0, 2, -4, 5)]])
+    assert (rounder("", weight, Grid(bits=4, group=8, signed_scales=True)).scales == -0.5).all()
+    assert (rounder("", weight, Grid(bits=4, group=8, scale=torch.bfloat16)).scales > 0).all()
+
+
+# Superblocks
+
+
+BLOCKS = {bits: Grid(bits=bits, group=32, signed_scales=True, minima=True) for bits in (4, 5, 6)}
+
+
+def error(rounded: RoundedWeight, weight: Tensor) -> float:
+    return float((rounded.numbers() - weight).square().mean())
+
+
+@given(st.sampled_from([4, 5, 6]), st.integers(1, 40), st.integers(1, 20), st.integers(0, 1000), st.floats(-6, 6))
+def test_every_number_is_within_a_step(bits: int, rows: int, groups: int, seed: int, size: float) -> None:
+    torch.manual_seed(seed)
+    weight = (torch.randn(rows, 32 * groups) + torch.randn(rows, 1)) * 2.0**size
+    rounded = round_in_superblocks(weight, BLOCKS[bits])
+    spans = weight.unflatten(1, (-1, 32))
+    # A step, what is cut off beyond the last one, and what 8 bits of a superblock's largest scale and minimum leave.
+    block = weight.abs().amax(1, keepdim=True).unsqueeze(-1)
+    step = (spans.amax(-1, keepdim=True) - spans.amin(-1, keepdim=True)) / ((1 << bits) - 1)
+    bound = 1.6 * step + block * ((1 << bits) / 127 + 0.01)
+    assert bool(((rounded.numbers() - weight).unflatten(1, (-1, 32)).abs() <= bound).all())
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    assert low <= int(rounded.quanta.min()) <= int(rounded.quanta.max()) <= high
+
+
+@pytest.mark.parametrize("bits", BLOCKS)
+def test_panels_hold_it(bits: int) -> None:
+    weight = torch.randn(37, 576)
+    rounded = round_in_superblocks(weight, BLOCKS[bits])
+    packed = PackedWeight.of(rounded)
+    assert weights(packed.packed, packed.factors, 37).equal(rounded.numbers())
+    assert rounded.factors.superscales is not None
+    assert rounded.factors.superscales.shape == (37, 4)  # 18 groups in two superblocks, of scales and of minima
+
+
+def test_it_is_nearer_than_a_scale_alone() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(64, 512)
+    blocks = round_in_superblocks(weight, BLOCKS[4])
+    assert error(blocks, weight) < 0.8 * error(round_by_search("", weight, Grid(bits=4, group=32, signed_scales=True)), weight)
+    assert error(round_in_superblocks(weight, BLOCKS[5]), weight) < 0.3 * error(blocks, weight)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -3.0, 1e-30, 6e4])
+def test_groups_of_one_number_keep_it(value: float) -> None:
+    weight = torch.full((3, 64), value)
+    numbers = round_in_superblocks(weight, BLOCKS[4]).numbers()
+    assert numbers.isfinite().all()
+    torch.testing.assert_close(numbers, weight, rtol=0.02, atol=1e-3)
+
+
+def test_a_superblock_divides_the_groups() -> None:
+    assert [superblock_of(groups) for groups in (1, 8, 17, 18, 34, 48, 64)] == [1, 8, 1, 9, 2, 16, 16]
+
+
+def test_a_weight_that_was_quantized_before_keeps_its_numbers() -> None:
+    torch.manual_seed(0)
+    scales = torch.rand(8, 4, 1).half().float()
+    weight = (torch.randint(-8, 8, (8, 4, 32)).float() * scales).flatten(1)
+    for grid in BLOCKS.values():
+        kept = round_in_blocks("", weight, grid)
+        assert kept.numbers().equal(weight)
+        assert kept.bits == 4
+
+
+def test_rows_of_zeros_are_no_grid() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(8, 64)
+    weight[6:] = 0.0
+    rounded = round_in_blocks("", weight, BLOCKS[5])
+    assert rounded.bits == 5
+    assert not rounded.numbers()[6:].any()
+
+
+def test_rounding_for_inputs_lowers_the_error_of_outputs() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(400, 96) @ torch.randn(96, 96)
+    weight, inputs = torch.randn(48, 96), layer_inputs(x, x)
+    plain, known = round_in_superblocks(weight, BLOCKS[4]), round_by_gptq(weight, inputs, BLOCKS[4])
+    left = [float(((each.numbers() - weight) @ x.T).square().mean()) for each in (plain, known)]
+    assert left[1] < 0.7 * left[0]
+    assert known.factors.minima is not None

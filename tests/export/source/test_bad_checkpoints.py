@@ -61,11 +61,6 @@ def test_no_folder_is_refused(tmp_path: Path) -> None:
         resolve_checkpoint(tmp_path / "nowhere")
 
 
-def test_a_name_on_a_hub_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="is not a folder"):
-        resolve_checkpoint(Path("someone/some-model"))
-
-
 def test_no_config_is_refused(checkpoint_copy: Path) -> None:
     (checkpoint_copy / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"has no config\.json"):

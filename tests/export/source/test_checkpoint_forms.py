@@ -140,14 +140,6 @@ def test_numbers_of_shards_may_have_gaps_where_an_index_names_them(tmp_path: Pat
     assert_same_weights(load_checkpoint(tmp_path / "shards").model, tmp_path / "whole")
 
 
-def test_a_tensor_that_only_the_index_has_is_missing(tmp_path: Path) -> None:
-    shards = save_sharded(tmp_path, index=True)
-    tensors = load_file(shards[-1])
-    name = sorted(tensors)[0]
-    save_file({other: each for other, each in tensors.items() if other != name}, shards[-1], metadata={"format": "pt"})
-    assert f"lacks {name}" in refusal(tmp_path)
-
-
 def test_an_output_layer_that_is_a_copy_of_the_embedding_is_read_as_one(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, tiny_config("qwen3", tie_word_embeddings=True))
     path = tmp_path / "model.safetensors"

@@ -203,10 +203,7 @@ FLOATS = {
         row="MXFP4",
         names=(),
         config={"quant_method": "mxfp4"},
-        parts=lambda: {
-            "_blocks": bytes_of(3, 40, 2, 16),
-            "_scales": torch.randint(120, 130, (3, 40, 2), dtype=torch.uint8),
-        },
+        parts=lambda: {"_blocks": bytes_of(3, 40, 2, 16), "_scales": torch.randint(120, 130, (3, 40, 2), dtype=torch.uint8)},
         read=read_mxfp4,
         weight=STEM,
     ),
@@ -338,10 +335,7 @@ COMPRESSED = {
     "compressed mxfp4": compressed(
         "mxfp4-pack-quantized",
         {"type": "float", "num_bits": 4, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"},
-        lambda: {
-            ".weight_packed": bytes_of(48, 32),
-            ".weight_scale": torch.randint(120, 130, (48, 2), dtype=torch.uint8),
-        },
+        lambda: {".weight_packed": bytes_of(48, 32), ".weight_scale": torch.randint(120, 130, (48, 2), dtype=torch.uint8)},
     ),
 }
 

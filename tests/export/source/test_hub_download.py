@@ -17,24 +17,11 @@ from hybridge.export.source.locate import find_checkpoint, origin_of
 
 ID, COMMIT = "LiquidAI/LFM2-1.2B", "0a1b2c"
 FILES = [
-    ".gitattributes",
-    "LICENSE",
-    "README.md",
-    "adapter_config.json",
-    "chat_template.jinja",
-    "config.json",
-    "consolidated.safetensors",
-    "generation_config.json",
-    "model-00001-of-00002.safetensors",
-    "model-00002-of-00002.safetensors",
-    "model.safetensors.index.json",
-    "onnx/model_q4.onnx",
-    "original/params.json",
-    "preprocessor_config.json",
-    "pytorch_model.bin",
-    "tokenizer.json",
-    "tokenizer_config.json",
-]
+    ".gitattributes", "LICENSE", "README.md", "adapter_config.json", "chat_template.jinja", "config.json",
+    "consolidated.safetensors", "generation_config.json", "model-00001-of-00002.safetensors",
+    "model-00002-of-00002.safetensors", "model.safetensors.index.json", "onnx/model_q4.onnx", "original/params.json",
+    "preprocessor_config.json", "pytorch_model.bin", "tokenizer.json", "tokenizer_config.json",
+]  # fmt: skip
 
 
 class Hub:

@@ -108,37 +108,12 @@ def test_qwen3_5_without_a_processor_is_exported_as_text(grid_folder: Path) -> N
         described(grid_folder, image_tokens=(64,))
 
 
-QWEN_PROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
-    "another filter": ({"resample": 2}, UnsupportedModelError, "bicubic"),
-    "other patches": ({"patch_size": 5}, CheckpointError, "patches are not the model's"),
-    "other films": ({"temporal_patch_size": 1}, CheckpointError, "patches are not the model's"),
-    "words for numbers": ({"size": {"longest_edge": "many"}}, CheckpointError, "no such model takes"),
-    "no room": ({"size": {"longest_edge": 64, "shortest_edge": 640}}, HybridgeError, "10"),
-    "no numbers": ({"size": [1, 2]}, CheckpointError, "no such model takes"),
-    "endless": ({"max_pixels": float("inf")}, CheckpointError, "no such model takes"),
-}
-
-
-@pytest.mark.parametrize("name", QWEN_PROCESSOR)
-def test_options_that_no_qwen3_5_has(grid_folder: Path, name: str) -> None:
-    changes, error, reason = QWEN_PROCESSOR[name]
-    rewrite(grid_folder / "preprocessor_config.json", lambda content: content.update(changes))
-    with pytest.raises(error, match=reason):
-        described(grid_folder)
-
-
 @pytest.mark.parametrize("sections", [[3, 3], [3, 3, -1], ["a", "b", "c"]])
 def test_sections_of_rope_that_are_none(grid_folder: Path, sections: list[Any]) -> None:
     config = AutoConfig.from_pretrained(grid_folder)
     config.text_config.rope_parameters["mrope_section"] = sections
     with pytest.raises(CheckpointError, match="mrope_section"):
         describe_pictures(config, grid_folder, ExportOptions())
-
-
-def test_a_program_in_python_takes_no_pictures_on_a_grid(grid_folder: Path) -> None:
-    description = ProgramInfo(vocab_size=330, options=ExportOptions(max_seq_len=64), pictures=described(grid_folder))
-    with pytest.raises(UsageError, match=r"only a \.pte has"):
-        Session.over(TextProgram(lambda text: torch.zeros(330).numpy(), 64), description)
 
 
 # Gemma 4
@@ -190,25 +165,6 @@ def test_gemma4_without_a_processor_or_an_encoder_is_exported_as_text(block_fold
     assert described(block_folder) is None
 
 
-GEMMA_PROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
-    "another filter": ({"resample": 2}, UnsupportedModelError, "bicubic"),
-    "no resizing": ({"do_resize": False}, UnsupportedModelError, "bicubic"),
-    "other patches": ({"patch_size": 5}, CheckpointError, "patches are not the model's"),
-    "other squares": ({"pooling_kernel_size": 2}, CheckpointError, "patches are not the model's"),
-    "words for numbers": ({"max_soft_tokens": "many"}, CheckpointError, "no such model takes"),
-    "no tokens": ({"max_soft_tokens": 0}, CheckpointError, "no such model takes"),
-    "far too many": ({"max_soft_tokens": 10**9}, CheckpointError, "no such model takes"),
-}
-
-
-@pytest.mark.parametrize("name", GEMMA_PROCESSOR)
-def test_options_that_no_gemma4_has(block_folder: Path, name: str) -> None:
-    changes, error, reason = GEMMA_PROCESSOR[name]
-    change_pictures(block_folder, **changes)
-    with pytest.raises(error, match=reason):
-        described(block_folder)
-
-
 # Gemma 3
 
 
@@ -231,24 +187,6 @@ def test_sizes_of_gemma3_are_its_processors(square_folder: Path) -> None:
     (square_folder / "preprocessor_config.json").unlink()
     (square_folder / "processor_config.json").unlink()
     assert described(square_folder) is None
-
-
-SQUARE_PROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
-    "another filter": ({"resample": 3}, UnsupportedModelError, "bilinear"),
-    "no resizing": ({"do_resize": False}, UnsupportedModelError, "bilinear"),
-    "crops": ({"do_pan_and_scan": True}, UnsupportedModelError, "crops"),
-    "another size": ({"size": {"height": 96, "width": 96}}, CheckpointError, "not of the model's size"),
-    "no size": ({"size": {"longest_edge": 48}}, CheckpointError, "no such model takes"),
-    "a mean for four channels": ({"image_mean": [0.1] * 4}, CheckpointError, "no such model takes"),
-}
-
-
-@pytest.mark.parametrize("name", SQUARE_PROCESSOR)
-def test_options_that_no_gemma3_has(square_folder: Path, name: str) -> None:
-    changes, error, reason = SQUARE_PROCESSOR[name]
-    rewrite(square_folder / "preprocessor_config.json", lambda content: content.update(changes))
-    with pytest.raises(error, match=reason):
-        described(square_folder)
 
 
 def test_tokens_that_are_no_square_of_patches(square_folder: Path) -> None:
@@ -302,24 +240,6 @@ def test_glm5_next_takes_videos_that_are_left_out(canvas_folder: Path) -> None:
     assert [each.partition(" takes ")[2].partition(":")[0] for each in source.warnings(pictures=True)] == ["videos, too"]
 
 
-GLM_PROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
-    "another filter": ({"resample": 2}, UnsupportedModelError, "bicubic"),
-    "no resizing": ({"do_resize": False}, UnsupportedModelError, "bicubic"),
-    "other squares": ({"merge_size": 1}, CheckpointError, "patches are not the model's"),
-    "other films": ({"temporal_patch_size": 1}, CheckpointError, "patches are not the model's"),
-    "words for numbers": ({"min_image_tokens": "many"}, CheckpointError, "no such model takes"),
-    "no tokens": ({"max_image_tokens": 0}, HybridgeError, "4 or more|no such model takes"),
-}
-
-
-@pytest.mark.parametrize("name", GLM_PROCESSOR)
-def test_options_that_no_glm5_next_has(canvas_folder: Path, name: str) -> None:
-    changes, error, reason = GLM_PROCESSOR[name]
-    change_pictures(canvas_folder, **changes)
-    with pytest.raises(error, match=reason):
-        described(canvas_folder)
-
-
 # Nemotron-H Omni
 
 
@@ -351,48 +271,70 @@ def test_nemotron_h_omni_takes_sounds_and_videos_that_are_left_out(omni_folder: 
     assert any("pictures and sounds are left out" in each for each in source.warnings())
 
 
-OMNI_PROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
-    "another filter": ({"resample": 2}, UnsupportedModelError, "bicubic"),
-    "other patches": ({"patch_size": 5}, CheckpointError, "patches are not the model's"),
-    "other squares": ({"downsample_ratio": 1.0}, CheckpointError, "patches are not the model's"),
-    "words for numbers": ({"min_num_patches": "many"}, CheckpointError, "no such model takes"),
-    "a mean for four channels": ({"norm_mean": [0.1] * 4}, CheckpointError, "no such model takes"),
-    "no squares": ({"downsample_ratio": 0}, CheckpointError, "no such model takes"),
-}
+REFUSED: list[tuple[str, dict[str, Any], type[HybridgeError], str]] = [
+    ("grid", {"resample": 2}, UnsupportedModelError, "bicubic"),  # another filter
+    ("grid", {"patch_size": 5}, CheckpointError, "patches are not the model's"),  # other patches
+    ("grid", {"temporal_patch_size": 1}, CheckpointError, "patches are not the model's"),  # other films
+    ("grid", {"size": {"longest_edge": "many"}}, CheckpointError, "no such model takes"),  # words for numbers
+    ("grid", {"size": {"longest_edge": 64, "shortest_edge": 640}}, HybridgeError, "10"),  # no room
+    ("grid", {"size": [1, 2]}, CheckpointError, "no such model takes"),  # no numbers
+    ("grid", {"max_pixels": float("inf")}, CheckpointError, "no such model takes"),  # endless
+    ("block", {"resample": 2}, UnsupportedModelError, "bicubic"),  # another filter
+    ("block", {"do_resize": False}, UnsupportedModelError, "bicubic"),  # no resizing
+    ("block", {"patch_size": 5}, CheckpointError, "patches are not the model's"),  # other patches
+    ("block", {"pooling_kernel_size": 2}, CheckpointError, "patches are not the model's"),  # other squares
+    ("block", {"max_soft_tokens": "many"}, CheckpointError, "no such model takes"),  # words for numbers
+    ("block", {"max_soft_tokens": 0}, CheckpointError, "no such model takes"),  # no tokens
+    ("block", {"max_soft_tokens": 10**9}, CheckpointError, "no such model takes"),  # far too many
+    ("square", {"resample": 3}, UnsupportedModelError, "bilinear"),  # another filter
+    ("square", {"do_resize": False}, UnsupportedModelError, "bilinear"),  # no resizing
+    ("square", {"do_pan_and_scan": True}, UnsupportedModelError, "crops"),  # crops
+    ("square", {"size": {"height": 96, "width": 96}}, CheckpointError, "not of the model's size"),  # another size
+    ("square", {"size": {"longest_edge": 48}}, CheckpointError, "no such model takes"),  # no size
+    ("square", {"image_mean": [0.1] * 4}, CheckpointError, "no such model takes"),  # a mean for four channels
+    ("canvas", {"resample": 2}, UnsupportedModelError, "bicubic"),  # another filter
+    ("canvas", {"do_resize": False}, UnsupportedModelError, "bicubic"),  # no resizing
+    ("canvas", {"merge_size": 1}, CheckpointError, "patches are not the model's"),  # other squares
+    ("canvas", {"temporal_patch_size": 1}, CheckpointError, "patches are not the model's"),  # other films
+    ("canvas", {"min_image_tokens": "many"}, CheckpointError, "no such model takes"),  # words for numbers
+    ("canvas", {"max_image_tokens": 0}, HybridgeError, "4 or more|no such model takes"),  # no tokens
+    ("omni", {"resample": 2}, UnsupportedModelError, "bicubic"),  # another filter
+    ("omni", {"patch_size": 5}, CheckpointError, "patches are not the model's"),  # other patches
+    ("omni", {"downsample_ratio": 1.0}, CheckpointError, "patches are not the model's"),  # other squares
+    ("omni", {"min_num_patches": "many"}, CheckpointError, "no such model takes"),  # words for numbers
+    ("omni", {"norm_mean": [0.1] * 4}, CheckpointError, "no such model takes"),  # a mean for four channels
+    ("omni", {"downsample_ratio": 0}, CheckpointError, "no such model takes"),  # no squares
+    ("pictures", {"resample": 3}, UnsupportedModelError, "bilinear interpolation"),  # another filter
+    ("pictures", {"encoder_patch_size": 5}, CheckpointError, "patches are not the model's"),  # other patches
+    ("pictures", {"max_image_tokens": "many"}, CheckpointError, "no such model takes"),  # words for numbers
+    ("pictures", {"min_image_tokens": 0}, CheckpointError, "min_tokens is 0"),  # no tokens
+    ("pictures", {"max_tiles": -1}, CheckpointError, "max_tiles is -1"),  # fewer than none
+    ("pictures", {"tile_size": 33}, CheckpointError, "33 pixels"),  # a tile between patches
+    ("pictures", {"max_pixels_tolerance": float("nan")}, CheckpointError, "tolerance is nan"),  # a number that is none
+    ("pictures", {"max_image_tokens": 10**9}, CheckpointError, "max_tokens is 1000000000"),  # far too many
+]
+"""By form: options of its processor that no such model has."""
 
 
-@pytest.mark.parametrize("name", OMNI_PROCESSOR)
-def test_options_that_no_nemotron_h_omni_has(omni_folder: Path, name: str) -> None:
-    changes, error, reason = OMNI_PROCESSOR[name]
-    rewrite(omni_folder / "preprocessor_config.json", lambda content: content.update(changes))
-    with pytest.raises(error, match=reason):
-        described(omni_folder)
-
-
-def test_a_program_in_python_takes_no_pictures_in_blocks(block_folder: Path) -> None:
-    description = ProgramInfo(vocab_size=340, options=ExportOptions(max_seq_len=64), pictures=described(block_folder))
-    with pytest.raises(UsageError, match=r"only a \.pte has"):
-        Session.over(TextProgram(lambda text: torch.zeros(340).numpy(), 64), description)
-
-
-PREPROCESSOR: dict[str, tuple[dict[str, Any], type[HybridgeError], str]] = {
-    "another filter": ({"resample": 3}, UnsupportedModelError, "bilinear interpolation"),
-    "other patches": ({"encoder_patch_size": 5}, CheckpointError, "patches are not the model's"),
-    "words for numbers": ({"max_image_tokens": "many"}, CheckpointError, "no such model takes"),
-    "no tokens": ({"min_image_tokens": 0}, CheckpointError, "min_tokens is 0"),
-    "fewer than none": ({"max_tiles": -1}, CheckpointError, "max_tiles is -1"),
-    "a tile between patches": ({"tile_size": 33}, CheckpointError, "33 pixels"),
-    "a number that is none": ({"max_pixels_tolerance": float("nan")}, CheckpointError, "tolerance is nan"),
-    "far too many": ({"max_image_tokens": 10**9}, CheckpointError, "max_tokens is 1000000000"),
-}
-
-
-@pytest.mark.parametrize("name", PREPROCESSOR)
-def test_options_that_no_such_model_has(folder: Path, name: str) -> None:
-    changes, error, reason = PREPROCESSOR[name]
-    rewrite(folder / "preprocessor_config.json", lambda content: content.update(changes))
+@pytest.mark.parametrize(("form", "changes", "error", "reason"), REFUSED)
+def test_options_that_no_such_model_has(
+    request: pytest.FixtureRequest, tmp_path: Path, form: str, changes: dict[str, Any], error: type[HybridgeError], reason: str
+) -> None:
+    folder = Path(shutil.copytree(request.getfixturevalue(f"{form}_checkpoint"), tmp_path / form))
+    if form in ("block", "canvas"):
+        change_pictures(folder, **changes)
+    else:
+        rewrite(folder / "preprocessor_config.json", lambda content: content.update(changes))
     with pytest.raises(error, match=reason):
         described(folder)
+
+
+@pytest.mark.parametrize("form", ["grid", "block"])
+def test_a_program_in_python_takes_no_such_pictures(request: pytest.FixtureRequest, form: str) -> None:
+    pictures = described(request.getfixturevalue(f"{form}_checkpoint"))
+    description = ProgramInfo(vocab_size=340, options=ExportOptions(max_seq_len=64), pictures=pictures)
+    with pytest.raises(UsageError, match=r"only a \.pte has"):
+        Session.over(TextProgram(lambda text: torch.zeros(340).numpy(), 64), description)
 
 
 def test_files_that_are_missing_or_no_json(folder: Path) -> None:

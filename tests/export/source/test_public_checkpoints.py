@@ -54,6 +54,7 @@ def test_the_state_of_a_drafter_is_that_of_the_text_model(qwen_checkpoint: Path)
     assert shapes[0] == shapes[1]
 
 
+@pytest.mark.thorough
 def test_text_is_the_same_with_its_own_drafter(qwen_artifact: Path) -> None:
     session = Session.load(qwen_artifact)
     texts = []

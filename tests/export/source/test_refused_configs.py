@@ -24,10 +24,7 @@ LIMIT = 48
 MOVING: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": LIMIT}),
     ("phi3", {"rope_parameters": LONG, "original_max_position_embeddings": LIMIT, "partial_rotary_factor": 1.0}),
-    (
-        "olmo3",
-        {"rope_parameters": {"full_attention": DYNAMIC, "sliding_attention": LOCAL}, "max_position_embeddings": LIMIT},
-    ),
+    ("olmo3", {"rope_parameters": {"full_attention": DYNAMIC, "sliding_attention": LOCAL}, "max_position_embeddings": LIMIT}),
 ]
 """Families with rope that changes all angles once a text is longer than LIMIT."""
 

@@ -131,28 +131,14 @@ def test_what_cannot_be_raises_our_errors(
     assert not list(tmp_path.iterdir())
 
 
-def copying(artifact: Path, *new: str) -> Callable[..., Manifest]:
-    """An exporter that copies ``artifact``, and puts empty files beside it."""
+def copying(artifact: Path) -> Callable[..., Manifest]:
+    """An exporter that copies ``artifact``."""
 
     def copied(writer: object, loaded: object, folder: Path, steps: ExportProgress, calibrated: object) -> Manifest:
         shutil.copytree(artifact, folder, dirs_exist_ok=True)
-        for name in new:
-            (folder / name).touch()
         return read_manifest(folder)
 
     return copied
-
-
-def test_what_exists_is_kept_unless_it_is_to_be_replaced(
-    checkpoint: Path, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = Path(shutil.copytree(artifact, tmp_path / "out"))
-    with pytest.raises(UsageError, match="exists already; it was kept"):
-        hybridge.export_model(checkpoint, out, OPTIONS)
-
-    monkeypatch.setattr(PteWriter, "write", copying(artifact, "new"))
-    hybridge.export_model(checkpoint, out, OPTIONS, force=True)
-    assert (out / "new").exists()
 
 
 @pytest.mark.parametrize("spoilt", [False, True])

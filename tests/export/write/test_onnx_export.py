@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-FEW = ("Kimi delta and latent attention", "sinks and windows alone", "weights of 4 bits")
+FEW = ("sinks and windows alone", "weights of 4 bits")
 
 
 @pytest.mark.slow

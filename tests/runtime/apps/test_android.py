@@ -35,21 +35,10 @@ KOTLIN = MAIN / "kotlin/dev/hybridge"
 JNI, HEADER = MAIN / "cpp/hybridge_jni.cpp", library.SOURCES / "hybridge/hybridge.h"
 STRICT = ("-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 TYPES = {
-    "Int": "jint",
-    "Long": "jlong",
-    "String": "jstring",
-    "OnToken?": "jobject",
-    "Mask?": "jobject",
-    "OnPiece?": "jobject",
-    "ByteArray": "jbyteArray",
-    "ByteArray?": "jbyteArray",
-    "DoubleArray": "jdoubleArray",
-    "LongArray": "jlongArray",
-    "LongArray?": "jlongArray",
-    "FloatArray?": "jfloatArray",
-    "Boolean": "jboolean",
-    "Array": "jobjectArray",
-}
+    "Int": "jint", "Long": "jlong", "String": "jstring", "OnToken?": "jobject", "Mask?": "jobject", "OnPiece?": "jobject",
+    "ByteArray": "jbyteArray", "ByteArray?": "jbyteArray", "DoubleArray": "jdoubleArray", "LongArray": "jlongArray",
+    "LongArray?": "jlongArray", "FloatArray?": "jfloatArray", "Boolean": "jboolean", "Array": "jobjectArray",
+}  # fmt: skip
 PROMPT = ["5", "6", "7", "8", "9", "5", "6", "7", "8", "9", "5", "6"]
 HEAT = Sampling(temperature=0.9, top_p=0.95, top_k=30, repetition_penalty=1.2, seed=11)
 """That of Talk.kt."""

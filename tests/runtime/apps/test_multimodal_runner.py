@@ -22,7 +22,8 @@ from hybridge.runtime.artifact.manifest import Manifest, read_manifest
 from hybridge.runtime.artifact.pictures import StockSizes
 from hybridge.runtime.binding.pictures import Picture
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
+"""test_examples.py has the runner about one picture."""
 
 NEW = 12
 FORMS: dict[str, tuple[Callable[[Path], None], Any]] = {
@@ -35,7 +36,7 @@ TOO_LARGE = {"too many tokens": (5, 5), "too many pixels": (9, 14)}
 """Pictures that the encoder refuses, and the runtime before it. A picture may be longer than the export was asked for."""
 
 
-@pytest.fixture(scope="module", params=["lfm2_vl", pytest.param("lfm3_vl", marks=pytest.mark.thorough)])
+@pytest.fixture(scope="module", params=["lfm2_vl", "lfm3_vl"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An artifact for the runner."""
     save, options = FORMS[request.param]

@@ -101,10 +101,7 @@ def set_argument(of: str, position: int, kind: type) -> Change:
 CHANGES: dict[str, tuple[Change, str]] = {
     "operator after the last": (lambda p: setattr(call(p), "op_index", 255), r"'hybridge_decode' calls operator 255 of \d+"),
     "operator before the first": (lambda p: setattr(call(p), "op_index", -1), r"calls operator -1 of \d+"),
-    "backend after the last": (
-        lambda p: setattr(call(p, kind=DelegateCall), "delegate_index", 99),
-        r"calls backend 99 of \d+",
-    ),
+    "backend after the last": (lambda p: setattr(call(p, kind=DelegateCall), "delegate_index", 99), r"calls backend 99 of \d+"),
     "value after the last": (lambda p: call(p).args.__setitem__(0, 10**6), r"takes a value that is none of its \d+"),
     "value before the first": (lambda p: call(p).args.__setitem__(0, -7), r"takes a value that is none of its \d+"),
     "backend's value after the last": (
@@ -131,10 +128,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         list_with_a_constant,
         "lets aten::split_with_sizes_copy.out write into a constant, its value 3",
     ),
-    "constant that a backend writes into": (
-        output_as_constant("", DelegateCall),
-        "lets XnnpackBackend write into a constant",
-    ),
+    "constant that a backend writes into": (output_as_constant("", DelegateCall), "lets XnnpackBackend write into a constant"),
     "state that is a constant": (state_as_constant, "has a buffer of the state without memory"),
     "list of tensors that are none": (
         lambda p: value(p, TensorList).items.__setitem__(0, place(p, Int)),

@@ -63,32 +63,20 @@ def test_these_are_all_the_files(artifact: Path) -> None:
     assert set(open_artifact(artifact).manifest.files) == set(FILES) - {MANIFEST}
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(artifact_copy: Path, name: str) -> None:
-    (artifact_copy / name).unlink()
-    assert_refused(artifact_copy, f"it has no {name}" if name == MANIFEST else f"{name} is missing")
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "missing": lambda file: file.unlink(),
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+    "empty": lambda file: file.write_bytes(b""),
+    "half": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
+    "all but the end": lambda file: file.write_bytes(file.read_bytes()[:-2]),
+    "longer": lambda file: file.write_bytes(file.read_bytes() + b"}"),
+}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_folder_in_place_of_a_file_is_refused(artifact_copy: Path, name: str) -> None:
-    (artifact_copy / name).unlink()
-    (artifact_copy / name).mkdir()
-    assert_refused(artifact_copy, name)
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("part", ["nothing", "a byte", "half", "all but the end"])
-def test_a_truncated_file_is_named(artifact_copy: Path, name: str, part: str) -> None:
-    data = (artifact_copy / name).read_bytes()
-    kept = {"nothing": 0, "a byte": 1, "half": len(data) // 2, "all but the end": len(data) - 2}
-    (artifact_copy / name).write_bytes(data[: kept[part]])
-    assert_refused(artifact_copy, name)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_longer_file_is_named(artifact_copy: Path, name: str) -> None:
-    with (artifact_copy / name).open("ab") as file:
-        file.write(b"}")
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_named(artifact_copy: Path, name: str, damage: str) -> None:
+    DAMAGE[damage](artifact_copy / name)
     assert_refused(artifact_copy, name)
 
 

@@ -296,16 +296,6 @@ def test_going_back_reads_nothing_again() -> None:
     assert answer.cached_tokens >= before - 1
 
 
-def test_a_chat_without_room_for_checkpoints_says_the_same() -> None:
-    plenty, none = (Chat.over(fresh_session(slots), BYTES, PLAIN, checkpoint_bytes=size) for slots, size in ((2, 0), (0, 1)))
-    for chat in (plenty, none):
-        chat.send("one", lambda *_: None, options())
-        chat.send("two", lambda *_: None, options())
-        chat.undo()
-    assert told(plenty.send, "three") == told(none.send, "three")
-    assert plenty.messages == none.messages
-
-
 # Refusals, interrupts
 
 
@@ -461,50 +451,6 @@ def test_an_answer_is_split_by_the_form_of_the_template(
     assert "".join(reasoning for _, reasoning in parts) == reasoning
     assert chat.messages[-1]["content"] == content
     assert chat.messages[-1].get("reasoning_content", "") == reasoning
-
-
-SPECIAL = "{{ messages[-1].content }}|{{ bos_token }}|{{ image }}"
-FOLDERS: dict[str, tuple[dict[str, object], str]] = {
-    "a template's file, and tokens of both files": (
-        {
-            "chat_template.jinja": SPECIAL,
-            "tokenizer_config.json": {"chat_template": "wrong", "bos_token": {"content": "<s>"}},
-            "special_tokens_map.json": {"image_token": "wrong", "extra_special_tokens": {"image": "<image>"}},
-        },
-        "a|<s>|<image>",
-    ),
-    "added tokens, beside which the older file counts for nothing": (
-        {
-            "chat_template.default.jinja": SPECIAL,
-            "tokenizer_config.json": {"added_tokens_decoder": {}, "add_bos_token": True, "bos_token": "<s>"},
-            "special_tokens_map.json": {"extra_special_tokens": {"image": "wrong"}},
-        },
-        "a|<s>|",
-    ),
-    "named templates, and a picture's place between empty lines": (
-        {
-            "tokenizer_config.json": {
-                "chat_template": [
-                    {"name": "tool_use", "template": "wrong"},
-                    {"name": "default", "template": f"{SPECIAL}<start_of_image>!"},
-                ]
-            },
-            "manifest.json": {"pictures": {"model_type": "gemma3"}},
-        },
-        "a||\n\n<start_of_image>\n\n!",
-    ),
-    "a processor's file": ({"chat_template.json": {"chat_template": "{{ messages[-1].content }}!"}}, "a!"),
-}
-
-
-@pytest.mark.parametrize("name", FOLDERS)
-def test_templates_and_special_tokens_of_a_folder(tmp_path: Path, name: str) -> None:
-    files, wanted = FOLDERS[name]
-    for file, content in files.items():
-        (tmp_path / file).write_text(content if isinstance(content, str) else json.dumps(content))
-    chat = Chat.over(fresh_session(), BYTES, JinjaTemplate(tmp_path))
-    chat.send("a", lambda *_: None, options(1))
-    assert turns_of(chat)[-1].rendered == wanted
 
 
 def test_special_tokens_of_any_name_are_the_models_own(tmp_path: Path) -> None:

@@ -147,28 +147,6 @@ def test_programs_resume_bit_for_bit(form: str, seed: int, request: pytest.Fixtu
     check_resuming(Session.load(request.getfixturevalue(form)), seed, steps=120)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "form", ["kernels_artifact", pytest.param("int8_artifact", marks=pytest.mark.thorough), "onnx_artifact"]
-)
-def test_another_session_over_the_artifact_goes_on(form: str, request: pytest.FixtureRequest) -> None:
-    folder = request.getfixturevalue(form)
-    one, other = Session.load(folder), Session.load(folder)
-    one.prefill(list(range(1, 40)))
-    kept = one.checkpoint()
-    one.decode(5)
-    later = one.checkpoint()
-    other.prefill([9, 8, 7])
-    other.snapshot(0)
-    assert other.resume(later) == 40
-    assert other.slots == {}
-    with pytest.raises(SnapshotError):
-        other.restore(0)
-    assert np.array_equal(other.decode(3), one.decode(3))
-    assert other.resume(kept) == one.resume(kept) == 39
-    assert np.array_equal(other.decode(3), one.decode(3))
-
-
 def test_it_outlives_its_session_and_serves_others_of_the_model(kernels_artifact: Path) -> None:
     model, text = Model.open(open_artifact(kernels_artifact)), list(range(1, 32))
     one, other = Session(model), Session(model)

@@ -6,33 +6,24 @@ import ctypes
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from ctypes import byref, c_int, c_int64, c_size_t
-from pathlib import Path
+from ctypes import byref, c_int64, c_size_t
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from state_files import forge_state, state_content
 from table import VOCABULARY, Table, table_model, table_session
 
 from hybridge.errors import (
     ArtifactError,
     BrokenStateError,
-    CapacityError,
-    CommitError,
-    DraftError,
     HybridgeError,
-    SnapshotError,
     StateFileError,
-    TokenError,
     UsageError,
 )
 from hybridge.runtime import Checkpoint, Model, PrefixCache, Session
 from hybridge.runtime.binding.interface import (
-    ArrayStruct,
-    CText,
     DrafterKind,
     GeneratedStruct,
     GenerationStruct,
@@ -101,41 +92,6 @@ def test_rounds_give_the_tokens_of_a_generation(session: Session, plain_tokens: 
     assert session.tokens == [*PROMPT, *found[:-1]]
 
 
-@pytest.mark.parametrize("rounds", range(4))
-@pytest.mark.parametrize("taken", [0, 1, 2, 99])
-def test_an_end_takes_as_many_of_the_last_tokens_as_it_says(
-    session: Session, plain_tokens: list[int], rounds: int, taken: int
-) -> None:
-    steps = Steps(session)
-    assert steps.begin() == Status.OK
-    before: list[int] = []
-    for _ in range(rounds):
-        before += steps.tokens
-        assert steps.next() == Status.OK
-    given = [*before, *steps.tokens[:taken]]
-    assert steps.end(taken) == Status.OK
-    text = session.tokens
-    assert text == [*PROMPT, *plain_tokens][: len(text)]
-    assert len(PROMPT) + len(given) - 1 <= len(text) <= len(PROMPT) + len(given), "a decode is committed as it runs"
-    rest = plain_tokens[len(text) - len(PROMPT) :]
-    assert list(session.generate(rest[:1], max_new_tokens=5)) == rest[1:6]
-
-
-def test_what_was_verified_is_told() -> None:
-    session = table_session(Table(1, ends=False))
-    steps, drafted, count, forced = Steps(session), (c_int64 * CAPACITY)(), c_size_t(), c_int(7)
-    assert steps.begin() == Status.OK
-    while steps.tokens:
-        assert steps.next() == Status.OK
-        asked = load().hybridge_proposed(steps.handle, drafted, CAPACITY, byref(count), byref(forced))
-        assert (asked, forced.value) == (Status.OK, 0)
-        if count.value:
-            assert drafted[: len(steps.tokens) - 1] == steps.tokens[:-1]
-        else:
-            assert len(steps.tokens) <= 1
-    assert load().hybridge_proposed(steps.handle, None, 0, byref(count), None) == Status.OK
-
-
 LOOKS: dict[str, Callable[[Session], object]] = {
     "tokens": lambda s: s.tokens,
     "slots": lambda s: s.slots,
@@ -182,18 +138,6 @@ def test_another_call_in_between(session: Session, plain_tokens: list[int], call
     assert session.tokens == session.model.program.text == [*before, 1]  # type: ignore[union-attr]
 
 
-def test_cancelled_in_between_there_are_no_more_tokens(session: Session, plain_tokens: list[int]) -> None:
-    steps = Steps(session)
-    assert steps.begin() == Status.OK
-    assert load().hybridge_cancel(steps.handle) == Status.OK
-    assert session.length == len(PROMPT)
-    assert (steps.next(), steps.tokens) == (Status.OK, [])
-    assert steps.end(0) == Status.OK
-    assert session.tokens == PROMPT
-    assert steps.begin(plain_tokens[:1]) == Status.OK
-    assert (steps.next(), len(steps.tokens) > 0) == (Status.OK, True)
-
-
 def test_arguments_that_cannot_be_are_refused(session: Session) -> None:
     steps, count = Steps(session), c_size_t()
     assert steps.next() == steps.end(0) == Status.INVALID_STATE
@@ -224,85 +168,6 @@ def filled() -> Session:
     session.snapshot(0)
     session.prefill(PROMPT[2:])
     return session
-
-
-State = dict[str, Any]
-
-
-def saved_state(session: Session) -> State:
-    """Return the buffers of a state as they are saved, with the rows of its text alone."""
-    state: State = {**session.state()}
-    return state | {"rows": state["rows"][: session.length]}
-
-
-TEXTS = [PROMPT, PROMPT[:2], []]
-"""Of a filled session: the committed one, then each slot's."""
-
-
-def load_forged(session: Session, state: State, texts: list[list[int]], folder: Path) -> int:
-    """Load these buffers and texts, in a file whose checksum is right; returns the status."""
-    path = folder / "state"
-    name = CText("the path", bytes(path))
-    assert load().hybridge_save(session.handle, name, None) == Status.OK
-    numbers = [state[name] for name in ("length", "operations", "slot_length")]
-    buffers = b"".join(each.tobytes() for each in (*numbers, state["rows"], *state.get("another", [])))
-    forge_state(path, lambda content: content.__setitem__(slice(None), state_content(texts, buffers, b"noted")))
-    status: int = load().hybridge_load(session.handle, name)
-    return status
-
-
-def test_a_state_can_be_put_into_another_session(tmp_path: Path) -> None:
-    one, other = filled(), table_session(Table(1, ends=False))
-    assert load_forged(other, saved_state(one), TEXTS, tmp_path) == Status.OK
-    assert (other.tokens, other.slots, other.note) == (PROMPT, {0: PROMPT[:2]}, "noted")
-    assert np.array_equal(one.decode(3), other.decode(3))
-    assert other.restore(0) == 2
-
-
-def change(name: str, place: int, value: int) -> Callable[[State], object]:
-    def changed(state: State) -> None:
-        state[name][place] = value
-
-    return changed
-
-
-FORGED: dict[str, tuple[Callable[[State], object], list[list[int]]]] = {
-    "a text of another length": (lambda state: None, [PROMPT[:4], *TEXTS[1:]]),
-    "a token outside the vocabulary": (lambda state: None, [[1, 2, 3, 1, 99], *TEXTS[1:]]),
-    "a negative token": (lambda state: None, [PROMPT, [-1, 2], []]),
-    "a longer state": (change("length", 0, 10**9), TEXTS),
-    "a negative state": (change("length", 0, -1), TEXTS),
-    "a slot of another length": (change("slot_length", 0, 3), TEXTS),
-    "a slot without a text": (change("slot_length", 1, 0), [PROMPT, PROMPT[:2], [0]]),
-    "more than was ever done": (change("operations", 0, 2**62), TEXTS),
-    "less than nothing done": (change("operations", 0, -1), TEXTS),
-    "more rows than its text": (lambda state: state.update(another=[state["rows"]]), TEXTS),
-    "fewer rows than its text": (lambda state: state.update(rows=state["rows"][1:]), TEXTS),
-}
-
-
-@pytest.mark.parametrize("forgery", FORGED)
-def test_a_state_that_does_not_belong_together_is_refused(forgery: str, tmp_path: Path) -> None:
-    forge, texts = FORGED[forgery]
-    one, other = filled(), filled()
-    state = saved_state(one)
-    forge(state)
-    assert load_forged(other, state, texts, tmp_path) == Status.INVALID_SAVED_STATE
-    assert (other.tokens, other.slots) == (one.tokens, one.slots)
-    assert {name: each.tobytes() for name, each in other.state().items()} == {
-        name: each.tobytes() for name, each in one.state().items()
-    }
-
-
-def test_buffers_are_where_they_are_and_as_many_as_there_is_room_for() -> None:
-    session, count, views = filled(), c_size_t(), (ArrayStruct * 2)()
-    assert load().hybridge_buffers(session.handle, views, 2, byref(count)) == Status.OK
-    names = list(session.model.program.names)  # type: ignore[union-attr]
-    assert count.value == len(names) > 2
-    assert [view.name.decode() for view in views] == names[:2]
-    assert views[0].data == session.model.program.buffer(names[0]).ctypes.data  # type: ignore[union-attr]
-    assert load().hybridge_buffers(session.handle, None, 2, byref(count)) == Status.INVALID_ARGUMENT
-    assert load().hybridge_buffers(session.handle, None, 0, None) == Status.INVALID_ARGUMENT
 
 
 # Checkpoints from anywhere
@@ -577,27 +442,3 @@ def test_every_code_has_a_sentence_and_an_error() -> None:
     unknown = load().hybridge_status_text(len(Status)).decode()
     assert unknown == "no status of hybridge"
     assert unknown not in sentences
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
-    [
-        (lambda s: s.prefill([]), TokenError, "there are no tokens; give at least one."),
-        (lambda s: s.prefill([1, -4]), TokenError, f"token id -4 is outside the vocabulary, 0 to {VOCABULARY - 1}."),
-        (lambda s: s.verify([1] * 5), TokenError, "verify takes at most 4 tokens, got 5; export with a larger --verify-len."),
-        (lambda s: s.commit(1), CommitError, "there is no verified block: call verify first, and commit before anything else."),
-        (lambda s: (s.verify([1, 2]), s.commit(3)), CommitError, "so commit takes 0 to 2, not 3."),
-        (lambda s: s.snapshot(7), SnapshotError, "slot 7 does not exist; this artifact has slots 0 to"),
-        (lambda s: s.restore(1), SnapshotError, "it was never filled"),
-        (lambda s: s.decode(1) if s.prefill([1] * s.room) is not None else None, CapacityError, "1 tokens do not fit"),
-        (lambda s: s.draft(np.ones((1, 4), np.float32), [1], limit=2), DraftError, "no drafter of its own"),
-        (lambda s: s.resume(table_session(Table(1)).checkpoint()), UsageError, "of another model"),
-    ],
-)
-def test_python_says_what_the_core_says(
-    session: Session, call: Callable[[Session], object], error: type[HybridgeError], said: str
-) -> None:
-    with pytest.raises(error) as raised:
-        call(session)
-    assert type(raised.value) is error
-    assert said in str(raised.value)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from store import demo_folder
 from table import VOCABULARY, Table, table_model, table_session
 
-from hybridge.errors import ArtifactError, DraftError, GrammarError, UsageError
+from hybridge.errors import DraftError, GrammarError, UsageError
 from hybridge.runtime import Artifact, ExportOptions, GenerationStats, Model, PromptLookup, Sampling, Session, open_artifact
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.artifact.model_info import ProgramInfo
@@ -38,15 +38,6 @@ def generate(session: Session, draft: DraftModel | None, sampling: Sampling = Sa
     stats, block = GenerationStats(), 5 if draft else None
     tokens = session.generate(PROMPT, max_new_tokens=60, drafter=draft, sampling=sampling, block_length=block, stats=stats)
     return list(tokens), stats
-
-
-@pytest.mark.slow
-def test_a_model_that_guesses_for_itself_is_always_right(artifact: Path, opened_artifact: Artifact, session: Session) -> None:
-    plain, _ = generate(session, None)
-    guessed, stats = generate(session, DraftModel.load(artifact, opened_artifact, session))
-    assert guessed == plain
-    assert stats.acceptance_rate == 1.0
-    assert stats.mean_accepted_length > 4.5
 
 
 @pytest.mark.slow
@@ -87,15 +78,6 @@ def test_a_hybrid_draft_goes_back_by_its_own_snapshot() -> None:
     stats = GenerationStats()
     list(session.generate(CODE, max_new_tokens=60, drafter=draft, block_length=4, stats=stats))
     assert stats.acceptance_rate == 1.0, "nothing of a rejected token stayed"
-
-
-@pytest.mark.slow
-def test_a_seed_gives_the_text_of_plain_sampling(artifact: Path, opened_artifact: Artifact, session: Session) -> None:
-    sampling = Sampling(temperature=0.8, top_k=20, seed=3)
-    plain, _ = generate(session, None, sampling)
-    guessed, stats = generate(session, DraftModel.load(artifact, opened_artifact, session), sampling)
-    assert guessed == plain
-    assert 0 < stats.acceptance_rate < 1
 
 
 def test_another_vocabulary_is_refused() -> None:
@@ -150,29 +132,9 @@ def _replace_tokenizer(folder: Path, text: str) -> None:
     forge(folder, lambda content: content["files"].update({"tokenizer.json": entry.model_dump()}))
 
 
-def test_another_format_version_is_refused(artifact_copy: Path, opened_artifact: Artifact, session: Session) -> None:
-    forge(artifact_copy, lambda content: content.update(format_version=99))
-    with pytest.raises(ArtifactError, match="format version 99"):
-        DraftModel.load(artifact_copy, opened_artifact, session)
-
-
-def test_a_checkpoint_is_no_draft(checkpoint: Path, opened_artifact: Artifact, session: Session) -> None:
-    with pytest.raises(ArtifactError, match="is not an artifact"):
-        DraftModel.load(checkpoint, opened_artifact, session)
-
-
 def test_an_artifact_without_a_drafter_of_its_own_says_how_to_get_one(session: Session) -> None:
     with pytest.raises(DraftError, match="--mtp"):
         OwnDrafter(session)
-
-
-def test_a_draft_with_a_small_context_slides_along() -> None:
-    table = Table(3, ends=False)
-    target = table_session(table, max_seq_len=200)
-    draft = DraftModel(table_model(table, max_seq_len=12), target)
-    stats = GenerationStats()
-    list(target.generate([1, 2], max_new_tokens=150, drafter=draft, block_length=4, stats=stats))
-    assert stats.acceptance_rate == 1.0
 
 
 class Modulus:

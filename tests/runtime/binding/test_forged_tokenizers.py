@@ -179,15 +179,13 @@ HEAVY: dict[str, tuple[dict[str, Any], str]] = {
     "normalizers that double the text": (
         {
             "normalizer": {
-                "type": "Sequence",
-                "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 60,
-            }
+                "type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 60,
+            },
         },
         "a",
     ),
     "a replacement of a megabyte": (
-        {"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 1_000_000}},
-        "a" * 50,
+        {"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 1_000_000}}, "a" * 50,
     ),
     "pre-tokenizers that double the text": (
         {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel", "add_prefix_space": False}] * 60}},
@@ -196,24 +194,20 @@ HEAVY: dict[str, tuple[dict[str, Any], str]] = {
     "long words of pieces": (
         {
             "model": {
-                "type": "WordPiece",
-                "vocab": {"a": 0, "[UNK]": 1, "##a": 2, "##b": 3, "##" + "a" * 3000: 4},
-                "unk_token": "[UNK]",
-                "continuing_subword_prefix": "##",
-                "max_input_chars_per_word": 1 << 30,
-            }
+                "type": "WordPiece", "vocab": {"a": 0, "[UNK]": 1, "##a": 2, "##b": 3, "##" + "a" * 3000: 4},
+                "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 1 << 30,
+            },
         },
         ("a" * 2990 + "b") * 5,
     ),
     "every beginning of a long piece": (
-        {"model": {"type": "Unigram", "vocab": [["a", -1.0], *([each, -1.0] for each in LONG)], "unk_id": 0}},
-        "a" * 200,
+        {"model": {"type": "Unigram", "vocab": [["a", -1.0], *([each, -1.0] for each in LONG)], "unk_id": 0}}, "a" * 200,
     ),
     "an expression that goes back": (
         {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|aa)+c|b"}, "behavior": "Isolated", "invert": False}},
         ("a" * 30 + "b") * 20,
     ),
-}
+}  # fmt: skip
 """A part of a file, and a text that it is too much for ten times."""
 
 

@@ -258,26 +258,6 @@ def test_cancel_ends_it_whenever_it_comes(session: Session, drafter: Drafter | N
     assert len(list(session.generate(given[-1:], max_new_tokens=5))) == 5, "where none runs it does nothing"
 
 
-def test_another_change_of_the_text_ends_it(session: Session, model: Model) -> None:
-    plain = list(Session(model).generate(PROMPT, max_new_tokens=20))
-    kept = session.checkpoint()
-    for change in (lambda: session.decode(1), session.reset, lambda: session.resume(kept)):
-        session.reset()
-        stream = session.generate(PROMPT, max_new_tokens=40, drafter=PromptLookup(), block_length=4)
-        given = [next(stream) for _ in range(5)]
-        assert given == plain[:5]
-        change()
-        with pytest.raises(UsageError, match="text was changed while it waited"):
-            list(stream)
-    session.reset()
-    session.prefill([3])
-    session.tokens, session.slots, session.state(), session.snapshot(0)  # these change nothing
-    stream = session.generate(PROMPT, max_new_tokens=20)
-    next(stream)
-    session.tokens, session.checkpoint(), session.hidden, session.room
-    assert len(list(stream)) == 19
-
-
 def test_two_generations_of_a_session_do_not_meet(session: Session, model: Model) -> None:
     """A new one ends the one before, whose end then changes nothing."""
     plain = list(Session(model).generate(PROMPT, max_new_tokens=20))
@@ -339,31 +319,6 @@ def test_ctrl_c_ends_it_between_two_tokens(session: Session, model: Model, where
     assert list(session.generate(rest[:1], max_new_tokens=5)) == rest[1:6]
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-
-
-@pytest.mark.slow
-def test_ctrl_c_from_outside_ends_it_too(kernels_artifact: Path) -> None:
-    """At whatever moment it comes, in a process that generates without end; within a long prompt, too."""
-    program = """
-        import os, signal, threading, time
-        ended = 0
-        for round in range(30):
-            try:  # on a busy machine the first signals come before a thread has said that it began
-                threading.Timer(0.002 + 0.001 * round, os.kill, (os.getpid(), signal.SIGINT)).start()
-                until = time.monotonic() + 5
-                while time.monotonic() < until:
-                    session.reset()
-                    prompt = [5, 6, 7] * (1 if round % 2 else 25)
-                    for _ in session.generate(prompt, max_new_tokens=80, drafter=PromptLookup()):
-                        pass
-            except KeyboardInterrupt:
-                ended += 1
-            assert session.length <= session.max_seq_len
-        session.reset()
-        print(ended, list(session.generate([5, 6, 7], max_new_tokens=5)))
-    """
-    wanted = list(Session.load(kernels_artifact).generate([5, 6, 7], max_new_tokens=5))
-    assert in_core(kernels_artifact, program).split(" ", 1) == ["30", f"{wanted}\n"]
 
 
 @pytest.mark.slow

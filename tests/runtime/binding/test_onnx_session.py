@@ -15,7 +15,7 @@ from states import Arrays, same
 from torch import Tensor
 
 from hybridge.__main__ import main
-from hybridge.errors import ArtifactError, CommitError, SnapshotError
+from hybridge.errors import ArtifactError, CommitError
 from hybridge.export.check.oracle import uncached
 from hybridge.export.check.random_program import Oracle, RandomProgram
 from hybridge.export.check.validate import validate
@@ -73,22 +73,6 @@ def test_random_programs_and_generation_agree_with_the_uncached_model(session: S
     assert set(report.operations) == {"prefill", "decode", "verify", "commit", "snapshot", "restore", "reset"}
 
 
-@pytest.mark.parametrize("count", range(6))
-def test_a_commit_is_what_decoding_leaves(session: Session, lively_onnx_artifact: Path, count: int, oracle: Oracle) -> None:
-    block, other = [1, 2, 3, 4, 5], Session.load(lively_onnx_artifact)
-    for each in (session, other):
-        each.prefill(PROMPT)
-    session.verify(block)
-    assert session.commit(count) == len(PROMPT) + count
-    for token in block[:count]:
-        other.decode(token)
-    want = other.state()
-    for name, tensor in session.state().items():
-        if name.startswith("layers.0"):
-            assert np.allclose(tensor, want[name], rtol=1e-5, atol=1e-6)
-    close(session.decode(7), oracle([*PROMPT, *block[:count], 7])[-1])
-
-
 def test_a_rejection_changes_no_bit(session: Session) -> None:
     session.prefill(PROMPT)
     before = bits(session)
@@ -121,19 +105,6 @@ def test_a_snapshot_copies_nothing_and_versions_are_few(session: Session) -> Non
     assert state.slots[0] is state.now
     RandomProgram(session, random.Random(3)).play(300)
     assert len(state._versions) <= session.snapshot_slots + 2
-
-
-def test_a_slot_whose_rows_were_overwritten_is_refused(session: Session, oracle: Oracle) -> None:
-    session.prefill([1, 2, 3])
-    session.snapshot(0)
-    session.prefill([4, 5])
-    session.snapshot(1)
-    session.restore(0)
-    session.verify([7, 8])
-    with pytest.raises(SnapshotError, match="written below"):
-        session.restore(1)
-    assert session.restore(0) == 3
-    close(session.decode(4), oracle([1, 2, 3, 4])[-1])
 
 
 @pytest.mark.parametrize(("name", "inputs"), REFUSED)
@@ -217,14 +188,6 @@ def test_a_saved_state_goes_on_bit_for_bit(
 
 
 # What guesses
-
-
-def test_a_draft_model_guesses_for_it(session: Session, onnx_artifact: Path) -> None:
-    plain = list(session.generate(PROMPT, max_new_tokens=30))
-    draft = Model.open(open_artifact(onnx_artifact))
-    for drafter in (DraftModel(draft, session), PromptLookup()):
-        session.reset()
-        assert list(session.generate(PROMPT, max_new_tokens=30, drafter=drafter)) == plain
 
 
 # The command line

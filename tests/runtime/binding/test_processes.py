@@ -5,17 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from native_programs import native_program
 from store import demo_folder
-
-from hybridge.errors import UsageError
-from hybridge.runtime import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 PLAY = """
@@ -72,31 +66,6 @@ def test_in_a_process(code: str, kernels_artifact: Path) -> None:
         words, capture_output=True, text=True, check=False, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_a_call_of_two_threads_is_done_or_refused(kernels_artifact: Path) -> None:
-    session, said, done = Session.load(kernels_artifact), Counter[str](), list[int]()
-    start = threading.Barrier(2)
-
-    def work(token: int) -> None:
-        for _ in range(25):
-            start.wait()
-            try:
-                session.decode(token)
-                done.append(token)
-            except UsageError as error:
-                said[str(error)] += 1
-
-    threads = [threading.Thread(target=work, args=(token,)) for token in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all("one thread at a time" in each for each in said)
-    assert len(done) + said.total() == 50
-    assert sorted(session.tokens) == sorted(done)
-    expected = Session.load(kernels_artifact).prefill([*session.tokens, 3])
-    assert np.allclose(session.decode(3), expected, rtol=1e-3, atol=1e-4)
 
 
 PROMPT = ("100", "101", "102", "103", "104", "100", "101", "102", "103", "104", "100", "101")

@@ -51,12 +51,7 @@ def drafts(session: Session, scripted: Scripted, text: Sequence[int], start: int
 
 
 @pytest.mark.slow
-@given(
-    text=texts,
-    others=st.lists(texts, max_size=2),
-    start=st.integers(1, 40),
-    limit=st.integers(1, 7),
-)
+@given(text=texts, others=st.lists(texts, max_size=2), start=st.integers(1, 40), limit=st.integers(1, 7))
 def test_what_is_verified_is_what_a_search_of_the_whole_text_finds(
     text: list[int], others: list[list[int]], start: int, limit: int
 ) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from refusals import REFUSED, Inputs, refuses
 from torch import Tensor
 
-from hybridge.errors import CapacityError, CommitError, SnapshotError, ValidationError
+from hybridge.errors import CapacityError, ValidationError
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.random_program import Oracle, RandomProgram
 from hybridge.export.check.validate import validate
@@ -34,10 +33,6 @@ def _empty(session: Session) -> None:
 @pytest.fixture(scope="module")
 def oracle(checkpoint: Path, artifact: Path) -> Oracle:
     return load_oracle(checkpoint, Session.load(artifact).manifest)
-
-
-def close(got: NDArray[np.float32], want: Tensor) -> None:
-    assert np.abs(got - want.numpy()).max() <= 1e-5 * want.abs().max()
 
 
 @pytest.mark.slow
@@ -64,13 +59,6 @@ def test_validation_fails_and_says_where_when_the_model_is_another_one(session: 
         report.check()
 
 
-def test_a_long_prompt_runs_in_chunks(session: Session, oracle: Oracle) -> None:
-    text = list(range(60))
-    assert len(text) > 3 * session.prefill_chunk
-    close(session.prefill(text), oracle(text)[-1])
-    assert session.length == 60
-
-
 @pytest.mark.slow
 def test_a_rejection_runs_no_forward_and_changes_no_bit(session: Session) -> None:
     unchanged, *_ = rejection(session)
@@ -84,34 +72,6 @@ def test_that_bit_check_notices_a_commit(session: Session) -> None:
     session.verify([1, 2])
     session.commit(1)
     assert any(before[name] != bits for name, bits in committed_state(session).items() if "conv" in name)
-
-
-def test_branching(session: Session, oracle: Oracle) -> None:
-    session.prefill([1, 2, 3])
-    session.snapshot(0)
-    session.prefill([4, 5])
-    session.snapshot(1)
-    session.prefill([6])
-    assert session.restore(1) == 5, "nothing was written below it yet"
-    assert session.restore(0) == 3
-    close(session.prefill([7, 8, 9, 10]), oracle([1, 2, 3, 7, 8, 9, 10])[-1])
-    with pytest.raises(SnapshotError, match="written below"):
-        session.restore(1)
-    assert session.length == 7, "a refused restore changes nothing"
-    close(session.decode(11), oracle([1, 2, 3, 7, 8, 9, 10, 11])[-1])
-    assert session.restore(0) == 3
-    close(session.decode(4), oracle([1, 2, 3, 4])[-1])
-
-
-def test_a_snapshot_is_of_the_committed_state(session: Session, oracle: Oracle) -> None:
-    session.prefill([1, 2, 3])
-    session.verify([4, 5])
-    session.snapshot(0)
-    with pytest.raises(CommitError, match="call verify first"):
-        session.commit(1)
-    session.decode(9)
-    session.restore(0)
-    close(session.decode(6), oracle([1, 2, 3, 6])[-1])
 
 
 @pytest.fixture(scope="module")

@@ -5,20 +5,18 @@ from __future__ import annotations
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from core_child import in_core
-from native_programs import native_program
 
 from hybridge.errors import (
     CapacityError,
     CommitError,
     HybridgeError,
-    NativeError,
     OutputError,
     SnapshotError,
     StateFileError,
@@ -31,11 +29,8 @@ from hybridge.export.check.validate import TOLERANCE, compare
 from hybridge.export.report import ValidationReport
 from hybridge.runtime import ExportOptions, GenerationStats, Model, PromptLookup, Session, open_artifact
 from hybridge.runtime.artifact.model_info import ProgramInfo
-from hybridge.runtime.binding import library
 from hybridge.runtime.binding.programs import Numbers, TextProgram
-from hybridge.runtime.kernels import compiling
 
-SIZES = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2, kernels="llm")
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 
 
@@ -83,18 +78,6 @@ def test_greedy_tokens_are_those_of_the_logits(session: Session, second_session:
     assert list(drafted) == want
     assert session.tokens == [*prompt, *want[:-1]]
     assert stats.accepted > 0
-
-
-def test_a_generation_goes_on_where_the_last_one_ended(session: Session, second_session: Session) -> None:
-    want = list(second_session.generate(PROMPT, max_new_tokens=30))
-    first = list(session.generate(PROMPT, max_new_tokens=13, drafter=PromptLookup()))
-    assert first + list(session.generate(first[-1:], max_new_tokens=17, drafter=PromptLookup())) == want
-
-
-def test_a_generation_ends_with_the_context(session: Session, second_session: Session) -> None:
-    want = list(second_session.generate(PROMPT, max_new_tokens=1000))
-    assert list(session.generate(PROMPT, max_new_tokens=1000, drafter=PromptLookup())) == want
-    assert session.room == 0
 
 
 def test_a_generation_outlives_the_last_name_of_its_session(model: Model, session: Session) -> None:
@@ -224,36 +207,6 @@ def test_a_refusal_says_what_to_do_and_changes_nothing(session: Session, second_
     assert np.array_equal(session.decode(3), second_session.decode(3))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("calls", range(3))
-@pytest.mark.parametrize("before", [[], PROMPT])
-def test_a_prefill_that_fails_in_any_chunk_changes_nothing(
-    artifact: Path, tmp_path: Path, before: list[int], calls: int
-) -> None:
-    """In a process whose runtime fails as many calls after a file is written as it says."""
-    program = f"""
-        broken, session, fail = Session(model), Session(model), Path({str(tmp_path / "fail")!r})
-        for each in (broken, session):
-            if {before}:
-                each.prefill({before})
-                each.snapshot(0)
-        fail.write_text("{calls}")
-        try:
-            broken.prefill([9, 8, 7] * 13)
-        except errors.ArtifactError as error:
-            print(error)
-        assert not fail.exists()
-        assert np.array_equal(broken.decode(3), session.decode(3))
-        assert broken.length == session.length == {len(before) + 1}
-        if {before}:
-            assert broken.restore(0) == session.restore(0)
-            assert np.array_equal(broken.decode(4), session.decode(4))
-    """
-    library = str(native_program("failing_execute"))
-    said = in_core(artifact, program, LD_PRELOAD=library, HYBRIDGE_FAIL=str(tmp_path / "fail"))
-    assert re.search(r"the program failed in '(prefill|verify)'", said)
-
-
 def test_a_block_is_committed_once_and_not_longer_than_it_is(session: Session) -> None:
     session.prefill(PROMPT)
     session.verify([1, 2, 3])
@@ -263,25 +216,3 @@ def test_a_block_is_committed_once_and_not_longer_than_it_is(session: Session) -
     assert session.commit(2) == len(PROMPT) + 2
     with pytest.raises(CommitError):
         session.commit(0)
-
-
-@pytest.fixture
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    library._key.cache_clear()
-    yield tmp_path / "hybridge" / "native"
-    library._key.cache_clear()
-
-
-def test_without_a_compiler_it_is_said_what_to_do(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "compiler", lambda: None)
-    with pytest.raises(NativeError, match=r"install g\+\+ or clang\+\+, or set CXX"):
-        library.build()
-    assert not empty_cache.exists()
-
-
-def test_a_compiler_that_fails_leaves_nothing(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "false")
-    with pytest.raises(NativeError, match="does not compile with"):
-        library.build()
-    assert not [path for path in empty_cache.rglob("*") if path.is_file()]

@@ -90,18 +90,6 @@ def test_a_generation_says_what_pythons_says_with_every_drafter(name: str) -> No
     assert tokens[-1] == END
 
 
-def test_a_session_follows_one_grammar_after_the_other() -> None:
-    it = session()
-    for regex in ("(yes|no)!", "[0-9]{3}", "(yes|no)!"):
-        tokens, _ = generated(it, PROMPT, grammar(regex=regex), most=20)
-        assert accepted(regex, bytes(tokens[:-1]))
-
-
-def accepted(regex: str, text: bytes) -> bool:
-    core = grammar(regex=regex)
-    return core.fitting([], list(text)) == len(text) and bool(core.mask(list(text), 260)[END])
-
-
 def test_a_text_that_is_too_long_ends_in_the_middle() -> None:
     tokens, _ = generated(session(), PROMPT, grammar(regex="[0-9]{50}"), most=20)
     assert len(tokens) == 20
@@ -176,12 +164,6 @@ def told(chat: Chat, core: CoreGrammar, most: int = 200) -> tuple[str, str, Endi
 def over(template: str, answer: str, thinking: Thinking = Thinking.AS_USUAL) -> Chat:
     it = Session.over(TextProgram(saying(answer), 600, 0), BABBLE)
     return Chat.over(it, BYTES, JinjaTemplate(template), thinking=thinking)
-
-
-def test_an_answer_fits_a_schema() -> None:
-    content, reasoning, ending = told(over(PLAIN, 'Sure! {"name": "x"}'), grammar(schema=SCHEMA))
-    assert list(json.loads(content)) == ["name", "kind", "numbers"]
-    assert (reasoning, ending) == ("", Ending.BY_MODEL)
 
 
 def test_the_grammar_begins_behind_the_reasoning() -> None:

@@ -273,11 +273,7 @@ def test_a_call_that_is_cut_off_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "tools", "why"),
-    [
-        (CALLING, [{"type": "function"}], "tools"),
-        (CALLING, ["weather"], "tools"),
-    ],
+    ("template", "tools", "why"), [(CALLING, [{"type": "function"}], "tools"), (CALLING, ["weather"], "tools")]
 )
 def test_tools_that_cannot_be_called_are_refused(template: str, tools: list[Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):

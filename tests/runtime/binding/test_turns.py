@@ -131,12 +131,7 @@ class WithoutPropose:
     needs_hidden = is_cheap = False
 
 
-NO_DRAFTERS: dict[str, Any] = {
-    "a name": "lookup",
-    "a number": 3,
-    "a class": PromptLookup,
-    "no propose": WithoutPropose(),
-}
+NO_DRAFTERS: dict[str, Any] = {"a name": "lookup", "a number": 3, "a class": PromptLookup, "no propose": WithoutPropose()}
 
 
 @pytest.mark.parametrize("name", NO_DRAFTERS)

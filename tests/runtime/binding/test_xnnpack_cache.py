@@ -37,6 +37,7 @@ PROGRAM = """
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="for Linux")
+@pytest.mark.thorough
 def test_sessions_share_one_copy_of_packed_weights(tmp_path: Path) -> None:
     config = tiny_config("qwen3", hidden_size=512, intermediate_size=2048, num_hidden_layers=1)
     model = save_checkpoint(tmp_path, config)

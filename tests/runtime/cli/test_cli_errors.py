@@ -12,7 +12,6 @@ from tiny import save_checkpoint, tiny_config
 from transformers import AutoConfig
 
 from hybridge.runtime.artifact import folder as artifact_module
-from hybridge.runtime.artifact.manifest import MANIFEST, PROGRAM
 
 WRONG_USAGE = {
     "": "[OPTIONS] COMMAND [ARGS]",
@@ -20,23 +19,15 @@ WRONG_USAGE = {
     "export {checkpoint}": "Missing option '--output' / '-o'",
     "export {checkpoint} -o {tmp}/out --magic": "No such option: --magic",
     "export {checkpoint} -o {tmp}/out --max-seq-len 0": "Invalid value for '--max-seq-len'",
-    "export {checkpoint} -o {tmp}/out --max-seq-len -1": "Invalid value for '--max-seq-len'",
-    "export {checkpoint} -o {tmp}/out --max-seq-len many": "Invalid value for '--max-seq-len'",
     "export {checkpoint} -o {tmp}/out --max-seq-len 1000000000000": "max_seq_len is 1000000000000, but must lie between 1 and",
-    "export {checkpoint} -o {tmp}/out --prefill-chunk 0": "Invalid value for '--prefill-chunk'",
     "export {checkpoint} -o {tmp}/out --prefill-chunk 1000000": "prefill_chunk is 1000000, but must lie between 1 and",
-    "export {checkpoint} -o {tmp}/out --verify-len 0": "Invalid value for '--verify-len'",
     "export {checkpoint} -o {tmp}/out --verify-len 4,many": "'4,many': expected different numbers of 1 or more with commas",
-    "export {checkpoint} -o {tmp}/out --verify-len 4,8,": "Invalid value for '--verify-len'",
     "export {checkpoint} -o {tmp}/out --verify-len 8,4,8": "'8,4,8' has a number twice",
     "export {checkpoint} -o {tmp}/out --verify-len 4,1000000": "verify_len is 1000000, but must lie between 1 and",
     "export {checkpoint} -o {tmp}/out --tap-layers all": "'all': expected numbers of layers with commas",
     "export {checkpoint} -o {tmp}/out --tap-layers 1,1": "tap layers [1, 1] name one place twice",
     "export {checkpoint} -o {tmp}/out --tap-layers 3": "tap layer 3 does not exist: the model has 2 layers",
-    "export {checkpoint} -o {tmp}/out --tap-layers -4": "tap layer -4 does not exist: the model has 2 layers",
     "export {checkpoint} -o {tmp}/out --mtp --draft-len 65": "draft_len is 65, but must lie between 1 and 64",
-    "export {checkpoint} -o {tmp}/out --verify-len 1000000": "verify_len is 1000000, but must lie between 1 and",
-    "export {checkpoint} -o {tmp}/out --snapshot-slots -1": "Invalid value for '--snapshot-slots'",
     "export {checkpoint} -o {tmp}/out --backend magic": "Invalid value for '--backend'",
     "export {checkpoint} -o {tmp}/out --dtype int1": "Invalid value for '--dtype'",
     "export {checkpoint} -o {checkpoint}": "exists already; it was kept. Choose another -o, or replace it with --force",
@@ -49,21 +40,14 @@ WRONG_USAGE = {
     "run {artifact} --prompt hi --chat": "has no chat template",
     "run {artifact} --prompt hi --no-thinking": "has no chat template",
     "run {artifact} --prompt hi --template-arg x": "expected a name, an equals sign and a value",
-    "run {artifact} --prompt hi --max-new-tokens 0": "Invalid value for '--max-new-tokens'",
     "run {artifact} --prompt hi --temperature -1": "temperature is -1.0, but must be 0 (greedy) or lie between",
-    "run {artifact} --prompt hi --top-p 2": "top_p is 2.0, but must be above 0 and at most 1",
-    "run {artifact} --prompt hi --top-k -1": "top_k is -1, but must be 0 (all tokens) or more",
-    "run {artifact} --prompt hi --min-p 2": "min_p is 2.0, but must lie between 0 and 1",
-    "run {artifact} --prompt hi --repetition-penalty 0": "repetition_penalty is 0.0, but must lie between 1e-06 and 1000000",
     "run {artifact} --prompt hi --prompt-lookup --no-speculation": "exclude each other; give one of them",
     "run {artifact} --prompt hi --drafter": "has no drafter of its own; export it with --drafter FOLDER, or with --mtp",
     "chat {artifact}": "has no chat template",
     "chat {artifact} --drafter": "has no drafter of its own",
     "bench --draft {artifact}": "--draft needs the target's artifact before it",
-    "export {checkpoint} -o {tmp}/out --max-seq-len 64 --mtp --draft-len 0": "Invalid value for '--draft-len'",
     "run {artifact} --prompt": "Option '--prompt' requires an argument",
     "validate {artifact}": "Missing option '--against'",
-    "validate {artifact} --against {checkpoint} --programs -1": "Invalid value for '--programs'",
     "validate {artifact} --against {checkpoint} --report {tmp}": "cannot be written",
     "validate {artifact} --against {checkpoint} --report {tmp}/nowhere/report.json": "cannot be written",
     "export {checkpoint}/config.json -o {tmp}/out": "config.json is a file, not a folder. Give the folder that it is in",
@@ -153,15 +137,6 @@ def test_failed_work_is_explained_and_writes_nothing(
     assert (done.code, done.out) == (1, "")
     assert FAILED_WORK[command] in done.err
     assert not list(paths["tmp"].iterdir())
-
-
-@pytest.mark.parametrize("command", ["inspect {}", "run {} --prompt hi", "validate {} --against {checkpoint}"])
-@pytest.mark.parametrize("name", [PROGRAM, MANIFEST, "tokenizer.json"])
-def test_a_damaged_artifact_is_refused(cli: Run, artifact_copy: Path, checkpoint: Path, name: str, command: str) -> None:
-    (artifact_copy / name).write_bytes((artifact_copy / name).read_bytes()[:-9])
-    done = cli(*(word.format(artifact_copy, checkpoint=checkpoint) for word in command.split()))
-    assert (done.code, done.out) == (1, "")
-    assert f"Error: {artifact_copy / name}" in done.err
 
 
 def test_an_interruption_is_130(cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,9 +200,3 @@ def test_a_text_goes_on_without_pytorch_as_with_it(cli: Run, kernels_artifact: P
     )
     assert without.stderr == ""
     assert without.stdout == cli(*command, "--html", tmp_path / "page.html").raw
-
-
-def test_a_drafter_that_the_artifact_lacks_is_refused(cli: Run, kernels_artifact: Path) -> None:
-    done = cli("run", kernels_artifact, "--prompt", "abc", "--drafter")
-    assert (done.code, done.out) == (2, "")
-    assert "has no drafter of its own; export it with --drafter FOLDER" in done.err

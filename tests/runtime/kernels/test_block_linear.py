@@ -16,6 +16,9 @@ from hybridge.export.weights import PackedEmbedding, PackedExperts, PackedLinear
 from hybridge.runtime.binding.library import set_threads
 
 EVERY = [*KINDS, *HALVES]
+FEW = ("Q4_1", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4", *HALVES)
+"""One for each layout of numbers and factors."""
+LAYOUTS = [each if each in FEW else pytest.param(each, marks=pytest.mark.thorough) for each in EVERY]
 
 
 def columns_of(name: str, most: int = 320) -> int:
@@ -55,7 +58,7 @@ def test_numbers_are_what_the_blocks_say(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("integer", [True, False])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_kernel_is_its_twin(name: str, integer: bool) -> None:
     """One to 17 tokens meet every size of tile; one number of tokens for each program."""
     if integer and name in HALVES:
@@ -72,7 +75,7 @@ def test_kernel_is_its_twin(name: str, integer: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("integer", [True, False])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_some_outputs_are_those_of_the_whole_layer(name: str, integer: bool) -> None:
     """Bit for bit, with and without the last panel, which is half full."""
     if integer and name in HALVES:

@@ -1,4 +1,7 @@
-"""The kernels in every instruction set, of x86-64 and ARM64, run for real: emulated where this processor is another."""
+"""The kernels in every instruction set, of x86-64 and ARM64, run for real: emulated where this processor is another.
+
+test_lesser_instruction_sets.py has what this processor can run by itself.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ import hybridge.export.operators.elementwise  # noqa: F401  registers the operat
 from hybridge.export.operators.linear import weights
 from hybridge.export.weights import PackedLinear, PackedWeight
 
+pytestmark = pytest.mark.thorough
+
 IS_X86 = platform.machine() == "x86_64"
 needs_arm = pytest.mark.skipif(not (has_zig() and emulator("aarch64")), reason="needs ARM64: apt-get install qemu-user-static")
 needs_x86 = pytest.mark.skipif(not IS_X86, reason="for x86-64")
@@ -23,11 +28,11 @@ needs_qemu = pytest.mark.skipif(not (IS_X86 and emulator("x86_64")), reason="nee
 # Which processor is emulated, none for this one, and the instruction set that is asked for, none for the best.
 X86 = [pytest.param((x86, None, name), marks=needs_x86, id=name) for name in ("plain", "avx2", "avxvnni", "avx512vnni")]
 ARM = [
-    pytest.param((arm, cpu, name), marks=[needs_arm, pytest.mark.thorough], id=f"{cpu}-{name or 'chosen'}")
+    pytest.param((arm, cpu, name), marks=needs_arm, id=f"{cpu}-{name or 'chosen'}")
     for cpu, name in (("cortex-a53", ""), ("neoverse-n1", ""), ("max", ""), ("max", "dotprod"))
 ]
 # What an older processor runs: an instruction that it lacks, in whatever the linker kept of several copies, would end it.
-OLDER_X86 = [pytest.param((x86, cpu, ""), marks=[needs_qemu, pytest.mark.thorough], id=cpu) for cpu in ("Nehalem", "Haswell")]
+OLDER_X86 = [pytest.param((x86, cpu, ""), marks=needs_qemu, id=cpu) for cpu in ("Nehalem", "Haswell")]
 
 
 def program(make: object, cpu: str | None, name: str) -> CrossCompiled:
@@ -154,7 +159,6 @@ def test_permute(kernels: CrossCompiled) -> None:
     assert kernels("permute.out", x, [1, 0, 3, 2], out)[-1].equal(x.permute(1, 0, 3, 2))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "cpu", "want"),
     [
@@ -169,7 +173,6 @@ def test_the_best_that_a_processor_has_is_chosen(make: object, cpu: str, want: s
     assert program(make, cpu, "").chosen() == want
 
 
-@pytest.mark.thorough
 @needs_arm
 def test_what_a_processor_lacks_is_refused() -> None:
     kernels = program(arm, "neoverse-n1", "i8mm")

@@ -16,11 +16,7 @@ from hybridge.export.weights import PackedExperts
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.library import set_threads
 
-CHOICES = {
-    "one row": [3],
-    "some experts, some twice": [4, 0, 4, 2, 0, 4, 4],
-    "more rows than a tile": [1] * 13 + [5] * 5,
-}
+CHOICES = {"one row": [3], "some experts, some twice": [4, 0, 4, 2, 0, 4, 4], "more rows than a tile": [1] * 13 + [5] * 5}
 
 
 def experts(bits: int, rows: int, columns: int, *, integer: bool, bias: bool) -> PackedExperts:

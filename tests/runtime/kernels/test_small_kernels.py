@@ -140,11 +140,7 @@ def test_permute(shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
     """In every size of number."""
     x = normal(*shape)
     inputs = (x, (x * 9).to(torch.int64), x > 0)
-    check(
-        lambda *each: tuple(ops.permute(x, dims) for x in each),
-        lambda *each: tuple(permute(x, dims) for x in each),
-        *inputs,
-    )
+    check(lambda *each: tuple(ops.permute(x, dims) for x in each), lambda *each: tuple(permute(x, dims) for x in each), *inputs)
 
 
 @pytest.mark.slow

@@ -8,16 +8,8 @@ from typing import Any
 import openai
 import pytest
 from public_folders import CHAT_TEMPLATES
-from scripted import TEMPLATE, TOOLS, speaker
-from served import BYTES, ask, chat, user
-from tokenizers import Tokenizer as Reference
-
-from hybridge.runtime.binding.jinja import JinjaTemplate
-from hybridge.runtime.binding.tokenizer import Tokenizer
-from hybridge.runtime.text.answers import AnswerFormat
-
-XML = TEMPLATE + "{# <tool_call> <function= #}"
-"""A template whose model writes Qwen's XML."""
+from scripted import TOOLS, speaker
+from served import ask, chat, user
 
 
 def tool(properties: dict[str, Any], **further: Any) -> list[Any]:
@@ -27,94 +19,6 @@ def tool(properties: dict[str, Any], **further: Any) -> list[Any]:
 
 def calls_of(message: Any) -> list[Any]:
     return [(each.function.name, json.loads(each.function.arguments)) for each in message.tool_calls or ()]
-
-
-def xml(name: str, value: str) -> str:
-    return f"<tool_call>\n<function=f>\n<parameter={name}>\n{value}\n</parameter>\n</function>\n</tool_call>"
-
-
-DEFINITIONS = {
-    "Unit": {"enum": ["c", "f"], "type": "string"},
-    "Point": {"type": "object", "properties": {"x": {"type": "integer"}}},
-}
-TYPED: list[tuple[str, dict[str, Any], str, Any]] = [
-    ("Optional[Literal]", {"anyOf": [{"enum": ["c", "f"], "type": "string"}, {"type": "null"}]}, "c", "c"),
-    ("Optional[Enum]", {"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]}, "f", "f"),
-    ("Literal | int", {"anyOf": [{"const": "auto", "type": "string"}, {"type": "integer"}]}, "auto", "auto"),
-    ("a word or null", {"enum": ["edit", None]}, "edit", "edit"),
-    ("null", {"enum": ["edit", None]}, "null", None),
-    ("Optional[Model]", {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]}, '{"x": 1}', {"x": 1}),
-    ("const", {"const": 3}, "3", 3),
-    ("numbers", {"enum": [1, 2]}, "1", 1),
-    ("text", {"type": "string"}, '"c"', '"c"'),
-]
-
-
-@pytest.mark.parametrize(("schema", "written", "value"), [each[1:] for each in TYPED], ids=[each[0] for each in TYPED])
-def test_arguments_have_the_types_of_schemas_as_pydantic_writes_them(schema: Any, written: str, value: Any) -> None:
-    with speaker(lambda prompt: xml("a", written), XML) as server:
-        answer = chat(server, "a", tools=tool({"a": schema}, **{"$defs": DEFINITIONS}), max_tokens=200)
-    assert calls_of(answer.choices[0].message) == [("f", {"a": value})]
-
-
-REMOVE = tool({"folder": {"type": "string"}, "older_than_days": {"type": "integer"}})
-CUT = {
-    "qwen-xml": xml("folder", "/tmp").replace("\n</function>", "\n<parameter=older_than_days>\n30\n</parameter>\n</function>"),
-    "hermes": '<tool_call>\n{"name": "f", "arguments": {"folder": "/tmp", "older_than_days": 30}}\n</tool_call>',
-    "lfm2": '<|tool_call_start|>[f(folder="/tmp", older_than_days=30)]<|tool_call_end|>',
-    "mistral": '[TOOL_CALLS]f[ARGS]{"folder": "/tmp", "older_than_days": 30}',
-    "gemma4": '<|tool_call>call:f{folder:<|"|>/tmp<|"|>,older_than_days:30}<tool_call|>',
-}
-
-
-@pytest.mark.parametrize("name", CUT)
-def test_a_call_that_is_cut_is_none(name: str) -> None:
-    """By max_tokens, each of which is a byte here, or by a stop string."""
-    text = CUT[name]
-    whole = {"folder": "/tmp", "older_than_days": 30}
-    with speaker(lambda prompt: text, TEMPLATE, form=AnswerFormat.named(name)) as server:
-        for most in (text.index("/tmp"), text.index("/tmp") + 4, text.index("older"), text.index("30"), len(text)):
-            choice = chat(server, "a", tools=REMOVE, max_tokens=most).choices[0]
-            assert calls_of(choice.message) == ([("f", whole)] if most == len(text) else [])
-        for stop in ("/tm", "older", "30"):
-            choice = chat(server, "a", tools=REMOVE, max_tokens=300, stop=stop).choices[0]
-            assert (calls_of(choice.message), choice.finish_reason) == ([], "stop")
-
-
-def test_lfm2s_calls_are_known_by_its_vocabulary() -> None:
-    """Though its template, which strips </think>, has the mark of models that only reason."""
-    template = "{# content.split('</think>')[-1] #}" + TEMPLATE.replace("tool_call>", "call>")
-    made = Reference.from_str(BYTES.json.decode())
-    made.add_special_tokens(["<|tool_call_start|>", "<|tool_call_end|>"])
-    form = AnswerFormat.find(JinjaTemplate(template), Tokenizer(made.to_str().encode()))
-    text = '<|tool_call_start|>[weather(place="here")]<|tool_call_end|>'
-    with speaker(lambda prompt: text, template, form=form) as server:
-        assert calls_of(chat(server, "a", tools=TOOLS, max_tokens=200).choices[0].message) == [("weather", {"place": "here"})]
-
-
-FAMILIES: list[tuple[str, str, str, str, list[Any]]] = [
-    ("gemma4", '<|channel>thought\nhm\n<channel|>Wait.<|tool_call>call:f{a:[1,<|"|>}<|"|>],b:{c:true}}<tool_call|>',
-     "Wait.", "hm", [("f", {"a": [1, "}"], "b": {"c": True}})]),
-    ("kimi", "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
-     '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>', "", "", [("f", {"a": 1})]),
-    ("mistral", '[THINK]hm[/THINK]A[TOOL_CALLS]f[ARGS]{"a": "}"}[TOOL_CALLS]f[ARGS]{}', "A", "hm",
-     [("f", {"a": "}"}), ("f", {})]),
-    ("nemotron", '<TOOLCALL>[{"name": "f", "arguments": {"a": 1}}]</TOOLCALL>', "", "", [("f", {"a": 1})]),
-    ("jamba", '<tool_calls>[{"name": "f", "arguments": {"a": 1}}]</tool_calls>', "", "", [("f", {"a": 1})]),
-    ("deepseek", "<think>\nhm</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
-     '{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', "", "hm", [("f", {"a": 1})]),
-    ("hermes", 'A \n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n\nB', "A \n\n\nB", "", [("f", {})]),
-    ("harmony", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant to=functions.f<|channel|>commentary json<|message|>"
-     '{"a": 1}<|call|>', "", "hm", [("f", {"a": 1})]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "text", "content", "reasoning", "calls"), FAMILIES, ids=[each[0] for each in FAMILIES])
-def test_families_have_their_own_calls(name: str, text: str, content: str, reasoning: str, calls: list[Any]) -> None:
-    with speaker(lambda prompt: text, form=AnswerFormat.named(name)) as server:
-        message = chat(server, "a", tools=tool({}, additionalProperties=True), max_tokens=300).choices[0].message
-    assert calls_of(message) == calls
-    assert (message.content or "", getattr(message, "reasoning_content", "")) == (content, reasoning)
 
 
 def test_an_answer_without_parallel_calls_ends_with_the_first() -> None:

@@ -128,11 +128,6 @@ def test_ids_of_pictures_are_nobodys_to_send(seeing_server: Served) -> None:
     assert "picture" in answer["error"]["message"]
 
 
-def test_a_model_without_pictures_says_so(babbling_server: Served) -> None:
-    with pytest.raises(openai.BadRequestError, match="takes no pictures"):
-        chat(babbling_server, [asked("Look: ", SMALL)])
-
-
 def test_pictures_are_decoded_alone_and_nobody_else_waits(seeing_server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """16 photos of 24 million pixels at once took 2.2 GB, of which 1.9 GB stayed: six threads decoded them in turns."""
     begun, go_on, threads = threading.Event(), threading.Event(), set[int]()

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from checkout import CHECKOUT
+from checkout import HELPERS
 from scripted import TEMPLATE, speaker
 from served import BYTES, Served, ask, chat, chat_tokens, served, user
 from tokenizers import Tokenizer as Reference
@@ -206,8 +206,7 @@ connections.listen(server.app(), "127.0.0.1", 0, lambda url: print(url, flush=Tr
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_whatever_it_does(number: signal.Signals) -> None:
-    helpers = CHECKOUT / "tests" / "helpers"
-    program = f"import sys; sys.path.insert(0, {str(helpers)!r})\n{ENDLESS}"
+    program = f"import sys; sys.path[:0] = {[*map(str, HELPERS)]!r}\n{ENDLESS}"
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process, ThreadPoolExecutor() as pool:

@@ -229,15 +229,6 @@ def test_a_tool_that_is_not_strict_may_be_called_with_anything() -> None:
     assert [(call.name, json.loads(call.arguments)) for call in calls] == [("odd", {"a": "x"}), ("weather", {"place": "here"})]
 
 
-def test_a_parameter_in_xml_gets_the_type_that_its_reference_names() -> None:
-    tool: Any = {"type": "function", "function": {"name": "grow", "parameters": TREE.parameters}}
-    said = '<tool_call>\n<function=grow>\n<parameter=child>\n{"label": "b"}\n</parameter>\n</function>\n</tool_call>'
-    with speaker(lambda prompt: said, TEMPLATE + "{# <function= #}") as one:
-        answer = chat(one, "a", tools=[tool], max_tokens=300)
-    (call,) = answer.choices[0].message.tool_calls or ()
-    assert json.loads(call.function.arguments) == {"child": {"label": "b"}}
-
-
 def test_references_cannot_make_a_schema_grow_without_end(grammars: Grammars) -> None:
     deep: Any = {"properties": {f"p{i}": {"type": "null"} for i in range(2000)}}
     for i in range(100):

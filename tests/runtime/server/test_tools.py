@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
 from served import BYTES, Served, chat, client, user
-from tokenizers import Tokenizer as Reference
 
 from hybridge.runtime import GenerationStats, Sampling
-from hybridge.runtime.binding.jinja import JinjaTemplate
-from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.app import Question
 from hybridge.runtime.server.prompts import Prompt
 from hybridge.runtime.server.requests import GenerationRequest
@@ -24,29 +20,6 @@ from hybridge.runtime.server.responses import ResponsesFormat
 from hybridge.runtime.server.worker import Finished, Inbox, Job
 from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.generate import TextPiece
-
-
-def test_a_format_is_known_by_its_template_or_its_tokens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def name(chat_template: str, *tokens: str, own: Any = None) -> str:
-        made = Reference.from_str(BYTES.json.decode())
-        made.add_special_tokens(list(tokens))
-        config = {"chat_template": chat_template + "{{ tools }}", "response_template": own}
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-        return AnswerFormat.find(JinjaTemplate(tmp_path), Tokenizer(made.to_str().encode())).name
-
-    assert name("{{ messages }}") == "general"
-    assert name("… <tool_call> …") == "hermes"
-    assert name("… <tool_call>\n<function= …", "<|tool_call|>") == "qwen-xml"
-    assert name("List of tools: [", "<|tool_call_start|>") == "lfm2"
-    assert name("<tool_call>", "<|tool_call|>") == "hermes"
-    assert name("", "<|tool_call|>") == "granite"
-    assert name("<|channel|>analysis") == "harmony"
-    assert name("<think></think>") == "general"
-    assert name("<tool_call>", own={"start_anchor": "a", "fields": {"content": {}}}) == "general"
-    assert not caplog.records
-    assert name("<tool_call>", own={"fields": {"content": {"nonsense": 1}}}) == "hermes"
-    assert 'its field "content" has an unknown key, "nonsense"; answers are read by the form' in caplog.text
-
 
 # Through the server
 
@@ -145,46 +118,6 @@ def test_a_call_that_is_asked_for_comes_and_fits(choice: Any, prompt: str) -> No
             if call.function.name == "weather":
                 assert set(arguments) <= {"place", "days"}
                 assert isinstance(arguments["place"], str)
-
-
-TWO = {
-    "hermes": called("here") + "\n" + called("there"),
-    "lfm2": "<|tool_call_start|>[weather(place='here'), weather(place=\"there\")]<|tool_call_end|>",
-    "gemma4": "".join(f'<|tool_call>call:weather{{place:<|"|>{each}<|"|>}}<tool_call|>' for each in ("here", "there")),
-    "mistral": "".join(f'[TOOL_CALLS]weather[ARGS]{{"place": "{each}"}}' for each in ("here", "there")),
-    "kimi": "<|tool_calls_section_begin|>" + "".join(
-        f'<|tool_call_begin|>functions.weather:{i}<|tool_call_argument_begin|>{{"place": "{each}"}}<|tool_call_end|>'
-        for i, each in enumerate(("here", "there"))
-    ) + "<|tool_calls_section_end|>",
-    "glm": "\n".join(
-        f"<tool_call>weather\n<arg_key>place</arg_key>\n<arg_value>{each}</arg_value>\n</tool_call>"
-        for each in ("here", "there")
-    ),
-    "apertus": '<|tools_prefix|>[{"weather": {"place": "here"}}, {"weather": {"place": "there"}}]<|tools_suffix|>',
-}  # fmt: skip
-"""Two calls in the writing of a form."""
-
-
-@pytest.mark.parametrize("name", TWO)
-def test_calls_that_are_asked_for_are_written_as_the_model_does(name: str) -> None:
-    """Whatever else the model would say. With `parallel_tool_calls` false there is one call."""
-    for said in (TWO[name], "I'd say: " + TWO[name].replace("weather", "whether")):
-        with speaker(lambda prompt, said=said: said, form=AnswerFormat.named(name)) as server:  # type: ignore[misc]
-            for parallel in (True, False):
-                answer = chat(
-                    server, "a", tools=TOOLS, tool_choice="required", max_tokens=400, parallel_tool_calls=parallel, stop=None
-                )
-                message = answer.choices[0].message
-                if answer.choices[0].finish_reason == "length":  # the script has an end, and a model that follows it none
-                    continue
-                assert not message.content
-                calls = [call.function for call in message.tool_calls or ()]
-                assert calls
-                assert all(call.name in ("weather", "clock") for call in calls)
-                assert parallel or len(calls) == 1
-                if said == TWO[name]:
-                    places = [json.loads(call.arguments)["place"] for call in calls]
-                    assert places == (["here", "there"] if parallel else ["here"])
 
 
 OPENINGS = {"harmony": "<|start|>assistant", "granite": "<|start_of_role|>assistant<|end_of_role|>"}

@@ -54,19 +54,12 @@ def test_a_form_is_known_by_its_template_and_its_tokens(core: AnswerProgram) -> 
 PYDANTIC = {
     "optional": {"anyOf": [{"enum": ["c", "f"], "type": "string"}, {"type": "null"}], "default": None},
     "by_reference": {"anyOf": [{"$ref": "#/$defs/Unit"}, {"type": "null"}]},
-    "mixed": {"anyOf": [{"const": "auto", "type": "string"}, {"type": "integer"}]},
-    "named": {"enum": ["edit", None]},
-    "model": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]},
-    "three": {"const": 3},
-    "numbers": {"enum": [1, 2]},
-    "text": {"type": "string"},
-    "any": {},
-    "flag": {"type": "boolean"},
-    "count": {"type": "integer"},
-    "share": {"type": "number"},
-    "text_or_number": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+    "mixed": {"anyOf": [{"const": "auto", "type": "string"}, {"type": "integer"}]}, "named": {"enum": ["edit", None]},
+    "model": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]}, "three": {"const": 3}, "numbers": {"enum": [1, 2]},
+    "text": {"type": "string"}, "any": {}, "flag": {"type": "boolean"}, "count": {"type": "integer"},
+    "share": {"type": "number"}, "text_or_number": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
     "list": {"type": "array", "items": {"type": "integer"}},
-}
+}  # fmt: skip
 SCHEMA = {
     "$defs": {"Unit": {"enum": ["c", "f"], "type": "string"}, "Point": {"type": "object", "properties": {"x": {}}}},
     "allOf": [{"type": "object", "properties": {"inherited": {"type": "integer"}}}],

@@ -218,12 +218,6 @@ def test_options_that_change_no_text_are_taken(model: CausalLM, inputs: Any) -> 
     assert text.tolist() == model.generate(**inputs).tolist()
 
 
-@pytest.mark.parametrize("ids", [None, torch.ones(2, 5, dtype=torch.long), torch.ones(5, dtype=torch.long), torch.ones(1, 0)])
-def test_anything_but_one_sequence_is_refused(model: CausalLM, ids: Tensor | None) -> None:
-    with pytest.raises(TokenError, match=r"input_ids must be one sequence \[1, T\]"):
-        model.generate(ids)
-
-
 def test_padding_is_refused(model: CausalLM, inputs: Any) -> None:
     mask = inputs["attention_mask"].clone()
     mask[0, 0] = 0
@@ -237,15 +231,6 @@ def test_a_folder_that_is_no_artifact_is_refused(tmp_path: Path) -> None:
 
 
 # A script's other habits
-
-
-def test_a_conversation_reads_only_what_is_new(model: CausalLM, inputs: Any) -> None:
-    first = model.generate(**inputs, max_new_tokens=10)
-    longer = torch.cat([first, torch.tensor([[10, 32, 32]])], dim=1)
-    second = model.generate(longer, max_new_tokens=10)
-    assert model.stats.prompt_tokens == 4, "the first answer's last token, and three more"
-    model.session.reset()
-    assert second.tolist() == model.generate(longer, max_new_tokens=10).tolist()
 
 
 def test_an_earlier_text_that_a_prompt_begins_like_is_not_read_again(model: CausalLM, inputs: Any) -> None:

@@ -21,7 +21,7 @@ from forgery import forge
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
-from hybridge.errors import OutputError, StateFileError
+from hybridge.errors import OutputError
 from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.binding.tokenizer import Tokenizer
@@ -84,18 +84,6 @@ def test_a_conversation_of_0_2_goes_on(chatting_artifact: Path, tmp_path: Path) 
     other.load(tmp_path / "talk")
     assert other.say("more") == one.say("more")
     assert tokens_of(other) == tokens_of(one)
-
-
-def test_a_state_without_a_conversation_is_refused(chatting_artifact: Path, tmp_path: Path) -> None:
-    conversation = opened(chatting_artifact)
-    conversation.session.prefill([5, 6])
-    conversation.session.save(tmp_path / "state")
-    conversation.session.reset()
-    conversation.say("hello")
-    before = conversation.messages, conversation.session.tokens
-    with pytest.raises(StateFileError, match="no conversation"):
-        conversation.load(tmp_path / "state")
-    assert (conversation.messages, conversation.session.tokens) == before
 
 
 @pytest.fixture

@@ -3,16 +3,13 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
 import typer
 from babbling import rendered
 from command_line import exit_code
-from hypothesis import given, settings
 from public_folders import CHAT_TEMPLATES
 from tiny import save_tokenizer
 from tokenizer_folders import added_token, write_json
@@ -44,17 +41,7 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
     },
 }
-VARIABLES: list[dict[str, Any]] = [
-    {},
-    {"enable_thinking": False},
-    {"enable_thinking": True, "with_picture": 1},
-    {"keep_past_thinking": True, "reasoning_effort": "high", "model_identity": "You are tiny.", "date_string": "1 May 2026"},
-    {"tools": [TOOL]},
-    {"documents": [{"title": "a", "text": "b"}], "bos_token": "<another>"},
-]
 SYSTEM, USER = {"role": "system", "content": " Be brief. "}, {"role": "user", "content": "what is <2>?"}
-ANSWER = {"role": "assistant", "content": "<think>\nhm\n</think>\n\n3 & more"}
-CONVERSATIONS = [[USER], [SYSTEM, USER], [SYSTEM, USER, ANSWER, USER], [SYSTEM, SYSTEM, USER], [USER, USER], [SYSTEM], [ANSWER]]
 TEMPLATES = {path.stem: path.read_text() for path in sorted(CHAT_TEMPLATES.glob("*.jinja"))}
 
 
@@ -90,33 +77,6 @@ def assert_as_transformers(folder: Path, messages: list[dict[str, str]], variabl
     except Exception as error:
         want = f"the model's chat template refuses this conversation: {error}"
     assert got == want
-
-
-@pytest.mark.parametrize("messages", CONVERSATIONS, ids=lambda each: "-".join(message["role"][0] for message in each))
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_templates_render_as_transformers_does(tmp_path: Path, name: str, messages: list[dict[str, str]]) -> None:
-    folder = tokenizer_folder(tmp_path / "checkpoint", chat_template=TEMPLATES[name])
-    for variables in VARIABLES:
-        assert_as_transformers(folder, messages, variables)
-
-
-words = st.text("ab <>&{}%'\"\\\né", max_size=12)
-turns = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), words), min_size=1, max_size=5)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    base = tmp_path_factory.mktemp("templates")
-    return {name: tokenizer_folder(base / name, chat_template=text) for name, text in TEMPLATES.items()}
-
-
-@pytest.mark.slow
-@settings(max_examples=2 * settings().max_examples)
-@given(name=st.sampled_from(sorted(TEMPLATES)), said=turns, variables=st.sampled_from(VARIABLES))
-def test_any_conversation_renders_as_transformers_does(
-    folders: dict[str, Path], name: str, said: list[tuple[str, str]], variables: dict[str, Any]
-) -> None:
-    assert_as_transformers(folders[name], [{"role": role, "content": text} for role, text in said], variables)
 
 
 # Which template
@@ -328,25 +288,6 @@ def test_reasoning_goes_by_every_name_that_templates_read() -> None:
     for name in ("reasoning_content", "thinking", "reasoning"):
         assert rendered(template, [{"role": "assistant", "content": "", name: "hm"}]).text == "hmhm"
     assert rendered("{% generation %}a{% endgeneration %}{{ strftime_now('%Y') | int > 2000 }}", []).text == "aTrue"
-
-
-HUGE = {
-    "{{ 'a' * 3000000000 }}": "memory|too long",
-    "{% set n = namespace(x='a' * 1000) %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}": "memory|too long",
-    "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}": "too long a text",
-    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "too long",
-    "{{ 9 ** (9 ** (9 ** 9)) }}": "beyond 64 bits",
-}
-
-
-def test_a_template_has_a_budget() -> None:
-    """Steps, memory and text are bounded; the next one is rendered as ever."""
-    for template, says in HUGE.items():
-        begun = monotonic()
-        with pytest.raises(UsageError, match=says):
-            rendered(template, [])
-        assert monotonic() - begun < 5
-        assert rendered("{{ messages[0].content }}", [{"content": "x" * 1_000_000}]).text == "x" * 1_000_000
 
 
 def test_threads_render_by_one_template() -> None:

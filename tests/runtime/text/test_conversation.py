@@ -13,10 +13,9 @@ import scripted
 from babbling import BYTES, END, TEMPLATE, babble, fresh_session, rendered, talk, template_of, tokens_of, turns_of
 from hypothesis import given
 
-from hybridge.errors import CapacityError, UsageError
+from hybridge.errors import UsageError
 from hybridge.runtime import ExportOptions, GenerationStats, Session
 from hybridge.runtime.artifact.model_info import ProgramInfo
-from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.drafters import Context, PromptLookup, Proposal
 from hybridge.runtime.binding.generation import Constraint
 from hybridge.runtime.binding.jinja import JinjaTemplate
@@ -36,56 +35,6 @@ def answer_of(tokens: list[int], max_seq_len: int = 600) -> str:
 
 
 steps = st.lists(st.sampled_from(["say", "say", "undo", "retry", "stop early"]), min_size=1, max_size=12)
-
-
-@pytest.mark.slow
-@given(steps=steps, slots=st.sampled_from([0, 2, 4]), cache_bytes=st.sampled_from([0, 500, 3000, 10**6]))
-def test_whatever_is_undone_the_next_answer_is_that_of_a_fresh_session(steps: list[str], slots: int, cache_bytes: int) -> None:
-    conversation = talk(slots, cache_bytes=cache_bytes)
-    for i, step in enumerate(steps):
-        if step in ("undo", "retry") and not turns_of(conversation):
-            with pytest.raises(UsageError, match="no message"):
-                conversation.undo()
-        elif step == "undo":
-            conversation.undo()
-        elif step == "retry":
-            assert conversation.retry() == answer_of(tokens_of(conversation)[: turns_of(conversation)[-1].answer])
-        elif step == "stop early":
-            conversation.say(f"what is {i}", lambda *_: False)
-        else:
-            told = conversation.say(f"tell me {i}")
-            assert told == answer_of(tokens_of(conversation)[: turns_of(conversation)[-1].answer])
-        session = conversation.session
-        assert session.tokens == tokens_of(conversation)[: session.length], "the state is of a beginning of the conversation"
-        assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * len(turns_of(conversation))
-
-
-class Counting(TextProgram):
-    """Counts the tokens that it reads."""
-
-    read = 0
-
-    def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
-        before = len(self.text)
-        answer = super().call(name, *inputs)
-        self.read += max(0, len(self.text) - before) if name in ("prefill", "decode", "commit") else 0
-        return answer
-
-
-def test_taking_back_reads_nothing_again() -> None:
-    counting = Counting(babble, snapshot_slots=2)
-    conversation = talk(program=counting)
-    conversation.say("one")
-    conversation.say("two " * 20)
-    counting.read = 0
-    conversation.undo()
-    assert counting.read == 0
-    assert conversation.read_again == 0
-    conversation.say("three")
-    counting.read = 0
-    answer = conversation.retry()
-    assert counting.read <= len(answer) + 1, "only the answer itself was computed"
-    assert conversation.read_again == 0
 
 
 def test_the_statistics_count_every_token_that_was_read() -> None:
@@ -120,34 +69,6 @@ def test_without_checkpoints_the_conversation_is_read_again_and_says_so() -> Non
     assert conversation.read_again > 10
 
 
-def test_a_message_only_adds_to_what_was_read() -> None:
-    conversation = talk()
-    conversation.say("one")
-    length = conversation.session.length
-    conversation.say("two")
-    assert conversation.read_again == 0
-    assert conversation.session.length > length
-
-
-def test_a_template_that_rewrites_the_past_is_followed() -> None:
-    counting = template_of("[{{ messages | length }}]" + TEMPLATE)
-    conversation = Conversation(fresh_session(), BYTES, counting, GenerationSettings(max_new_tokens=25))
-    conversation.say("one")
-    told = conversation.say("two")
-    assert told == answer_of(tokens_of(conversation)[: turns_of(conversation)[-1].answer])
-    assert BYTES.decode(tokens_of(conversation)).startswith("[3]")
-
-
-def test_the_message_of_the_system_stands_before_the_conversation() -> None:
-    template = template_of("{% for each in messages %}{{ each.role }}: {{ each.content }};{% endfor %}")
-    conversation = Conversation(fresh_session(), BYTES, template, GenerationSettings(max_new_tokens=5), "be brief")
-    for text in ("one", "two"):
-        conversation.say(text)
-        assert turns_of(conversation)[0].rendered == f"system: be brief;user: {text};"
-        conversation.undo()
-    assert conversation.messages == [{"role": "system", "content": "be brief"}]
-
-
 def test_a_template_sees_its_variables_and_the_time_that_it_is_given() -> None:
     jinja = JinjaTemplate("{{ effort }} {{ strftime_now('%Y') }} {{ messages[-1].content }}")
     template = ChatTemplate(jinja, {"effort": "low"}, now="2026-01-31T12:00:00")
@@ -163,28 +84,11 @@ def test_tools_among_the_variables_are_offered() -> None:
     assert conversation.messages[-1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": {"place": "Ulm"}}
 
 
-def test_a_cache_of_another_model_is_refused() -> None:
-    other = Session.over(
-        TextProgram(babble), ProgramInfo(vocab_size=260, options=ExportOptions(), eos_ids=[END], identity="another")
-    )
-    with pytest.raises(UsageError, match="the cache is of another model"):
-        Conversation(fresh_session(), BYTES, template_of(TEMPLATE), GenerationSettings(), checkpoints=PrefixCache(other.model))
-
-
 def test_a_stop_string_ends_an_answer_and_stays_out_of_it() -> None:
     plain = talk().say("one")
     stopped = talk(stop=(plain[2:4],))
     assert stopped.say("one") == plain[: plain.find(plain[2:4])]
     assert stopped.messages[-1]["content"] == plain[: plain.find(plain[2:4])]
-
-
-def test_what_does_not_fit_changes_nothing() -> None:
-    conversation = talk(max_seq_len=80)
-    conversation.say("one")
-    before = (conversation.messages, tokens_of(conversation), conversation.session.tokens)
-    with pytest.raises(CapacityError, match="no room for an answer"):
-        conversation.say("x" * 100)
-    assert before == (conversation.messages, tokens_of(conversation), conversation.session.tokens)
 
 
 class Tapped(TextProgram):
@@ -341,25 +245,6 @@ def thoughtful(
     session = Session.over(TextProgram(model), ProgramInfo(vocab_size=260, options=options, eos_ids=[scripted.END]))
     chat_template = ChatTemplate(JinjaTemplate(template), variables)
     return Conversation(session, BYTES, chat_template, GenerationSettings())
-
-
-@pytest.mark.parametrize(
-    ("marks", "answer"),
-    [
-        ("<tool_call>", THOUGHTS),
-        ("<|channel>", "<|channel>thought\nhm\n<channel|>yes"),
-        ("[TOOL_CALLS]", "[THINK]hm[/THINK]yes"),
-        ("<|tool_call:begin|>", "<|think|>hm<|end|><|begin|>assistant<|content|>yes<|end|>"),
-        ("<|channel|>", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes<|return|>"),
-    ],
-    ids=["hermes", "gemma4", "mistral", "solar", "harmony"],
-)
-def test_reasoning_is_no_part_of_an_answer(marks: str, answer: str) -> None:
-    conversation, thoughts = thoughtful(f"{{# {marks} #}}{scripted.TEMPLATE}", answer), list[str]()
-    assert conversation.say("hello", lambda _, reasoning: thoughts.append(reasoning)) == "yes"
-    assert "".join(thoughts) == "hm"
-    assert conversation.messages[-1] == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
-    assert conversation.retry() == "yes"
 
 
 @pytest.mark.parametrize(("template", "kept"), [(scripted.TEMPLATE, True), (FORGETFUL, False)], ids=["kept", "left out"])

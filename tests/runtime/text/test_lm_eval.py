@@ -35,26 +35,19 @@ DOCUMENTS: list[dict[str, Any]] = [
 ]
 TASKS = {
     "choice": {
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{question}}",
-        "doc_to_choice": "{{choices}}",
-        "doc_to_target": "answer",
-        "metric_list": [{"metric": "acc"}],
+        "output_type": "multiple_choice", "doc_to_text": "{{question}}", "doc_to_choice": "{{choices}}",
+        "doc_to_target": "answer", "metric_list": [{"metric": "acc"}],
     },
     "rolling": {
-        "output_type": "loglikelihood_rolling",
-        "doc_to_text": "",
-        "doc_to_target": "{{text}}",
+        "output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}",
         "metric_list": [{"metric": "bits_per_byte"}],
     },
     "writing": {
-        "output_type": "generate_until",
-        "doc_to_text": "{{question}}",
-        "doc_to_target": "{{text}}",
+        "output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "{{text}}",
         "generation_kwargs": {"until": ["\n\n"], "max_gen_toks": 12, "do_sample": False},
         "metric_list": [{"metric": "exact_match"}],
     },
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +78,7 @@ def plain_results(tasks: Path, artifact_with_end: Path, tmp_path_factory: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_harness_scores_as_the_model_does(plain_results: Path, artifact_with_end: Path, checkpoint: Path) -> None:
     """Against the uncached model's own probabilities of the same texts."""
     results = results_of(plain_results)
@@ -112,14 +106,6 @@ def test_drafting_changes_no_answer(tasks: Path, plain_results: Path, artifact_w
     assert len(written(plain_results)) == len(DOCUMENTS)
     assert written(tmp_path) == written(plain_results)
     assert results_of(tmp_path) == results_of(plain_results)
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_folder_that_is_no_artifact_is_refused(tasks: Path, tmp_path: Path) -> None:
-    done = harness(tasks, tmp_path, f"artifact={tmp_path}")
-    assert done.returncode != 0
-    assert "is not an artifact: it has no manifest.json" in done.stderr
 
 
 def run(tasks: Path, out: Path, arguments: str) -> None:

@@ -13,8 +13,6 @@ from babbling import tokens_of, turns_of
 from command_line import Run
 from picture_files import file_of, noise
 from public_folders import (
-    GEMMA3_ROWS,
-    GEMMA3_SPECIAL,
     GEMMA_SPECIAL,
     GLM_SPECIAL,
     LFM2_VL_SPECIAL,
@@ -24,12 +22,11 @@ from public_folders import (
 )
 from state_files import forge_state
 
-from hybridge.errors import CapacityError, HybridgeError, PictureError
-from hybridge.runtime.binding.jinja import JinjaTemplate
+from hybridge.errors import HybridgeError, PictureError
 from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.statistics import GenerationStats
 from hybridge.runtime.cli.chat import Terminal
-from hybridge.runtime.text.chat_template import ChatTemplate, load_template
+from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, TextModel, open_text_model
 
@@ -137,118 +134,29 @@ def test_a_template_that_drops_reasoning_has_no_picture_read_again(begin: Begin,
     assert known >= tokens.index(picture.ids[-1]) + 1 + len(model.tokenizer.encode(words.strip()).ids)
 
 
-@pytest.mark.parametrize(
-    "begin",
-    [
-        *("grid_artifact", "block_artifact"),
-        *(pytest.param(f"{form}_artifact", marks=pytest.mark.thorough) for form in ("omni", "square", "canvas", "row")),
-    ],
-    indirect=True,
-)
-def test_a_conversation_with_two_pictures_in_one_part_each(begin: Begin, tmp_path: Path) -> None:
+PLACES = {
+    "grid": (QWEN_SPECIAL, "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
+    "canvas": (GLM_SPECIAL, "<|begin_of_image|>", "<|image|>", "<|end_of_image|>"),
+    "block": (GEMMA_SPECIAL, "<|image>", "<|image|>", "<image|>"),
+    "omni": (OMNI_SPECIAL, "<img>", "<image>", "</img>"),
+}
+"""By form: its special tokens, and those before a picture, in its place in the template, and after it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("begin", "form"), [(f"{form}_artifact", form) for form in PLACES], indirect=["begin"])
+def test_a_picture_is_between_tokens(begin: Begin, form: str) -> None:
+    """The template writes them, or leaves them to the processor."""
     conversation, model = begin()
-    first, second = model.pictures.prepare(SMALL), model.pictures.prepare(LARGE)
-    answers = [said(conversation, "What is this?", first), said(conversation, "And this?", second)]
-    rows = [token for token in tokens_of(conversation) if token < 0]
-    assert rows == [row for picture in (first, second) for row in picture.ids if row < 0]
-    conversation.save(tmp_path / "talk.state")
-    assert words(conversation.retry) == answers[1]
-    conversation.undo()
-    assert said(conversation, "And this?", second) == answers[1]
-    assert said(conversation, "Where?")
-    assert (first.encodings, second.encodings) == (1, 1)
-
-    other, again = reopened(begin, tmp_path / "talk.state", SMALL, LARGE)
-    assert words(other.retry) == answers[1]
-    assert [each.ids for each in again] == [first.ids, second.ids]
-    assert sum(each.encodings for each in again) == 0
-
-
-QWEN_PLACE = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
-GLM_PLACE = "<|begin_of_image|>", "<|image|>", "<|end_of_image|>"
-
-
-@pytest.mark.parametrize(
-    ("begin", "special", "place"),
-    [
-        ("grid_artifact", QWEN_SPECIAL, QWEN_PLACE),
-        pytest.param("canvas_artifact", GLM_SPECIAL, GLM_PLACE, marks=pytest.mark.slow),
-    ],
-    indirect=["begin"],
-)
-def test_a_picture_is_between_the_tokens_that_the_template_writes(
-    begin: Begin, special: list[str], place: tuple[str, ...]
-) -> None:
-    conversation, model = begin()
-    picture = model.pictures.prepare(SMALL)
-    assert all(row < 0 for row in picture.ids)
-    said(conversation, f"Say {place[1]} in words", picture)
-    start, row, end = (special.index(name) for name in place)
-    at = tokens_of(conversation).index(start) + 1
-    assert tokens_of(conversation)[at : at + len(picture.ids) + 1] == [*picture.ids, end]
-    assert row not in tokens_of(conversation)[: at + len(picture.ids) + 20], "what people spell stays text"
-
-
-@pytest.mark.parametrize("begin", ["block_artifact"], indirect=True)
-def test_a_picture_is_between_tokens_that_gemmas_template_leaves_out(begin: Begin) -> None:
-    conversation, model = begin()
-    picture = model.pictures.prepare(SMALL)
-    said(conversation, "Say <|image|> in words", picture)
-    start, end, row = (GEMMA_SPECIAL.index(name) for name in ("<|image>", "<image|>", "<|image|>"))
-    at = tokens_of(conversation).index(start)
-    assert (picture.ids[0], picture.ids[-1]) == (start, end)
-    assert tokens_of(conversation)[at : at + len(picture.ids)] == picture.ids
-    assert row not in tokens_of(conversation)[: at + len(picture.ids) + 20], "what people spell stays text"
-
-
-@pytest.mark.parametrize("begin", ["square_artifact"], indirect=True)
-def test_a_picture_is_between_empty_lines_that_transformers_puts_around_it(begin: Begin) -> None:
-    """Lines one after another may be one token, so the empty ones are there before the text becomes tokens."""
-    conversation, model = begin()
-    picture = model.pictures.prepare(SMALL)
-    said(conversation, "Say <start_of_image> in words", picture)
-    start, end, row = (GEMMA3_SPECIAL.index(name) for name in ("<start_of_image>", "<end_of_image>", "<image_soft_token>"))
-    assert (picture.ids[0], len(picture.ids), picture.ids[-1]) == (start, GEMMA3_ROWS + 2, end)
-    tokens = tokens_of(conversation)
+    picture, (special, *names) = model.pictures.prepare(SMALL), PLACES[form]
+    said(conversation, f"Say {names[1]} in words", picture)
+    tokens, (start, row, end) = tokens_of(conversation), map(special.index, names)
+    ids = picture.ids if picture.ids[0] == start else [start, *picture.ids, end]
     at = tokens.index(start)
-    written = f"<bos><start_of_turn>user\n\n\n<start_of_image>{'<image_soft_token>' * GEMMA3_ROWS}<end_of_image>\n\nSay "
-    want = model.tokenizer.encode(written, around=False).ids
-    got = [row if token < 0 else token for token in tokens[: len(want)]]
-    assert got[:-1] == want[:-1]
-    assert model.tokenizer.decode(tokens[at + len(picture.ids) :]).startswith("\n\nSay <start_of_image> in words")
-    assert tokens.count(start) == 1, "what people spell stays text"
-
-
-@pytest.mark.parametrize("begin", ["omni_artifact"], indirect=True)
-def test_a_picture_is_between_tokens_before_the_end_of_a_line(begin: Begin) -> None:
-    conversation, model = begin()
-    picture = model.pictures.prepare(SMALL)
-    said(conversation, "Say <image> in words", picture)
-    tokens, (start, end, row) = tokens_of(conversation), (OMNI_SPECIAL.index(name) for name in ("<img>", "</img>", "<image>"))
-    assert (picture.ids[0], picture.ids[-1]) == (start, end)
-    at = tokens.index(start)
-    assert tokens[at : at + len(picture.ids)] == picture.ids
-    assert model.tokenizer.decode(tokens[at + len(picture.ids) :]).startswith("\nSay <image> in words")
-    assert row not in tokens[: at + len(picture.ids) + 20], "what people spell stays text"
-
-
-def test_a_message_that_does_not_fit_changes_nothing(begin: Begin) -> None:
-    conversation, model = begin()
-    picture = model.pictures.prepare(LARGE)
-    before = said(conversation, "hello"), tokens_of(conversation)
-    with pytest.raises(CapacityError, match="leaves no room"):
-        said(conversation, "and", picture, picture, picture)
-    assert (conversation.messages[-1]["content"], tokens_of(conversation)) == before
-    assert picture.encodings == 0
-
-
-def test_a_template_without_a_place_for_pictures(begin: Begin) -> None:
-    _, model = begin()
-    template = ChatTemplate(JinjaTemplate("{% for m in messages %}{{ m.role }}\n{% endfor %}"))
-    conversation = Conversation(model.session, model.tokenizer, template, GenerationSettings())
-    with pytest.raises(PictureError, match="0 places for 1 pictures"):
-        said(conversation, "What is this?", model.pictures.prepare(SMALL))
-    assert not turns_of(conversation)
+    assert (ids[0], ids[-1]) == (start, end)
+    assert tokens[at : at + len(ids)] == ids
+    assert row not in tokens[: at + len(ids) + 20], "what people spell stays text"
+    assert form != "omni" or model.tokenizer.decode(tokens[at + len(ids) :]).startswith("\nSay <image> in words")
 
 
 def test_a_saved_conversation_has_the_pixels_of_its_pictures(begin: Begin) -> None:
@@ -337,45 +245,15 @@ def test_run_with_pictures(cli: Run, pictures_artifact: Path, tmp_path: Path) ->
         assert reason in done.err
 
 
-def asked(cli: Run, artifact: Path, folder: Path, drafter: str) -> tuple[int, str, str]:
-    """Return how many tokens a second picture adds to a prompt, the answer about both, and that with a drafter."""
-    for name, data in (("a.png", SMALL), ("b.png", LARGE)):
-        (folder / name).write_bytes(data)
-    command = ("run", artifact, "--prompt", "Which one?", "--max-new-tokens", 12, "--json")
-    pictures = ("--image", folder / "a.png", "--image", folder / "b.png")
-    one, both = (json.loads(cli(*command, *shown).raw) for shown in (pictures[:2], pictures))
-    drafted = json.loads(cli(*command, *pictures, drafter).raw)
-    return both["prompt_tokens"] - one["prompt_tokens"], both["text"], drafted["text"]
-
-
-@pytest.mark.thorough
-def test_run_with_square_pictures(cli: Run, square_artifact: Path, tmp_path: Path) -> None:
-    added, answer, drafted = asked(cli, square_artifact, tmp_path, "--prompt-lookup")
-    assert added >= 2 + GEMMA3_ROWS
-    assert drafted == answer
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("artifact", "drafter", "wanted"),
-    [
-        ("grid_artifact", "--drafter", 2 + 10),  # 100 x 50 pixels become 5 x 2 rows, between two tokens
-        *(
-            pytest.param(f"{form}_artifact", "--prompt-lookup", wanted, marks=pytest.mark.thorough)
-            for form, wanted in (
-                ("omni", 2 + 18 + 1),  # 6 x 3 rows, and the end of a line
-                ("row", 2 + 18),  # 6 x 3 rows, between two tokens
-                ("canvas", 2 + 15),  # 100 x 50 pixels become 40 x 20, on 5 x 3 rows
-            )
-        ),
-    ],
-)
-def test_run_with_pictures_in_one_part_each(
-    request: pytest.FixtureRequest, cli: Run, artifact: str, drafter: str, wanted: int, tmp_path: Path
-) -> None:
-    added, answer, drafted = asked(cli, request.getfixturevalue(artifact), tmp_path, drafter)
-    assert added == wanted
-    assert drafted == answer
+def test_run_with_pictures_on_a_grid(cli: Run, grid_artifact: Path, tmp_path: Path) -> None:
+    for name, data in (("a.png", SMALL), ("b.png", LARGE)):
+        (tmp_path / name).write_bytes(data)
+    command = ("run", grid_artifact, "--prompt", "Which one?", "--max-new-tokens", 12, "--json")
+    pictures = ("--image", tmp_path / "a.png", "--image", tmp_path / "b.png")
+    one, both = (json.loads(cli(*command, *shown).raw) for shown in (pictures[:2], pictures))
+    assert both["prompt_tokens"] - one["prompt_tokens"] == 2 + 10, "100 x 50 pixels are 5 x 2 rows, between two tokens"
+    assert json.loads(cli(*command, *pictures, "--drafter").raw)["text"] == both["text"]
 
 
 @pytest.mark.slow

@@ -12,8 +12,7 @@ from babbling import BYTES, fresh_session, rendered, template_of, turns_of
 from babbling import tokens_of as all_tokens_of
 from hypothesis import given
 from public_folders import CHAT_TEMPLATES
-from scripted import OPENING, speaker
-from served import chat
+from scripted import OPENING
 from tokenizer_zoo import ZOO
 
 from hybridge.runtime.binding.jinja import RenderedChat
@@ -183,19 +182,3 @@ def test_an_answer_that_spells_a_special_token_keeps_its_tokens() -> None:
     made = known.of_chat(messages(INJECTED, text, "more"), {})
     assert made.tokens[: len(first.tokens) + len(generated)] == [*first.tokens, *generated]
     assert specials(made.tokens) == [START, END] * 3 + [START]
-
-
-def test_a_chat_with_the_server_stays_in_its_turn() -> None:
-    seen: list[str] = []
-
-    def script(prompt: str) -> str:
-        seen.append(prompt)
-        return "yes"
-
-    with speaker(script) as one:
-        chat(one, [{"role": "user", "content": INJECTED}])
-        counts = [
-            chat(one, [{"role": "user", "content": text}]).usage.prompt_tokens for text in (INJECTED, "x" * len(INJECTED))
-        ]
-    assert counts[0] == counts[1], "each letter is a token, also of what it spells"
-    assert any(INJECTED in prompt for prompt in seen)

@@ -32,9 +32,6 @@ from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.integrations.causal_lm import CausalLM
 from hybridge.runtime.text.grammars import Grammars
 
-WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
-"""A model without bytes."""
-
 
 @pytest.fixture(scope="module")
 def grammars() -> Grammars:
@@ -61,17 +58,6 @@ def said(grammars: Grammars, drafter: Any, sampling: Sampling) -> bytes:
     return bytes(token for token in new if token != END)
 
 
-@pytest.mark.parametrize("name", SAMPLINGS)
-def test_the_text_fits_and_is_the_same_with_any_drafter(grammars: Grammars, name: str) -> None:
-    plain = said(grammars, None, SAMPLINGS[name])
-    content = json.loads(plain)
-    assert list(content) == ["name", "kind", "numbers"]
-    assert content["kind"] in ("abacus", "bridge")
-    assert all(0 <= each <= 99 for each in content["numbers"])
-    assert said(grammars, PromptLookup(), SAMPLINGS[name]) == plain
-    assert said(grammars, Wild(), SAMPLINGS[name]) == plain
-
-
 def test_what_a_grammar_forces_is_verified_in_blocks(grammars: Grammars) -> None:
     stats = GenerationStats()
     constraint = grammars.json_schema(SCHEMA).follow()
@@ -81,18 +67,6 @@ def test_what_a_grammar_forces_is_verified_in_blocks(grammars: Grammars) -> None
     assert b'", "kind": "' in text
     assert stats.accepted == stats.proposed == stats.forced > 15
     assert stats.decodes + stats.verifies < stats.new_tokens * 0.8
-
-
-@pytest.mark.parametrize("pattern", [r"[a-f]{3,9}-[0-9]+x", r"(yes|no|maybe)", r"ab*c?"])
-def test_a_text_matches_an_expression(grammars: Grammars, pattern: str) -> None:
-    for drafter in (None, PromptLookup()):
-        new = list(
-            session().generate(
-                PROMPT, max_new_tokens=40, drafter=drafter, temperature=2.0, seed=3, constraint=grammars.regex(pattern).follow()
-            )
-        )
-        if new[-1] == END:
-            assert re.fullmatch(pattern, bytes(new[:-1]).decode())
 
 
 class Allowing:
@@ -204,18 +178,6 @@ def test_forced_tokens_say_nothing_of_the_drafter(grammars: Grammars) -> None:
     assert proposed[1] <= proposed[0]
 
 
-def test_a_text_that_is_cut_short_leaves_the_session_there(grammars: Grammars) -> None:
-    running, texts = session(), []
-    for most in (3, 17, 40):
-        running.reset()
-        constraint = grammars.json_schema(SCHEMA).follow()
-        texts.append(list(running.generate(PROMPT, max_new_tokens=most, constraint=constraint)))
-        assert len(texts[-1]) == most
-        assert running.tokens == [*PROMPT, *texts[-1][:-1]]
-    assert texts[2][:17] == texts[1]
-    assert texts[1][:3] == texts[0]
-
-
 @pytest.mark.parametrize("grammar", ["regex", "lark"])
 def test_a_text_that_does_not_fit_has_no_next_token(grammars: Grammars, grammar: str) -> None:
     follower = grammars.regex("a+").follow() if grammar == "regex" else grammars.lark("start: /a+/").follow()
@@ -290,26 +252,6 @@ def test_without_llguidance_schemas_and_expressions_are_followed(grammars: Gramm
     assert Grammars(BYTES, 260, [END]).json_schema(SCHEMA).follow().forced()
     with pytest.raises(UsageError, match=r"pip install 'hybridge\[lark\]'"):
         grammars.lark('start: "a"')
-
-
-def test_what_cannot_be_followed_is_refused(grammars: Grammars) -> None:
-    with pytest.raises(GrammarError, match=r"this grammar cannot be followed: .*unknown name"):
-        grammars.lark("start: nothing")
-    with pytest.raises(GrammarError, match="1048576 are the most"):
-        grammars.regex("a" * ((1 << 20) + 1))
-    deep: dict[str, Any] = {}
-    for _ in range(5000):
-        deep = {"not": deep}
-    with pytest.raises(GrammarError, match="recursion"):
-        grammars.json_schema(deep)
-    with pytest.raises(UsageError, match=r"JSON schema cannot be followed: .*nonsense"):
-        grammars.json_schema({"type": "nonsense"})
-    with pytest.raises(UsageError, match="regular expression cannot be followed"):
-        grammars.regex("(a")
-    with pytest.raises(UsageError, match="no token that ends a text"):
-        Grammars(BYTES, 260, [])
-    with pytest.raises(UsageError, match="not possible with this tokenizer"):
-        Grammars(Tokenizer(json.dumps({"version": "1.0", "model": WORDS}).encode()), 260, [1])
 
 
 def test_refusals_say_what_is_wrong_and_nothing_of_how_grammars_are_made(grammars: Grammars) -> None:

@@ -5,7 +5,6 @@ from tokenizer_zoo import ZOO
 from tokenizers import Tokenizer as Reference
 from tokenizers import decoders, models
 
-from hybridge.errors import UsageError
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import TokenDecoder
@@ -69,13 +68,6 @@ def expected(text: str, stop: list[str]) -> str:
     return text[: min(ends)[1]] if ends else text
 
 
-@given(text=texts, stop=stops)
-def test_pieces_make_the_text_up_to_a_stop_string(text: str, stop: list[str]) -> None:
-    got, pieces, _ = streamed(BYTES, list(text.encode()), stop)
-    assert got == expected(text, stop)
-    assert not any("\ufffd" in piece for piece in pieces), "no character is torn"
-
-
 @pytest.mark.slow
 @given(data=st.data(), text=texts, stop=stops)
 def test_a_stop_string_is_found_across_any_tokens(data: st.DataObject, text: str, stop: list[str]) -> None:
@@ -107,10 +99,6 @@ def test_a_tokenizer_that_falls_back_to_bytes(words: list[str], stop: list[str])
     assert streamed(FALLBACK, ids, stop)[0] == expected(FALLBACK.decode(ids), stop)
 
 
-def test_what_was_said_stays_when_bytes_behind_it_are_no_text() -> None:
-    assert streamed(FALLBACK, [*"漢".encode(), 0xFF, FALLBACK.token_to_id("▁a")], [])[0] == "漢\ufffd a"
-
-
 @given(left_out=st.integers(0, 8), words=st.lists(st.sampled_from(["a", "漢", "🙂", "𝔘𝔫", " ▁a", "\ufffd"]), max_size=6))
 def test_tokens_that_are_left_out_tear_no_character(left_out: int, words: list[str]) -> None:
     """Such as special tokens in front of a character that is bytes, and ids that nothing has."""
@@ -133,10 +121,6 @@ def test_nothing_is_taken_in_behind_a_stop_string() -> None:
     assert (text, taken) == ("one ", 7)
 
 
-def test_a_stop_string_that_never_comes_changes_nothing() -> None:
-    assert streamed(BYTES, list(b"one EN EN"), ["END"])[0] == "one EN EN"
-
-
 def test_only_a_few_tokens_are_held_back() -> None:
     """So only a few are decoded at a time, also of bytes that are no text."""
     ids = [*("ä漢".encode() * 300), *[0xFF] * 300]
@@ -146,8 +130,3 @@ def test_only_a_few_tokens_are_held_back() -> None:
         text += stream.push(token)
         assert BYTES.decode(ids[: max(0, count - 8)]).removesuffix("\ufffd") in text
     assert text + stream.finish() == BYTES.decode(ids)
-
-
-def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(UsageError, match="empty"):
-        BYTES.stream([""])
