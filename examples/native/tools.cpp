@@ -51,7 +51,8 @@ int main(int argc, char** argv) {
   hybridge_artifact artifact;
   hybridge_chat chat;
   if (argc != 2) return std::fprintf(stderr, "usage: tools FOLDER, which 'hybridge export' wrote\n"), 2;
-  const hybridge_chat_options options = {nullptr, HYBRIDGE_THINKING_AS_USUAL, 0, nullptr, TOOLS, 0, nullptr};
+  hybridge_chat_options options = hybridge_chat_options_defaults();
+  options.tools = TOOLS;
   if (!works(hybridge_artifact_open(argv[1], &artifact)) || !works(hybridge_chat_open(artifact, &options, &chat)))
     return 1;
   for (std::string line; std::getline(std::cin, line);) {

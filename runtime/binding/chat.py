@@ -7,7 +7,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import byref, c_int64, c_size_t, c_uint64
+from ctypes import byref, c_int64, c_size_t
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,18 @@ from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.generation import signals_wait
 from hybridge.runtime.binding.interface import (
+    CHECKPOINT_BYTES,
     AnswerStruct,
+    ArtifactHandle,
+    CacheHandle,
     CallStruct,
+    ChatHandle,
     ChatOptionsStruct,
     CText,
     GenerationStruct,
-    Handle,
     MessageStruct,
     OnPiece,
+    PictureHandle,
     PieceStruct,
     ResultStruct,
     Thinking,
@@ -42,7 +46,7 @@ OnWords = Callable[[str, str], object]
 class OpenChat:
     """A conversation of the core, however it is written: messages, their tokens, and the session whose state follows them."""
 
-    def __init__(self, handle: c_uint64, session: Session | None = None) -> None:
+    def __init__(self, handle: ChatHandle, session: Session | None = None) -> None:
         """Take over a chat's handle. session: the one that it is over, which is not to be closed before this."""
         self.handle, self._session = handle, session
         self._error: BaseException | None = None
@@ -102,7 +106,7 @@ class OpenChat:
 
     def show(self, pictures: Sequence[Picture]) -> None:
         """Put pictures before the next message, in the place of those that wait."""
-        handles = (Handle * len(pictures))(*(each.handle for each in pictures))
+        handles = (PictureHandle * len(pictures))(*(each.handle for each in pictures))
         self._run("chat_show", handles, len(handles))
 
     def _answer(
@@ -147,7 +151,7 @@ class Chat(OpenChat):
 
     @classmethod
     def open(
-        cls, folder: Path, system: str = "", thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0,
+        cls, folder: Path, system: str = "", thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = CHECKPOINT_BYTES,
         variables: Mapping[str, Any] | None = None, tools: Sequence[Mapping[str, Any]] = (),
     ) -> Chat:  # fmt: skip
         """Open an artifact's folder and begin.
@@ -156,7 +160,7 @@ class Chat(OpenChat):
             folder: the artifact.
             system: what the model is told before the first message.
             thinking: whether it thinks before it answers.
-            checkpoint_bytes: most memory for states to go back to; 0 for the usual amount.
+            checkpoint_bytes: most memory for states to go back to.
             variables: more of them for the chat template.
             tools: that the model may call, as OpenAI's API has them.
 
@@ -165,7 +169,7 @@ class Chat(OpenChat):
             UsageError: the model's template refuses a message of the system, knows no tools, or has no switch for thinking.
         """
         load_operators(read_manifest(folder).namespaces)
-        artifact, handle = Handle(), Handle()
+        artifact, handle = ArtifactHandle(), ChatHandle()
         run("artifact_open", CText("the path", os.fsencode(folder)), byref(artifact))
         try:
             run("chat_open", artifact, byref(chat_options(system, thinking, checkpoint_bytes, variables, tools)), byref(handle))
@@ -176,8 +180,8 @@ class Chat(OpenChat):
     @classmethod
     def over(
         cls, session: Session, tokenizer: Tokenizer, chat_template: JinjaTemplate, system: str = "",
-        thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0, variables: Mapping[str, Any] | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
+        thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = CHECKPOINT_BYTES,
+        variables: Mapping[str, Any] | None = None, tools: Sequence[Mapping[str, Any]] = (),
     ) -> Chat:  # fmt: skip
         """Begin over a session, which must stay. Raises like ``open``."""
         options = chat_options(system, thinking, checkpoint_bytes, variables, tools)
@@ -207,9 +211,9 @@ class Chat(OpenChat):
         return self._answer("chat_retry", (), show, options, stop, AnswerStruct())
 
 
-def chat_over(session: Session, tokenizer: Tokenizer, chat_template: JinjaTemplate, options: ChatOptionsStruct) -> c_uint64:
+def chat_over(session: Session, tokenizer: Tokenizer, chat_template: JinjaTemplate, options: ChatOptionsStruct) -> ChatHandle:
     """Return the handle of a new chat over a session, which must stay. Raises like ``Chat.open``."""
-    handle = Handle()
+    handle = ChatHandle()
     run("chat_over", session.handle, tokenizer.handle, chat_template.handle, byref(options), byref(handle))
     return handle
 
@@ -260,7 +264,7 @@ def text_at(data: int | None, size: int) -> str:
 
 
 def chat_options(
-    system: str = "", thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = 0,
+    system: str = "", thinking: Thinking = Thinking.AS_USUAL, checkpoint_bytes: int = CHECKPOINT_BYTES,
     variables: Mapping[str, Any] | None = None, tools: Sequence[Mapping[str, Any]] | None = None,
     cache: PrefixCache | None = None, now: str | None = None,
 ) -> ChatOptionsStruct:  # fmt: skip
@@ -270,6 +274,9 @@ def chat_options(
     """
     more = None if variables is None else CText("the variables", json.dumps(variables).encode())
     offered = CText("the tools", json.dumps(list(tools)).encode()) if tools else None
-    kept = 0 if cache is None else cache.handle
+    kept = CacheHandle() if cache is None else cache.handle
     time = None if now is None else CText("the time", now.encode())
-    return ChatOptionsStruct(CText("the system prompt", utf8(system)), thinking, checkpoint_bytes, more, offered, kept, time)
+    return ChatOptionsStruct(
+        system=CText("the system prompt", utf8(system)), thinking=thinking, checkpoint_bytes=checkpoint_bytes, variables=more,
+        tools=offered, cache=kept, now=time,
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from ctypes import byref, c_size_t, c_uint64, create_string_buffer
 from hybridge.arguments import checked
 from hybridge.errors import UsageError
 from hybridge.runtime.artifact.options import DEFAULT_BYTES
-from hybridge.runtime.binding.interface import CachedStruct, Handle, KeptStruct, OnUse
+from hybridge.runtime.binding.interface import CachedStruct, CacheHandle, CheckpointHandle, KeptStruct, OnUse
 from hybridge.runtime.binding.library import run
 from hybridge.runtime.binding.model import Model, Owned
 from hybridge.runtime.binding.sampling import Tokens, core_ids, token_ids
@@ -21,7 +21,7 @@ class Checkpoint(Owned):
     shared_nbytes: those of rows that it has in common with checkpoints of shorter texts.
     """
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: CheckpointHandle) -> None:
         super().__init__(handle, "checkpoint_close")
         kept = KeptStruct()
         run("checkpoint_info", handle, byref(kept))
@@ -59,9 +59,9 @@ class PrefixCache(Owned):
         if budget < 0:
             raise UsageError(f"a cache of {budget} bytes cannot be; give 0 or more.")
         self.budget = budget
-        handle = Handle()
+        handle = CacheHandle()
         run("cache_open", model.handle, min(budget, 2**63 - 1), byref(handle))
-        super().__init__(handle.value, "cache_close")
+        super().__init__(handle, "cache_close")
         self.watch(used)
 
     def __len__(self) -> int:
@@ -80,9 +80,9 @@ class PrefixCache(Owned):
 
     def find(self, tokens: Tokens) -> Checkpoint | None:
         """Return the checkpoint of the longest beginning of ``tokens``, all of them included; None without one."""
-        ids, handle = core_ids(tokens), Handle()
+        ids, handle = core_ids(tokens), CheckpointHandle()
         run("cache_find", self.handle, ids, len(ids), byref(handle))
-        return Checkpoint(handle.value) if handle.value else None
+        return Checkpoint(handle) if handle.id else None
 
     def has(self, tokens: Tokens) -> bool:
         """Return whether there is a checkpoint of exactly this text, which then counts as used."""

@@ -25,9 +25,13 @@ from hybridge.runtime.binding import interface
 from hybridge.runtime.binding.drafters import AutoDrafter, Context, Drafter, DraftModel, Proposal, Proposer
 from hybridge.runtime.binding.grammar import Follower
 from hybridge.runtime.binding.interface import (
+    DevGenerationStruct,
     DrafterKind,
     GeneratedStruct,
     GenerationStruct,
+    GrammarHandle,
+    Handle,
+    ModelHandle,
     OnClock,
     OnFitting,
     OnForced,
@@ -82,7 +86,7 @@ class Constraint(Protocol):
 class Owner(Protocol):
     """A session, of which one generation runs at a time; generations counts those that were begun."""
 
-    handle: int
+    handle: Handle
     model: Model
     generations: int
 
@@ -128,7 +132,7 @@ class Callbacks:
     ctypes would print it and continue: no Python frame in between could take it.
     """
 
-    session: int
+    session: Handle
     vocab_size: int
     arguments: GenerationArguments
     tell: Callable[[BaseException], object] | None = None
@@ -235,24 +239,27 @@ class Callbacks:
         followed = arguments.constraint if isinstance(arguments.constraint, Follower) else None
         constrained = arguments.constraint is not None and followed is None
         written = _kind(drafter) == DrafterKind.CALLBACK
+        dev = DevGenerationStruct(
+            forced=OnForced(self.forced) if constrained else OnForced(),
+            fitting=OnFitting(self.fitting) if constrained else OnFitting(),
+            watch=OnWatch(self.watch) if arguments.watch else OnWatch(),
+            clock=OnClock(self.clock) if arguments.clock else OnClock(),
+            noise=None if arguments.noise is None else pointer(c_uint64(arguments.noise)),
+        )
         return GenerationStruct(
             max_new_tokens=min(max(arguments.max_new_tokens, 0), 2**63 - 1),  # ctypes would cut off what is more
             block_length=arguments.block_length or 0,
             drafter=_kind(arguments.drafter),
             sampling=pointer(_sampling(arguments.sampling)),
-            draft=drafter.model.handle if isinstance(drafter, DraftModel) else 0,
+            draft=drafter.model.handle if isinstance(drafter, DraftModel) else ModelHandle(),
             mask=OnMask(self.mask) if constrained else OnMask(),
-            forced=OnForced(self.forced) if constrained else OnForced(),
-            fitting=OnFitting(self.fitting) if constrained else OnFitting(),
-            watch=OnWatch(self.watch) if arguments.watch else OnWatch(),
             on_read=OnRead(self.read),
             propose=OnPropose(self.propose) if written else OnPropose(),
             drafter_id=_number_of(drafter) if written else 0,
             reads_hidden=written and isinstance(drafter, Proposer) and drafter.needs_hidden,
             is_cheap=written and isinstance(drafter, Proposer) and drafter.is_cheap,
-            clock=OnClock(self.clock) if arguments.clock else OnClock(),
-            noise=None if arguments.noise is None else pointer(c_uint64(arguments.noise)),
-            grammar=followed.handle if followed is not None else 0,
+            grammar=followed.handle if followed is not None else GrammarHandle(),
+            dev=pointer(dev),
         )
 
 
@@ -378,7 +385,7 @@ def _number_of(drafter: Drafter | None) -> int:
 
 
 def _sampling(asked: Sampling) -> SamplingStruct:
-    """Return the structure for the core, which reads a 0 as the value that leaves the distribution as it is."""
+    """Return the structure for the core."""
     numbers = {name: getattr(asked, name) for name in ("temperature", "top_p", "min_p", "repetition_penalty")}
     top_k, seed = min(asked.top_k, 2**63 - 1), (asked.seed or 0) % 2**64  # ctypes would cut off what is more
     return SamplingStruct(**numbers, top_k=top_k, seed=seed, has_seed=asked.seed is not None)

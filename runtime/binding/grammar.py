@@ -10,7 +10,7 @@ from ctypes import byref, c_int64, c_size_t, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.runtime.binding.interface import Floats, Handle, Tokens
+from hybridge.runtime.binding.interface import Floats, GrammarHandle, Tokens
 from hybridge.runtime.binding.library import load, run
 
 MOST_FORCED = 256
@@ -20,22 +20,22 @@ MOST_FORCED = 256
 class CoreGrammar:
     """A compiled grammar; each text needs a follower of its own."""
 
-    def __init__(self, handle: int, eos_ids: Sequence[int]) -> None:
+    def __init__(self, handle: GrammarHandle, eos_ids: Sequence[int]) -> None:
         """Own an open grammar. eos_ids: tokens that end a text."""
         self.handle, self.eos_ids = handle, tuple(eos_ids)
         weakref.finalize(self, load().hybridge_grammar_close, handle)
 
     def follow(self, after: str = "") -> Follower:
         """Return a constraint for one text. after: a text such as the end of a reasoning, after which the grammar begins."""
-        data, ends, handle = after.encode(), (c_int64 * len(self.eos_ids))(*self.eos_ids), Handle()
+        data, ends, handle = after.encode(), (c_int64 * len(self.eos_ids))(*self.eos_ids), GrammarHandle()
         run("grammar_with", self.handle, data, len(data), ends, len(ends), byref(handle))
-        return Follower(handle.value)
+        return Follower(handle)
 
 
 class Follower:
     """A ``Constraint`` that the core follows by itself in a generation; its methods are for callers that choose tokens."""
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: GrammarHandle) -> None:
         """Own an open grammar for one text."""
         self.handle = handle
         weakref.finalize(self, load().hybridge_grammar_close, handle)

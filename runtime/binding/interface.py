@@ -1,6 +1,6 @@
-"""``hybridge.h`` for ctypes: its numbers, structures and functions.
+"""``hybridge.h`` and ``hybridge_dev.h`` for ctypes: their numbers, structures and functions.
 
-tests/runtime/binding/test_core_interface.py compares them with the header.
+tests/runtime/binding/test_core_interface.py compares them with the headers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ctypes import (
     c_uint8,
     c_uint64,
     c_void_p,
+    sizeof,
 )
 from enum import IntEnum, IntFlag
 from typing import Any, ClassVar, Self
@@ -54,6 +55,9 @@ class Status(IntEnum):
     INVALID_TEMPLATE = 21
     INVALID_SAVED_STATE = 22
     UNWRITABLE_FILE = 23
+    OTHER_MODEL = 24
+    UNSUPPORTED = 25
+    CALLBACK_FAILED = 26
 
 
 class Reading(IntFlag):
@@ -61,6 +65,13 @@ class Reading(IntFlag):
 
     AROUND = 1
     PLAIN = 2
+
+
+class GrammarKind(IntEnum):
+    """``hybridge_grammar_kind``"""
+
+    JSON_SCHEMA = 0
+    REGEX = 1
 
 
 class DrafterKind(IntEnum):
@@ -94,7 +105,74 @@ class CTextArgument(c_char_p):
         return c_char_p.from_param(value)
 
 
-Tokens, Floats, Count, Handle = POINTER(c_int64), POINTER(c_float), POINTER(c_size_t), c_uint64
+class Handle(Structure):
+    """A handle of the core. Each kind is a class of its own, so that ctypes refuses one of another kind; an id of 0 is none."""
+
+    _fields_: ClassVar = [("id", c_uint64)]
+
+
+class ModelHandle(Handle):
+    """``hybridge_model``"""
+
+
+class PictureHandle(Handle):
+    """``hybridge_picture``"""
+
+
+class SessionHandle(Handle):
+    """``hybridge_session``"""
+
+
+class CheckpointHandle(Handle):
+    """``hybridge_checkpoint``"""
+
+
+class CacheHandle(Handle):
+    """``hybridge_cache``"""
+
+
+class TokenizerHandle(Handle):
+    """``hybridge_tokenizer``"""
+
+
+class TextHandle(Handle):
+    """``hybridge_text``"""
+
+
+class GrammarHandle(Handle):
+    """``hybridge_grammar``"""
+
+
+class ArtifactHandle(Handle):
+    """``hybridge_artifact``"""
+
+
+class ChatHandle(Handle):
+    """``hybridge_chat``"""
+
+
+class TemplateHandle(Handle):
+    """``hybridge_template``"""
+
+
+class AnswerFormHandle(Handle):
+    """``hybridge_answer_form``"""
+
+
+class AnswerParserHandle(Handle):
+    """``hybridge_answer_parser``"""
+
+
+class OptionsStruct(Structure):
+    """Options of a caller's, which begin with their size. DEFAULTS: those that are not 0."""
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{"struct_size": sizeof(self), **self.DEFAULTS, **given})
+
+
+Tokens, Floats, Count = POINTER(c_int64), POINTER(c_float), POINTER(c_size_t)
 OnToken = CFUNCTYPE(c_int, c_int64, c_void_p)
 OnMask = CFUNCTYPE(None, Tokens, c_size_t, Floats, c_size_t, c_void_p)
 OnForced = CFUNCTYPE(c_size_t, Tokens, c_size_t, Tokens, c_size_t, c_void_p)
@@ -102,7 +180,7 @@ OnFitting = CFUNCTYPE(c_size_t, Tokens, c_size_t, Tokens, c_size_t, c_void_p)
 OnWatch = CFUNCTYPE(None, c_int64, Floats, c_size_t, c_void_p)
 OnSame = CFUNCTYPE(c_int, c_void_p)
 OnRead = CFUNCTYPE(None, c_size_t, c_void_p)
-OnUse = CFUNCTYPE(None, c_uint64, c_void_p)
+OnUse = CFUNCTYPE(None, CheckpointHandle, c_void_p)
 OnClock = CFUNCTYPE(c_double, c_void_p)
 
 
@@ -136,7 +214,8 @@ class InfoStruct(Structure):
     """``hybridge_info``"""
 
     _fields_: ClassVar = [
-        (name, c_int64) for name in ("max_seq_len", "vocab_size", "prefill_chunk", "verify_len", "snapshot_slots", "draft_len")
+        *((name, c_int64) for name in ("max_seq_len", "vocab_size", "prefill_chunk", "verify_len", "snapshot_slots")),
+        *((name, c_int64) for name in ("draft_len", "picture_unit", "max_picture_tokens", "placeholder")),
     ]
 
 
@@ -171,10 +250,11 @@ OnBuffer = CFUNCTYPE(c_int, c_void_p, c_char_p, POINTER(ArrayStruct))
 OnClose = CFUNCTYPE(None, c_void_p)
 
 
-class ProgramStruct(Structure):
+class ProgramStruct(OptionsStruct):
     """``hybridge_program``"""
 
     _fields_: ClassVar = [
+        ("struct_size", c_size_t),
         ("self", c_void_p),
         ("call", OnCall),
         ("buffer", OnBuffer),
@@ -190,12 +270,6 @@ class ProgramStruct(Structure):
         ("vision", Tokens),
         ("vision_count", c_size_t),
     ]
-
-
-class VisionStruct(Structure):
-    """``hybridge_vision``"""
-
-    _fields_: ClassVar = [(name, c_int64) for name in ("unit", "most_tokens", "placeholder")]
 
 
 class PicturedStruct(Structure):
@@ -233,10 +307,12 @@ class PartStruct(Structure):
     _fields_: ClassVar = [("bytes", c_char_p), ("size", c_size_t)]
 
 
-class SamplingStruct(Structure):
+class SamplingStruct(OptionsStruct):
     """``hybridge_sampling``"""
 
+    DEFAULTS: ClassVar = {"top_p": 1.0, "repetition_penalty": 1.0}
     _fields_: ClassVar = [
+        ("struct_size", c_size_t),
         *((name, c_double) for name in ("temperature", "top_p", "min_p", "repetition_penalty")),
         ("top_k", c_size_t),
         ("seed", c_uint64),
@@ -244,28 +320,39 @@ class SamplingStruct(Structure):
     ]
 
 
-class GenerationStruct(Structure):
-    """``hybridge_generation``"""
+class DevGenerationStruct(OptionsStruct):
+    """``hybridge_dev_generation``"""
 
     _fields_: ClassVar = [
-        ("max_new_tokens", c_size_t),
-        ("block_length", c_size_t),
-        ("drafter", c_int),
-        ("sampling", POINTER(SamplingStruct)),
-        ("draft", Handle),
-        ("mask", OnMask),
-        ("propose", OnPropose),
-        ("on_read", OnRead),
-        ("clock", OnClock),
-        ("noise", POINTER(c_uint64)),
+        ("struct_size", c_size_t),
         ("forced", OnForced),
         ("fitting", OnFitting),
         ("watch", OnWatch),
+        ("clock", OnClock),
+        ("noise", POINTER(c_uint64)),
+    ]
+
+
+class GenerationStruct(OptionsStruct):
+    """``hybridge_generation``"""
+
+    DEFAULTS: ClassVar = {"max_new_tokens": 64, "drafter": DrafterKind.AUTO}
+    _fields_: ClassVar = [
+        ("struct_size", c_size_t),
+        ("max_new_tokens", c_size_t),
+        ("block_length", c_size_t),
+        ("drafter", c_int),
+        ("draft", ModelHandle),
+        ("sampling", POINTER(SamplingStruct)),
+        ("grammar", GrammarHandle),
+        ("mask", OnMask),
+        ("tool_choice", c_char_p),
+        ("on_read", OnRead),
+        ("propose", OnPropose),
         ("drafter_id", c_uint64),
         ("reads_hidden", c_int),
         ("is_cheap", c_int),
-        ("grammar", Handle),
-        ("tool_choice", c_char_p),
+        ("dev", POINTER(DevGenerationStruct)),
     ]
 
 
@@ -323,12 +410,17 @@ class Ending(IntEnum):
     BY_CALLER = 3
 
 
-class ChatOptionsStruct(Structure):
+CHECKPOINT_BYTES = 256 << 20
+"""Most memory for the states that a chat goes back to."""
+
+
+class ChatOptionsStruct(OptionsStruct):
     """``hybridge_chat_options``"""
 
+    DEFAULTS: ClassVar = {"checkpoint_bytes": CHECKPOINT_BYTES}
     _fields_: ClassVar = [
-        *(("system", c_char_p), ("thinking", c_int), ("checkpoint_bytes", c_size_t)),
-        *(("variables", c_char_p), ("tools", c_char_p), ("cache", c_uint64), ("now", c_char_p)),
+        *(("struct_size", c_size_t), ("system", c_char_p), ("thinking", c_int), ("checkpoint_bytes", c_size_t)),
+        *(("variables", c_char_p), ("tools", c_char_p), ("cache", CacheHandle), ("now", c_char_p)),
     ]
 
 
@@ -385,119 +477,120 @@ ANSWERING = [POINTER(GenerationStruct), POINTER(c_char_p), c_size_t, OnPiece, c_
 
 FUNCTIONS: Mapping[str, list[Any]] = {
     "set_threads": [c_size_t],
-    "model_open": [CTextArgument, POINTER(Handle)],
-    "program_open": [POINTER(ProgramStruct), POINTER(Handle)],
-    "model_close": [Handle],
-    "model_ask": [Handle, OnSame, c_void_p],
-    "model_info": [Handle, POINTER(InfoStruct)],
-    "model_eos_ids": [Handle, Tokens, c_size_t, Count],
-    "model_verify_lens": [Handle, Tokens, c_size_t, Count],
-    "model_vision": [Handle, POINTER(VisionStruct)],
-    "model_pictures": [Handle, Handle, c_char_p, c_size_t],
-    "picture_open": [Handle, c_void_p, c_size_t, c_size_t, POINTER(Handle)],
-    "picture_open_prepared": [Handle, c_void_p, c_size_t, c_size_t, POINTER(Handle)],
-    "picture_close": [Handle],
-    "picture_ids": [Handle, Tokens, c_size_t, Count, POINTER(PicturedStruct)],
-    "picture_part": [Handle, c_size_t, POINTER(EncodedStruct)],
-    "session_open": [Handle, POINTER(Handle)],
-    "session_close": [Handle],
-    "tokens": [Handle, Tokens, c_size_t, Count],
-    "slot_tokens": [Handle, c_int64, Tokens, c_size_t, Count],
-    "prefill": [Handle, Tokens, c_size_t, Floats],
-    "decode": [Handle, c_int64, Floats],
-    "verify": [Handle, Tokens, c_size_t, Floats],
-    "commit": [Handle, c_int64],
-    "snapshot": [Handle, c_int64],
-    "restore": [Handle, c_int64],
-    "reset": [Handle],
-    "save": [Handle, CTextArgument, CTextArgument],
-    "load": [Handle, CTextArgument],
-    "note": [Handle, c_char_p, c_size_t, Count],
-    "buffers": [Handle, POINTER(ArrayStruct), c_size_t, Count],
-    "hidden": [Handle, POINTER(Floats), Count, Count],
-    "keep_hidden": [Handle, c_int],
-    "draft": [Handle, Floats, c_size_t, c_size_t, Tokens, c_size_t, Floats, c_double, POINTER(DraftedStruct)],
-    "checkpoint_make": [Handle, POINTER(Handle)],
-    "checkpoint_info": [Handle, POINTER(KeptStruct)],
-    "checkpoint_close": [Handle],
-    "checkpoint_parts": [Handle, POINTER(c_uint64), c_size_t, Count],
-    "checkpoint_part": [Handle, c_size_t, c_char_p, c_size_t, Count],
-    "checkpoint_read": [Handle, Handle, c_size_t, POINTER(PartStruct), c_size_t, POINTER(Handle)],
-    "cache_open": [Handle, c_size_t, POINTER(Handle)],
-    "cache_close": [Handle],
-    "cache_add": [Handle, Handle],
-    "cache_find": [Handle, Tokens, c_size_t, POINTER(Handle)],
-    "cache_clear": [Handle],
-    "cache_watch": [Handle, OnUse, c_void_p],
-    "cache_info": [Handle, POINTER(CachedStruct)],
-    "resume": [Handle, Handle],
-    "bring_to": [Handle, Handle, Tokens, c_size_t, Count],
-    "generate": [Handle, Tokens, c_size_t, POINTER(GenerationStruct), OnToken, c_void_p, POINTER(GeneratedStruct)],
-    "begin": [Handle, Tokens, c_size_t, POINTER(GenerationStruct), c_void_p, Tokens, c_size_t, Count],
-    "next": [Handle, Tokens, c_size_t, Count],
-    "end": [Handle, c_size_t, POINTER(GeneratedStruct)],
-    "progress": [Handle, POINTER(GeneratedStruct)],
-    "proposed": [Handle, Tokens, c_size_t, Count, POINTER(c_int)],
-    "cancel": [Handle],
-    "tokenizer_open": [CTextArgument, POINTER(Handle)],
-    "tokenizer_read": [c_char_p, c_size_t, POINTER(Handle)],
-    "tokenizer_close": [Handle],
-    "tokenizer_encode": [Handle, c_char_p, c_size_t, c_int, Spans, c_size_t, Tokens, Spans, c_size_t, Count],
-    "tokenizer_decode": [Handle, Tokens, c_size_t, c_int, c_char_p, c_size_t, Count],
-    "tokenizer_id": [Handle, c_char_p, c_size_t, Tokens],
-    "tokenizer_token": [Handle, c_int64, c_char_p, c_size_t, Count],
-    "tokenizer_bytes": [Handle, c_int64, c_char_p, c_size_t, Count],
-    "tokenizer_added": [Handle, c_int, Tokens, c_size_t, Count],
-    "tokenizer_info": [Handle, POINTER(VocabularyStruct)],
-    "text_open": [Handle, c_int, POINTER(Handle)],
-    "text_push": [Handle, c_int64, POINTER(c_void_p), Count],
-    "text_finish": [Handle, POINTER(c_void_p), Count],
-    "text_stop": [Handle, c_char_p, c_size_t],
-    "text_stopped": [Handle, POINTER(c_int)],
-    "text_close": [Handle],
-    "grammar_json_schema": [Handle, c_char_p, c_size_t, POINTER(Handle)],
-    "grammar_regex": [Handle, c_char_p, c_size_t, POINTER(Handle)],
-    "grammar_calls": [Handle, Handle, c_char_p, c_size_t, CTextArgument, c_int, POINTER(Handle)],
-    "grammar_with": [Handle, c_char_p, c_size_t, Tokens, c_size_t, POINTER(Handle)],
-    "grammar_close": [Handle],
-    "grammar_mask": [Handle, Tokens, c_size_t, Floats, c_size_t],
-    "grammar_forced": [Handle, Tokens, c_size_t, Tokens, c_size_t, Count],
-    "grammar_fitting": [Handle, Tokens, c_size_t, Tokens, c_size_t, Count],
-    "answer_form_find": [Handle, Handle, POINTER(Handle)],
-    "answer_form_named": [c_char_p, c_size_t, POINTER(Handle)],
-    "answer_form_describe": [Handle, c_char_p, c_size_t, Count],
-    "answer_form_close": [Handle],
-    "answer_open": [Handle, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(Handle)],
-    "answer_reasoning_end": [Handle, c_char_p, c_size_t, Count],
-    "answer_push": [Handle, c_char_p, c_size_t, POINTER(c_void_p), Count],
-    "answer_finish": [Handle, POINTER(c_void_p), Count],
-    "answer_close": [Handle],
-    "template_open": [c_char_p, c_size_t, POINTER(Handle)],
+    "sampling_init": [POINTER(SamplingStruct), c_size_t],
+    "generation_init": [POINTER(GenerationStruct), c_size_t],
+    "chat_options_init": [POINTER(ChatOptionsStruct), c_size_t],
+    "model_open": [CTextArgument, POINTER(ModelHandle)],
+    "program_open": [POINTER(ProgramStruct), POINTER(ModelHandle)],
+    "model_close": [ModelHandle],
+    "model_ask": [ModelHandle, OnSame, c_void_p],
+    "model_info": [ModelHandle, POINTER(InfoStruct)],
+    "model_eos_ids": [ModelHandle, Tokens, c_size_t, Count],
+    "model_verify_lens": [ModelHandle, Tokens, c_size_t, Count],
+    "model_pictures": [ModelHandle, TokenizerHandle, c_char_p, c_size_t],
+    "picture_open": [ModelHandle, c_void_p, c_size_t, c_size_t, POINTER(PictureHandle)],
+    "picture_open_prepared": [ModelHandle, c_void_p, c_size_t, c_size_t, POINTER(PictureHandle)],
+    "picture_close": [PictureHandle],
+    "picture_ids": [PictureHandle, Tokens, c_size_t, Count, POINTER(PicturedStruct)],
+    "picture_part": [PictureHandle, c_size_t, POINTER(EncodedStruct)],
+    "session_open": [ModelHandle, POINTER(SessionHandle)],
+    "session_close": [SessionHandle],
+    "tokens": [SessionHandle, Tokens, c_size_t, Count],
+    "slot_tokens": [SessionHandle, c_int64, Tokens, c_size_t, Count],
+    "prefill": [SessionHandle, Tokens, c_size_t, Floats],
+    "decode": [SessionHandle, c_int64, Floats],
+    "verify": [SessionHandle, Tokens, c_size_t, Floats],
+    "commit": [SessionHandle, c_int64],
+    "snapshot": [SessionHandle, c_int64],
+    "restore": [SessionHandle, c_int64],
+    "reset": [SessionHandle],
+    "save": [SessionHandle, CTextArgument, CTextArgument],
+    "load": [SessionHandle, CTextArgument],
+    "note": [SessionHandle, c_char_p, c_size_t, Count],
+    "buffers": [SessionHandle, POINTER(ArrayStruct), c_size_t, Count],
+    "hidden": [SessionHandle, POINTER(Floats), Count, Count],
+    "keep_hidden": [SessionHandle, c_int],
+    "draft": [SessionHandle, Floats, c_size_t, c_size_t, Tokens, c_size_t, Floats, c_double, POINTER(DraftedStruct)],
+    "checkpoint_make": [SessionHandle, POINTER(CheckpointHandle)],
+    "checkpoint_info": [CheckpointHandle, POINTER(KeptStruct)],
+    "checkpoint_close": [CheckpointHandle],
+    "checkpoint_parts": [CheckpointHandle, POINTER(c_uint64), c_size_t, Count],
+    "checkpoint_part": [CheckpointHandle, c_size_t, c_char_p, c_size_t, Count],
+    "checkpoint_read": [SessionHandle, CheckpointHandle, c_size_t, POINTER(PartStruct), c_size_t, POINTER(CheckpointHandle)],
+    "cache_open": [ModelHandle, c_size_t, POINTER(CacheHandle)],
+    "cache_close": [CacheHandle],
+    "cache_add": [CacheHandle, CheckpointHandle],
+    "cache_find": [CacheHandle, Tokens, c_size_t, POINTER(CheckpointHandle)],
+    "cache_clear": [CacheHandle],
+    "cache_watch": [CacheHandle, OnUse, c_void_p],
+    "cache_info": [CacheHandle, POINTER(CachedStruct)],
+    "resume": [SessionHandle, CheckpointHandle],
+    "bring_to": [SessionHandle, CacheHandle, Tokens, c_size_t, Count],
+    "generate": [SessionHandle, Tokens, c_size_t, POINTER(GenerationStruct), OnToken, c_void_p, POINTER(GeneratedStruct)],
+    "begin": [SessionHandle, Tokens, c_size_t, POINTER(GenerationStruct), c_void_p, Tokens, c_size_t, Count],
+    "next": [SessionHandle, Tokens, c_size_t, Count],
+    "end": [SessionHandle, c_size_t, POINTER(GeneratedStruct)],
+    "progress": [SessionHandle, POINTER(GeneratedStruct)],
+    "proposed": [SessionHandle, Tokens, c_size_t, Count, POINTER(c_int)],
+    "cancel": [SessionHandle],
+    "tokenizer_open": [CTextArgument, POINTER(TokenizerHandle)],
+    "tokenizer_read": [c_char_p, c_size_t, POINTER(TokenizerHandle)],
+    "tokenizer_close": [TokenizerHandle],
+    "tokenizer_encode": [TokenizerHandle, c_char_p, c_size_t, c_int, Spans, c_size_t, Tokens, Spans, c_size_t, Count],
+    "tokenizer_decode": [TokenizerHandle, Tokens, c_size_t, c_int, c_char_p, c_size_t, Count],
+    "tokenizer_id": [TokenizerHandle, c_char_p, c_size_t, Tokens],
+    "tokenizer_token": [TokenizerHandle, c_int64, c_char_p, c_size_t, Count],
+    "tokenizer_bytes": [TokenizerHandle, c_int64, c_char_p, c_size_t, Count],
+    "tokenizer_added": [TokenizerHandle, c_int, Tokens, c_size_t, Count],
+    "tokenizer_info": [TokenizerHandle, POINTER(VocabularyStruct)],
+    "text_open": [TokenizerHandle, c_int, POINTER(TextHandle)],
+    "text_push": [TextHandle, c_int64, POINTER(c_void_p), Count],
+    "text_finish": [TextHandle, POINTER(c_void_p), Count],
+    "text_stop": [TextHandle, c_char_p, c_size_t],
+    "text_stopped": [TextHandle, POINTER(c_int)],
+    "text_close": [TextHandle],
+    "grammar_open": [TokenizerHandle, c_int, c_char_p, c_size_t, POINTER(GrammarHandle)],
+    "grammar_calls": [TokenizerHandle, AnswerFormHandle, c_char_p, c_size_t, CTextArgument, c_int, POINTER(GrammarHandle)],
+    "grammar_with": [GrammarHandle, c_char_p, c_size_t, Tokens, c_size_t, POINTER(GrammarHandle)],
+    "grammar_close": [GrammarHandle],
+    "grammar_mask": [GrammarHandle, Tokens, c_size_t, Floats, c_size_t],
+    "grammar_forced": [GrammarHandle, Tokens, c_size_t, Tokens, c_size_t, Count],
+    "grammar_fitting": [GrammarHandle, Tokens, c_size_t, Tokens, c_size_t, Count],
+    "answer_form_find": [TokenizerHandle, TemplateHandle, POINTER(AnswerFormHandle)],
+    "answer_form_named": [c_char_p, c_size_t, POINTER(AnswerFormHandle)],
+    "answer_form_describe": [AnswerFormHandle, c_char_p, c_size_t, Count],
+    "answer_form_close": [AnswerFormHandle],
+    "answer_open": [AnswerFormHandle, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(AnswerParserHandle)],
+    "answer_reasoning_end": [AnswerParserHandle, c_char_p, c_size_t, Count],
+    "answer_push": [AnswerParserHandle, c_char_p, c_size_t, POINTER(c_void_p), Count],
+    "answer_finish": [AnswerParserHandle, POINTER(c_void_p), Count],
+    "answer_close": [AnswerParserHandle],
+    "template_open": [c_char_p, c_size_t, POINTER(TemplateHandle)],
     "template_render": [
-        *(Handle, Handle, c_char_p, c_size_t, CTextArgument),
+        *(TemplateHandle, AnswerFormHandle, c_char_p, c_size_t, CTextArgument),
         *(POINTER(c_void_p), Count, POINTER(POINTER(SpanStruct)), Count),
     ],
-    "template_read": [CTextArgument, POINTER(Handle)],
-    "template_describe": [Handle, c_char_p, c_size_t, Count],
-    "template_close": [Handle],
-    "artifact_open": [CTextArgument, POINTER(Handle)],
-    "artifact_close": [Handle],
-    "artifact_model": [Handle, POINTER(Handle)],
-    "artifact_tokenizer": [Handle, POINTER(Handle)],
-    "chat_open": [Handle, POINTER(ChatOptionsStruct), POINTER(Handle)],
-    "chat_over": [Handle, Handle, Handle, POINTER(ChatOptionsStruct), POINTER(Handle)],
-    "chat_close": [Handle],
-    "chat_show": [Handle, POINTER(Handle), c_size_t],
-    "chat_send": [Handle, c_char_p, c_size_t, *ANSWERING],
-    "chat_give_results": [Handle, POINTER(ResultStruct), c_size_t, *ANSWERING],
-    "chat_retry": [Handle, *ANSWERING],
-    "chat_undo": [Handle],
-    "chat_reset": [Handle],
-    "chat_cancel": [Handle],
-    "chat_save": [Handle, CTextArgument],
-    "chat_load": [Handle, CTextArgument],
-    "chat_note": [Handle, c_char_p, c_size_t, Count],
-    "chat_messages": [Handle, POINTER(MessageStruct), c_size_t, Count, POINTER(c_int64)],
+    "template_read": [CTextArgument, POINTER(TemplateHandle)],
+    "template_describe": [TemplateHandle, c_char_p, c_size_t, Count],
+    "template_close": [TemplateHandle],
+    "artifact_open": [CTextArgument, POINTER(ArtifactHandle)],
+    "artifact_close": [ArtifactHandle],
+    "artifact_model": [ArtifactHandle, POINTER(ModelHandle)],
+    "artifact_tokenizer": [ArtifactHandle, POINTER(TokenizerHandle)],
+    "chat_open": [ArtifactHandle, POINTER(ChatOptionsStruct), POINTER(ChatHandle)],
+    "chat_over": [SessionHandle, TokenizerHandle, TemplateHandle, POINTER(ChatOptionsStruct), POINTER(ChatHandle)],
+    "chat_close": [ChatHandle],
+    "chat_show": [ChatHandle, POINTER(PictureHandle), c_size_t],
+    "chat_send": [ChatHandle, c_char_p, c_size_t, *ANSWERING],
+    "chat_give_results": [ChatHandle, POINTER(ResultStruct), c_size_t, *ANSWERING],
+    "chat_retry": [ChatHandle, *ANSWERING],
+    "chat_undo": [ChatHandle],
+    "chat_reset": [ChatHandle],
+    "chat_cancel": [ChatHandle],
+    "chat_save": [ChatHandle, CTextArgument],
+    "chat_load": [ChatHandle, CTextArgument],
+    "chat_note": [ChatHandle, c_char_p, c_size_t, Count],
+    "chat_messages": [ChatHandle, POINTER(MessageStruct), c_size_t, Count, POINTER(c_int64)],
 }
 """Argument types of each function that returns a status, by its name without ``hybridge_``."""
 

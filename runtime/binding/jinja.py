@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from ctypes import POINTER, byref, c_size_t, c_uint64, c_void_p, string_at
+from ctypes import POINTER, byref, c_size_t, c_void_p, string_at
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridge.runtime.binding.interface import CText, Handle, SpanStruct
+from hybridge.runtime.binding.interface import AnswerFormHandle, CText, SpanStruct, TemplateHandle
 from hybridge.runtime.binding.library import copied_text, load, run
 from hybridge.runtime.binding.tokenizer import characters_before
 
@@ -59,7 +59,7 @@ class JinjaTemplate:
             TemplateError: the template has an error in its syntax.
             ArtifactError: the folder's files are damaged, or not what its manifest says.
         """
-        self.handle, self._lock = Handle(), threading.Lock()
+        self.handle, self._lock = TemplateHandle(), threading.Lock()
         if isinstance(source, Path):
             run("template_read", CText("the path", os.fsencode(source)), byref(self.handle))
         else:
@@ -72,7 +72,9 @@ class JinjaTemplate:
         """Return what the templates are."""
         return TemplateDescription(**json.loads(copied_text("template_describe", self.handle)))
 
-    def render(self, variables: Mapping[str, Any], now: str | None = None, form: c_uint64 | None = None) -> RenderedChat:
+    def render(
+        self, variables: Mapping[str, Any], now: str | None = None, form: AnswerFormHandle | None = None
+    ) -> RenderedChat:
         """Return the text for ``variables``: by the template for tools if there are some and the model has one.
 
         Args:
@@ -89,7 +91,7 @@ class JinjaTemplate:
         text, size, words, count = c_void_p(), c_size_t(), POINTER(SpanStruct)(), c_size_t()
         with self._lock:
             found = byref(text), byref(size), byref(words), byref(count)
-            run("template_render", self.handle, form or 0, given, len(given), time, *found)
+            run("template_render", self.handle, form or AnswerFormHandle(), given, len(given), time, *found)
             data = string_at(text.value or 0, size.value)
             spans = np.array([(each.begin, each.end) for each in words[: count.value]], np.intp).reshape(-1, 2)
         written = data.decode()

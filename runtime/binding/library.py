@@ -175,6 +175,8 @@ ERRORS: Mapping[Status, type[HybridgeError]] = {
     Status.BUSY: UsageError,
     Status.INVALID_STATE: UsageError,
     Status.CANCELLED: UsageError,
+    Status.OTHER_MODEL: UsageError,
+    Status.UNSUPPORTED: UsageError,
     Status.NO_ROOM: CapacityError,
     Status.NOT_FINITE: NumericalError,
     Status.BROKEN_STATE: BrokenStateError,

@@ -13,7 +13,7 @@ from hybridge.runtime.artifact.manifest import PROGRAM
 from hybridge.runtime.artifact.model_info import ModelInfo
 from hybridge.runtime.artifact.plan_check import check_plans
 from hybridge.runtime.artifact.program_check import check_methods, check_program, check_runtime, other_version
-from hybridge.runtime.binding.interface import CText, Handle, InfoStruct, OnSame, Status, VisionStruct
+from hybridge.runtime.binding.interface import CText, Handle, InfoStruct, ModelHandle, OnSame, Status
 from hybridge.runtime.binding.library import failure, load, load_operators, run
 from hybridge.runtime.binding.programs import Program, ProgramFunctions
 from hybridge.runtime.native_log import without_native_log
@@ -25,7 +25,7 @@ class Owned:
     Closing never waits for another session. A context manager.
     """
 
-    def __init__(self, handle: int, close: str) -> None:
+    def __init__(self, handle: Handle, close: str) -> None:
         self.handle, self._closing = handle, close
         self._close = weakref.finalize(self, getattr(load(), f"hybridge_{close}"), handle)
         self._close.atexit = False  # at the end of the process its memory goes anyway, and another thread may still be inside
@@ -51,7 +51,12 @@ class Model(Owned):
     """
 
     def __init__(
-        self, handle: int, manifest: ModelInfo, *, artifact: Artifact | None = None, table: ProgramFunctions | None = None
+        self,
+        handle: ModelHandle,
+        manifest: ModelInfo,
+        *,
+        artifact: Artifact | None = None,
+        table: ProgramFunctions | None = None,
     ) -> None:
         """handle: of an opened model, which this closes; ``open`` and ``over`` have one. Raises ArtifactError."""
         super().__init__(handle, "model_close")
@@ -68,12 +73,10 @@ class Model(Owned):
         self.snapshot_slots: int = info.snapshot_slots
         self.draft_len: int = info.draft_len
         """Most draft tokens of the drafter inside the model; 0 without one."""
-        vision = VisionStruct()
-        run("model_vision", handle, byref(vision))
-        self.picture_unit: int = vision.unit
+        self.picture_unit: int = info.picture_unit
         """Pixels of which both sides of a picture are multiples; 0 for a model without pictures."""
-        self.most_picture_tokens: int = vision.most_tokens
-        self.placeholder: int = vision.placeholder
+        self.most_picture_tokens: int = info.max_picture_tokens
+        self.placeholder: int = info.placeholder
         """The token that stands for a picture in the text of a chat template; -1 without one."""
         self.verify_lens = integers("model_verify_lens", handle)
         self.verify_len = self.verify_lens[-1]
@@ -149,7 +152,7 @@ def _asked(artifact: Artifact | None) -> Any:
     return OnSame(is_same)
 
 
-def _opened(artifact: Artifact) -> int:
+def _opened(artifact: Artifact) -> ModelHandle:
     """Return the handle of a program that was checked."""
     manifest = artifact.manifest
     check_methods(manifest)
@@ -162,13 +165,13 @@ def _opened(artifact: Artifact) -> int:
     check_runtime(
         manifest, operators, {name for name in delegates if load().hybridge_has_backend(CText("a delegate", name.encode()))}
     )
-    handle, loadable = Handle(), file.loadable
+    handle, loadable = ModelHandle(), file.loadable
     with without_native_log():
         status = load().hybridge_model_open(CText("the path", os.fsencode(loadable)), byref(handle))
     if status:
         raise not_loaded(artifact, failure(status))
     file.check_loaded(loadable)
-    return handle.value
+    return handle
 
 
 def not_loaded(model: Artifact | Model, error: HybridgeError) -> HybridgeError:
@@ -179,7 +182,7 @@ def not_loaded(model: Artifact | Model, error: HybridgeError) -> HybridgeError:
     return ArtifactError(f"{artifact.program} does not load: {error}{other_version(artifact.manifest)}")
 
 
-def integers(call: str, *arguments: int) -> list[int]:
+def integers(call: str, *arguments: object) -> list[int]:
     """Return the whole numbers of a function that says how many there are and copies them."""
     count = c_size_t()
     run(call, *arguments, None, 0, byref(count))

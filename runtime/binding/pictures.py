@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from hybridge.errors import PictureError
 from hybridge.runtime.artifact.pictures import PictureDescription
-from hybridge.runtime.binding.interface import EncodedStruct, Handle, PicturedStruct
+from hybridge.runtime.binding.interface import EncodedStruct, PicturedStruct, PictureHandle
 from hybridge.runtime.binding.library import run
 from hybridge.runtime.binding.model import Owned
 
@@ -47,6 +47,8 @@ class Picture(Owned):
     picture is open they are encoded once, and not at all for a text that a session or a checkpoint has read.
     """
 
+    handle: PictureHandle
+
     def __init__(self, model: Model, rgb: NDArray[np.uint8], *, prepared: bool = False) -> None:
         """Take in pixels uint8 [height, width, 3], which the core resizes and cuts as the model's processor does.
 
@@ -62,10 +64,10 @@ class Picture(Owned):
         if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3:
             raise PictureError(f"pixels of {rgb.dtype} {list(rgb.shape)} are no picture; give uint8 [height, width, 3].")
         height, width = rgb.shape[:2]
-        handle, pixels = Handle(), np.ascontiguousarray(rgb)
+        handle, pixels = PictureHandle(), np.ascontiguousarray(rgb)
         call = "picture_open_prepared" if prepared else "picture_open"
         run(call, model.handle, pixels.ctypes.data, width, height, byref(handle))
-        super().__init__(handle.value, "picture_close")
+        super().__init__(handle, "picture_close")
         self.placeholder = model.placeholder
         self.ids, opened = self._read()
         self.parts, self.rows, self.columns = opened.parts, opened.rows, opened.columns

@@ -21,7 +21,7 @@ from hybridge.runtime.binding.interface import (
     MOST_DIMENSIONS,
     ArrayStruct,
     CText,
-    Handle,
+    ModelHandle,
     OnBuffer,
     OnCall,
     OnClose,
@@ -77,11 +77,11 @@ class ProgramFunctions:
 
     error: BaseException | None
 
-    def open(self) -> int:
+    def open(self) -> ModelHandle:
         """Return the handle of a model over the program. Raises UsageError for impossible sizes."""
-        handle = Handle()
+        handle = ModelHandle()
         run("program_open", byref(self._described), byref(handle))
-        return handle.value
+        return handle
 
     def _call(self, _: object, name: bytes, inputs: Any, count: int, outputs: Any, capacity: int) -> int:
         try:

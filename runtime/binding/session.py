@@ -21,7 +21,7 @@ from hybridge.runtime.binding import interface
 from hybridge.runtime.binding.checkpoint import Checkpoint
 from hybridge.runtime.binding.drafters import AutoDrafter, Drafter
 from hybridge.runtime.binding.generation import Constraint, Generation, GenerationArguments, Until, Watch, signals_wait
-from hybridge.runtime.binding.interface import ArrayStruct, CText, Floats, Handle
+from hybridge.runtime.binding.interface import ArrayStruct, CheckpointHandle, CText, Floats, SessionHandle
 from hybridge.runtime.binding.library import copied_text, failure, load, run
 from hybridge.runtime.binding.model import Model, Owned, integers, not_loaded
 from hybridge.runtime.binding.pictures import HasIds
@@ -72,10 +72,10 @@ class Session(Owned):
     @checked
     def __init__(self, model: Model) -> None:
         """Open a session. Raises ArtifactError if a method does not load, because an operator or memory is missing."""
-        handle = Handle()
+        handle = SessionHandle()
         if status := load().hybridge_session_open(model.handle, byref(handle)):
             raise model.raised() or not_loaded(model, failure(status))
-        super().__init__(handle.value, "session_close")
+        super().__init__(handle, "session_close")
         self.model, self.manifest, self.generations = model, model.manifest, 0
         self.max_seq_len, self.vocab_size, self.prefill_chunk = model.max_seq_len, model.vocab_size, model.prefill_chunk
         self.verify_len, self.verify_lens, self.snapshot_slots = model.verify_len, model.verify_lens, model.snapshot_slots
@@ -217,9 +217,9 @@ class Session(Owned):
         Rows by position are copied only from the last checkpoint on that this session made or resumed for this text, if that
         is still open. A verified block is not part of it, and still waits for its commit.
         """
-        handle = Handle()
+        handle = CheckpointHandle()
         self._run("checkpoint_make", byref(handle))
-        return Checkpoint(handle.value)
+        return Checkpoint(handle)
 
     @checked
     def read_checkpoint(self, parts: Sequence[bytes], like: Checkpoint | None = None, shared: int = 0) -> Checkpoint:
@@ -227,11 +227,11 @@ class Session(Owned):
 
         Raises StateFileError if no session of this model could have made the parts.
         """
-        views, handle = (interface.PartStruct * len(parts))(), Handle()
+        views, handle = (interface.PartStruct * len(parts))(), CheckpointHandle()
         for view, part in zip(views, parts, strict=True):
             view.bytes, view.size = part, len(part)
-        self._run("checkpoint_read", like.handle if like else 0, shared, views, len(views), byref(handle))
-        return Checkpoint(handle.value)
+        self._run("checkpoint_read", like.handle if like else CheckpointHandle(), shared, views, len(views), byref(handle))
+        return Checkpoint(handle)
 
     @checked
     def resume(self, checkpoint: Checkpoint) -> int:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hybridge.arguments import checked
 from hybridge.errors import ArtifactError, DraftError, UsageError
 from hybridge.runtime.artifact.folder import LARGEST_SIDE_FILE, Artifact
-from hybridge.runtime.binding.interface import Handle, Reading, Spans, Tokens, VocabularyStruct
+from hybridge.runtime.binding.interface import Reading, Spans, TextHandle, TokenizerHandle, Tokens, VocabularyStruct
 from hybridge.runtime.binding.library import load, run, words
 from hybridge.runtime.binding.sampling import core_ids
 from hybridge.runtime.files import read_regular
@@ -46,7 +46,7 @@ class Tokenizer:
 
     def __init__(self, json: bytes, name: str = "tokenizer.json") -> None:
         """Read the content of a tokenizer.json; name: what errors call it. Raises ArtifactError if it cannot be used."""
-        self.json, handle = json, Handle()
+        self.json, handle = json, TokenizerHandle()
         if load().hybridge_tokenizer_read(json, len(json), byref(handle)):
             raise UnreadableTokenizerError(name, words())
         self.handle = handle
@@ -223,7 +223,7 @@ class TextStream:
         UsageError for an empty one, which would end every text before it begins.
         """
         check_stop_strings(stop)
-        self.handle, self._has_stops = Handle(), bool(stop)
+        self.handle, self._has_stops = TextHandle(), bool(stop)
         run("text_open", tokenizer.handle, skip_special_tokens, byref(self.handle))
         weakref.finalize(self, load().hybridge_text_close, self.handle)
         for text in stop:

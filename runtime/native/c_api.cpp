@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 #include "engine/runtime.h"
 #include "engine/threads.h"
 
@@ -12,6 +12,7 @@
 #include "c_api/generation.h"
 #include "c_api/handles.h"
 #include "c_api/open_session.h"
+#include "c_api/options.h"
 #include "c_api/program_table.h"
 
 namespace {
@@ -33,16 +34,17 @@ const char* hybridge_status_text(hybridge_status status) {
     case HYBRIDGE_INVALID_ARGUMENT:
       return "a pointer is null that must not be, or a number or an option is out of range";
     case HYBRIDGE_INVALID_HANDLE: return "this handle is closed or was never given out";
-    case HYBRIDGE_BUSY: return "the session is in another call; use it from one thread at a time";
+    case HYBRIDGE_BUSY:
+      return "what is asked for is in use by another call, by its own callback, or by an open session";
     case HYBRIDGE_NO_ROOM:
       return "the tokens do not fit into the context; reset the session, or restore a shorter state";
-    case HYBRIDGE_INVALID_STATE: return "there is nothing to go on from, or what would change is in use";
+    case HYBRIDGE_INVALID_STATE: return "there is no generation, message or tool call to continue";
     case HYBRIDGE_INVALID_ARTIFACT: return "a file of the artifact is damaged, of another format, or was changed";
     case HYBRIDGE_UNREADABLE_FILE: return "the file does not exist, cannot be read, or is no regular file";
     case HYBRIDGE_MISSING_OPERATOR:
       return "the app links no kernels for an operator of the program; see its manifest.json";
     case HYBRIDGE_OUT_OF_MEMORY: return "there is not enough memory";
-    case HYBRIDGE_INTERNAL: return "an exception was thrown in a callback, or by a defect of this library";
+    case HYBRIDGE_INTERNAL: return "this library has a defect; please report it";
     case HYBRIDGE_CANCELLED: return "the generation was cancelled before its first token";
     case HYBRIDGE_NOT_FINITE: return "the logits are NaN or infinite; reset the session, or restore or load a state";
     case HYBRIDGE_BROKEN_STATE:
@@ -58,6 +60,9 @@ const char* hybridge_status_text(hybridge_status status) {
     case HYBRIDGE_INVALID_TEMPLATE: return "the chat template has an error, or refuses these messages";
     case HYBRIDGE_INVALID_SAVED_STATE: return "the saved state is damaged, or of another model";
     case HYBRIDGE_UNWRITABLE_FILE: return "the file cannot be written";
+    case HYBRIDGE_OTHER_MODEL: return "the checkpoint, the cache or the picture is of another model";
+    case HYBRIDGE_UNSUPPORTED: return "this model, its tokenizer or its chat template cannot do that";
+    case HYBRIDGE_CALLBACK_FAILED: return "a callback threw an exception";
   }
   return "no status of hybridge";
 }
@@ -94,7 +99,9 @@ hybridge_status hybridge_model_open(const char* path, hybridge_model* model) {
 hybridge_status hybridge_program_open(const hybridge_program* program, hybridge_model* model) {
   if (program == nullptr || model == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
-    auto loaded = TableModel::open(*program);
+    const auto described = read_options(program);
+    if (!described.ok()) return answer(described.status());
+    auto loaded = TableModel::open(*described);
     if (!loaded.ok()) return answer(loaded.status());
     *model = handles<OpenModel>().add(std::make_shared<OpenModel>(std::move(*loaded)));
     return HYBRIDGE_OK;
@@ -108,7 +115,7 @@ hybridge_status hybridge_model_close(hybridge_model model) {
 hybridge_status hybridge_model_ask(hybridge_model model, hybridge_is_same is_same, void* user) {
   if (is_same == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return in_turn<OpenModel>(model, [&](OpenModel& it) {
-    it.model->ask([is_same, user] { return is_same(user) != 0; });
+    it.model->ask([is_same, user] { return call_back(is_same, user) != 0; });
     return HYBRIDGE_OK;
   });
 }
@@ -119,8 +126,17 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     const hybridge::Facts& facts = opened->model->facts();
-    *info = {facts.max_seq_len,  facts.vocab_size,     facts.prefill_chunk,
-             facts.verify_len(), facts.snapshot_slots, facts.has_drafter() ? facts.draft_blocks.back() - 1 : 0};
+    *info = {
+        facts.max_seq_len,
+        facts.vocab_size,
+        facts.prefill_chunk,
+        facts.verify_len(),
+        facts.snapshot_slots,
+        facts.has_drafter() ? facts.draft_blocks.back() - 1 : 0,
+        facts.encoder ? facts.encoder->unit() : 0,
+        facts.encoder ? facts.encoder->budgets.back() : 0,
+        facts.encoder ? facts.encoder->placeholder : -1
+    };
     return HYBRIDGE_OK;
   });
 }
@@ -396,7 +412,7 @@ hybridge_status hybridge_cache_watch(hybridge_cache cache, hybridge_on_use on_us
   return in_turn<OpenCache>(cache, [&](OpenCache& it) {
     if (on_use == nullptr) return it.kept->watch(nullptr), HYBRIDGE_OK;
     it.kept->watch([=, of = it.of](const hybridge::PrefixCache::Kept& used) {
-      on_use(handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(of, used)), user);
+      call_back(on_use, handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(of, used)), user);
     });
     return HYBRIDGE_OK;
   });
@@ -406,7 +422,7 @@ hybridge_status hybridge_cache_add(hybridge_cache cache, hybridge_checkpoint che
   return in_turn<OpenCache>(cache, [&](OpenCache& it) {
     const auto found = handles<OpenCheckpoint>().find(checkpoint);
     if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-    if (found->of->model->fingerprint() != it.of->model->fingerprint()) return refused(HYBRIDGE_INVALID_ARGUMENT);
+    if (found->of->model->fingerprint() != it.of->model->fingerprint()) return refused(HYBRIDGE_OTHER_MODEL);
     it.kept->add(found->kept);
     return HYBRIDGE_OK;
   });
@@ -419,7 +435,7 @@ hybridge_status hybridge_cache_find(
   return in_turn<OpenCache>(cache, [&](OpenCache& it) {
     auto found = it.kept->find(span(tokens, count));
     *checkpoint = found == nullptr
-                      ? 0
+                      ? hybridge_checkpoint{}
                       : handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(it.of, std::move(found)));
     return HYBRIDGE_OK;
   });
@@ -446,9 +462,9 @@ hybridge_status hybridge_bring_to(
   if (tokens == nullptr || count == 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return change_session(session, [&](OpenSession& it) {
     const auto found = handles<OpenCache>().find(cache);
-    if (cache != 0 && found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+    if (cache.id != 0 && found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     if (found != nullptr && found->of->model->fingerprint() != it.of->model->fingerprint())
-      return refused(HYBRIDGE_INVALID_ARGUMENT);
+      return refused(HYBRIDGE_OTHER_MODEL);
     hybridge::PrefixCache none(0);
     hybridge::PrefixCache& kept = found != nullptr ? *found->kept : none;
     const bool reads = it.session->facts().has_drafter() && !it.session->hidden().is_kept() && own_drafter(it).ok();
@@ -460,13 +476,24 @@ hybridge_status hybridge_bring_to(
   });
 }
 
+hybridge_status hybridge_sampling_init(hybridge_sampling* sampling, size_t struct_size) {
+  if (sampling == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return guarded([&] { return answer(write_defaults(sampling, struct_size)); });
+}
+
+hybridge_status hybridge_generation_init(hybridge_generation* options, size_t struct_size) {
+  if (options == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return guarded([&] { return answer(write_defaults(options, struct_size)); });
+}
+
 hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated
 ) {
-  const hybridge_generation chosen = chosen_or_usual(options);
-  return begin_generation(session, chosen, user, [&](OpenSession& it, std::unique_ptr<Generator> generator) {
-    const auto wanted = [&](int64_t token) { return on_token == nullptr || on_token(token, user) != 0; };
+  const auto read = GenerationOptions::read(options);
+  if (!read.ok()) return answer(read.status());
+  return begin_generation(session, *read, user, [&](OpenSession& it, std::unique_ptr<Generator> generator) {
+    const auto wanted = [&](int64_t token) { return on_token == nullptr || call_back(on_token, token, user) != 0; };
     const auto done = hybridge::generate(*generator, it.session->facts(), &it.cancelled, span(prompt, count), wanted);
     it.session->keep_hidden(false);
     if (done.ok() && generated != nullptr) *generated = counted(*done);
@@ -479,8 +506,9 @@ hybridge_status hybridge_begin(
     int64_t* tokens, size_t capacity, size_t* given
 ) {
   if (!has_room(tokens, capacity, given) || capacity == 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  const hybridge_generation chosen = chosen_or_usual(options);
-  return begin_generation(session, chosen, user, [&](OpenSession& it, std::unique_ptr<Generator> generator) {
+  const auto read = GenerationOptions::read(options);
+  if (!read.ok()) return answer(read.status());
+  return begin_generation(session, *read, user, [&](OpenSession& it, std::unique_ptr<Generator> generator) {
     const auto first = generator->begin(span(prompt, count));
     if (first.ok()) {
       it.running = std::move(generator);

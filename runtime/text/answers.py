@@ -6,13 +6,13 @@ import json
 import logging
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from ctypes import byref, c_size_t, c_uint64, c_void_p, string_at
+from ctypes import byref, c_size_t, c_void_p, string_at
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
 from hybridge.runtime.binding.chat import utf8
-from hybridge.runtime.binding.interface import Handle
+from hybridge.runtime.binding.interface import AnswerFormHandle, AnswerParserHandle
 from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.binding.library import copied_text, load, run
 from hybridge.runtime.binding.statistics import Origin
@@ -123,7 +123,7 @@ class AnswerFormat:
     special tokens that the parser looks for. description: the row, as ``hybridge_answer_form_describe`` writes it.
     """
 
-    def __init__(self, handle: c_uint64) -> None:
+    def __init__(self, handle: AnswerFormHandle) -> None:
         self.handle = handle
         weakref.finalize(self, load().hybridge_answer_form_close, handle)
         self.description: Mapping[str, Any] = json.loads(copied_text("answer_form_describe", handle))
@@ -140,7 +140,7 @@ class AnswerFormat:
         chat template or the vocabulary has the marks of a family. A description that cannot be followed is logged. A template
         that reads no tools gets calls as JSON in tags, as the prompt then says.
         """
-        handle = Handle()
+        handle = AnswerFormHandle()
         run("answer_form_find", tokenizer.handle, template.handle, byref(handle))
         if warning := template.description.warning:
             log.warning("%s", warning)
@@ -149,7 +149,7 @@ class AnswerFormat:
     @classmethod
     def named(cls, name: str) -> Self:
         """Return the format of a family by its name in the table. Raises UsageError."""
-        handle, text = Handle(), utf8(name)
+        handle, text = AnswerFormHandle(), utf8(name)
         run("answer_form_named", text, len(text), byref(handle))
         return cls(handle)
 
@@ -178,7 +178,7 @@ class AnswerParser:
 
     def __init__(self, form: AnswerFormat, prompt: str, tools: Sequence[Mapping[str, Any]]) -> None:
         """Begin the answer to a rendered prompt. tools: those that are offered."""
-        self.handle = Handle()
+        self.handle = AnswerParserHandle()
         text, offered = utf8(prompt), json.dumps(list(tools)).encode() if tools else b""
         run("answer_open", form.handle, text, len(text), offered, len(offered), byref(self.handle))
         weakref.finalize(self, load().hybridge_answer_close, self.handle)

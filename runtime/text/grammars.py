@@ -10,7 +10,7 @@ from typing import Any
 from hybridge.errors import GrammarError, UsageError
 from hybridge.runtime.artifact.folder import Artifact
 from hybridge.runtime.binding.grammar import CoreGrammar
-from hybridge.runtime.binding.interface import CText, Handle
+from hybridge.runtime.binding.interface import CText, GrammarHandle, GrammarKind
 from hybridge.runtime.binding.library import run
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat
@@ -55,11 +55,11 @@ class Grammars:
             text = json.dumps(dict(schema))
         except (ValueError, TypeError, RecursionError) as error:
             raise GrammarError(f"this JSON schema cannot be followed: {error}.") from None
-        return self._read("json_schema", text)
+        return self._read("open", text, (GrammarKind.JSON_SCHEMA,))
 
     def regex(self, pattern: str) -> CoreGrammar:
         """Return the grammar of texts that match ``pattern`` as a whole. Raises GrammarError for an invalid expression."""
-        return self._read("regex", pattern)
+        return self._read("open", pattern, (GrammarKind.REGEX,))
 
     def calls(
         self, tools: Sequence[Mapping[str, Any]], form: AnswerFormat, choice: str = "auto", *, single: bool = False
@@ -89,7 +89,7 @@ class Grammars:
         """
         return LarkGrammar(rules, self._tokenizer, self._vocab_size, self._eos_ids)
 
-    def _read(self, kind: str, text: str, form: tuple[Any, ...] = (), options: tuple[Any, ...] = ()) -> CoreGrammar:
-        data, handle = text.encode("utf-8", "surrogatepass"), Handle()
-        run(f"grammar_{kind}", self._tokenizer.handle, *form, data, len(data), *options, byref(handle))
-        return CoreGrammar(handle.value, self._eos_ids)
+    def _read(self, call: str, text: str, form: tuple[Any, ...], options: tuple[Any, ...] = ()) -> CoreGrammar:
+        data, handle = text.encode("utf-8", "surrogatepass"), GrammarHandle()
+        run(f"grammar_{call}", self._tokenizer.handle, *form, data, len(data), *options, byref(handle))
+        return CoreGrammar(handle, self._eos_ids)

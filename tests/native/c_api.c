@@ -1,5 +1,5 @@
-// hybridge/hybridge.h as a C program calls it.   c_api MODEL.pte STATE TOKEN ...
-#include <hybridge/hybridge.h>
+// hybridge/hybridge.h and hybridge_dev.h as a C program calls them.   c_api MODEL.pte STATE TOKEN ...
+#include <hybridge/hybridge_dev.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -23,10 +23,20 @@ typedef struct { int64_t tokens[NEW]; size_t count; size_t stop_after; hybridge_
 
 static int64_t plain_tokens[NEW];
 
+static hybridge_generation options_of(size_t max_new_tokens, size_t block_length, hybridge_drafter drafter) {
+  hybridge_generation options = hybridge_generation_defaults();
+  options.max_new_tokens = max_new_tokens;
+  options.block_length = block_length;
+  options.drafter = drafter;
+  return options;
+}
+
+#define OPTIONS(...) ((const hybridge_generation[]){options_of(__VA_ARGS__)})
+
 static int take(int64_t token, void* user) {
   Given* given = user;
   given->tokens[given->count++] = token;
-  if (given->session != 0) CHECK(hybridge_decode(given->session, 1, NULL), HYBRIDGE_BUSY);  // its own callback
+  if (given->session.id != 0) CHECK(hybridge_decode(given->session, 1, NULL), HYBRIDGE_BUSY);  // its own callback
   return given->count != given->stop_after;
 }
 
@@ -46,7 +56,8 @@ static void mask_all(const int64_t* text, size_t count, float* logits, size_t vo
 
 // The model as its own draft, of which every token is right; another session of it, which its callback may call; masks.
 static void draft_and_mask(hybridge_model model, hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
-  hybridge_generation by_model = {.max_new_tokens = NEW, .block_length = 4, .drafter = HYBRIDGE_DRAFT_MODEL, .draft = model};
+  hybridge_generation by_model = options_of(NEW, 4, HYBRIDGE_DRAFT_MODEL);
+  by_model.draft = model;
   for (int i = 0; i < 2; ++i) {
     Given drafted = {.session = session};
     hybridge_generated done;
@@ -64,7 +75,7 @@ static void draft_and_mask(hybridge_model model, hybridge_session session, const
   }
   by_model.mask = mask_all;
   CHECK(hybridge_generate(session, prompt, 1, &by_model, NULL, NULL, NULL), HYBRIDGE_INVALID_GRAMMAR);
-  by_model.draft = session;
+  by_model.draft = (hybridge_model){session.id};
   CHECK(hybridge_generate(session, prompt, 1, &by_model, NULL, NULL, NULL), HYBRIDGE_INVALID_HANDLE);
   OK(hybridge_reset(session));
 }
@@ -98,7 +109,7 @@ static size_t propose_and_cancel(const hybridge_context* seen, hybridge_proposal
 
 // The same tokens a round at a time; the end says how many of the last ones are wanted.
 static void by_rounds(hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
-  const hybridge_generation options = {.max_new_tokens = NEW, .block_length = 4, .drafter = HYBRIDGE_PROMPT_LOOKUP};
+  const hybridge_generation options = options_of(NEW, 4, HYBRIDGE_PROMPT_LOOKUP);
   hybridge_generated done;
   int64_t tokens[512], proposed[512];
   size_t given = 0, all = 0, drafts = 0, length;
@@ -135,9 +146,14 @@ static double tick(void* user) {
 
 // The caller's own drafter, on a clock and with noise of the caller's.
 static void draft_by_callback(hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
-  const hybridge_sampling heat = {.temperature = 0.7};
   const uint64_t noise = 5;
-  hybridge_generation outside = {.max_new_tokens = NEW, .drafter = HYBRIDGE_CALLBACK_DRAFTER};
+  const hybridge_dev_generation ticking = {.struct_size = sizeof ticking, .clock = tick};
+  const hybridge_dev_generation noisy = {.struct_size = sizeof noisy, .noise = &noise};
+  hybridge_sampling heat = hybridge_sampling_defaults();
+  hybridge_generation outside = options_of(NEW, 0, HYBRIDGE_CALLBACK_DRAFTER), hot = options_of(NEW, 0, HYBRIDGE_NO_DRAFTER);
+  heat.temperature = 0.7;
+  hot.sampling = &heat;
+  hot.dev = &noisy;
   hybridge_generated done;
   size_t length, kept;
   memcpy(plain_tokens, plain->tokens, sizeof plain_tokens);
@@ -147,7 +163,7 @@ static void draft_by_callback(hybridge_session session, const int64_t* prompt, s
     Given drafted = {.session = session};
     outside.propose = propose;
     outside.block_length = block;
-    outside.clock = block == 0 ? tick : NULL;
+    outside.dev = block == 0 ? &ticking : NULL;
     OK(hybridge_reset(session));
     OK(hybridge_generate(session, prompt, count, &outside, take, &drafted, &done));
     if (drafted.count != plain->count || memcmp(plain->tokens, drafted.tokens, sizeof drafted.tokens) != 0) exit(21);
@@ -164,9 +180,7 @@ static void draft_by_callback(hybridge_session session, const int64_t* prompt, s
   Given drawn[2] = {{.session = session}, {.session = session}};
   for (int i = 0; i < 2; ++i) {
     OK(hybridge_reset(session));
-    OK(hybridge_generate(
-        session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .sampling = &heat, .noise = &noise}, take,
-        &drawn[i], NULL));
+    OK(hybridge_generate(session, prompt, count, &hot, take, &drawn[i], NULL));
   }
   if (memcmp(drawn[0].tokens, drawn[1].tokens, sizeof drawn[0].tokens) != 0) exit(24);
   OK(hybridge_snapshot(session, 0));
@@ -189,7 +203,7 @@ static int is_text(hybridge_session session, const int64_t* text, size_t count) 
 // A draft model that is closed drafts on, and is let go of where another one takes its place.
 static void draft_models_in_turn(
     hybridge_model model, const char* path, hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
-  hybridge_generation by_model = {.max_new_tokens = NEW, .block_length = 4, .drafter = HYBRIDGE_DRAFT_MODEL};
+  hybridge_generation by_model = options_of(NEW, 4, HYBRIDGE_DRAFT_MODEL);
   hybridge_model small;
   OK(hybridge_model_open(path, &small));
   const hybridge_model drafts[] = {small, model};
@@ -222,13 +236,13 @@ static void parts_and_caches(hybridge_model model, hybridge_session session, con
     views[i].bytes = bytes[i] = malloc(views[i].size);
     OK(hybridge_checkpoint_part(whole, i, bytes[i], views[i].size, &views[i].size));
   }
-  CHECK(hybridge_checkpoint_read(session, 0, 0, views, parts - 1, &again), HYBRIDGE_INVALID_SAVED_STATE);
-  OK(hybridge_checkpoint_read(session, 0, 0, views, parts, &again));
+  CHECK(hybridge_checkpoint_read(session, (hybridge_checkpoint){0}, 0, views, parts - 1, &again), HYBRIDGE_INVALID_SAVED_STATE);
+  OK(hybridge_checkpoint_read(session, (hybridge_checkpoint){0}, 0, views, parts, &again));
   for (size_t i = 0; i < parts; ++i) free(bytes[i]);
 
   OK(hybridge_cache_open(model, (size_t)1 << 30, &cache));
   OK(hybridge_cache_find(cache, prompt, count, &found));
-  if (found != 0) exit(27);
+  if (found.id != 0) exit(27);
   OK(hybridge_cache_add(cache, again));
   OK(hybridge_checkpoint_close(again));
   OK(hybridge_cache_info(cache, &cached));
@@ -312,8 +326,8 @@ static size_t propose_what_follows(const hybridge_context* seen, hybridge_propos
 
 // A generation whose commit failed has ended: its session lacks the tokens that were given.
 static void failed_commit(hybridge_session session, Counting* program, const int64_t* prompt, size_t count) {
-  const hybridge_generation drafted = {
-      .max_new_tokens = 20, .block_length = 4, .drafter = HYBRIDGE_CALLBACK_DRAFTER, .propose = propose_what_follows};
+  hybridge_generation drafted = options_of(20, 4, HYBRIDGE_CALLBACK_DRAFTER);
+  drafted.propose = propose_what_follows;
   hybridge_generated done;
   int64_t tokens[4];
   size_t given;
@@ -336,7 +350,7 @@ static void own_program(hybridge_session other) {
   static const int64_t lengths[] = {4};
   Counting counting = {0};
   hybridge_program described = {
-      .self = &counting, .call = count_on, .buffer = find_buffer, .close = close_program, .max_seq_len = CONTEXT,
+      .struct_size = sizeof described, .self = &counting, .call = count_on, .buffer = find_buffer, .close = close_program, .max_seq_len = CONTEXT,
       .vocab_size = VOCABULARY, .prefill_chunk = 8, .verify_lens = lengths, .verify_len_count = 1, .names = names,
       .bounded = names, .name_count = 3, .bounded_count = 1, .row_axis = 1, .fingerprint = 7};
   hybridge_model model;
@@ -346,11 +360,11 @@ static void own_program(hybridge_session other) {
   OK(hybridge_program_open(&described, &model));
   OK(hybridge_session_open(model, &session));
   CHECK(hybridge_session_open(model, &second), HYBRIDGE_BUSY);
-  OK(hybridge_generate(session, prompt, 3, &(hybridge_generation){.max_new_tokens = 20}, take, &given, NULL));
+  OK(hybridge_generate(session, prompt, 3, OPTIONS(20, 0, HYBRIDGE_NO_DRAFTER), take, &given, NULL));
   if (given.count != 20) exit(29);
   hybridge_checkpoint foreign;
   OK(hybridge_checkpoint_make(session, &foreign));
-  CHECK(hybridge_resume(other, foreign), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_resume(other, foreign), HYBRIDGE_OTHER_MODEL);
   OK(hybridge_checkpoint_close(foreign));
   for (size_t i = 0; i < given.count; ++i) {
     if (given.tokens[i] != (int64_t)(6 + i) % VOCABULARY) exit(29);
@@ -361,12 +375,15 @@ static void own_program(hybridge_session other) {
   if (counting.closed != 1) exit(29);
   described.vocab_size = 0;
   CHECK(hybridge_program_open(&described, &model), HYBRIDGE_INVALID_ARGUMENT);
+  described.vocab_size = VOCABULARY;
+  described.struct_size = 0;
+  CHECK(hybridge_program_open(&described, &model), HYBRIDGE_INVALID_ARGUMENT);
 }
 
 // Two ways on from one checkpoint, in two sessions; the second shares the first one's rows, and survives it and its session.
 static void checkpoints(
     hybridge_model model, const char* path, hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
-  const hybridge_generation greedy = {.max_new_tokens = NEW};
+  const hybridge_generation greedy = options_of(NEW, 0, HYBRIDGE_NO_DRAFTER);
   hybridge_checkpoint empty, first, second, foreign;
   hybridge_kept short_one, long_one, alone;
   hybridge_session other, third;
@@ -404,8 +421,8 @@ static void checkpoints(
   if (!is_text(session, prompt, 0)) exit(7);
   OK(hybridge_resume(session, second));
   CHECK(hybridge_resume(session, first), HYBRIDGE_INVALID_HANDLE);
-  CHECK(hybridge_resume(session, session), HYBRIDGE_INVALID_HANDLE);
-  CHECK(hybridge_resume(second, second), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_resume(session, (hybridge_checkpoint){session.id}), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_resume((hybridge_session){second.id}, second), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_checkpoint_make(session, NULL), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_checkpoint_info(second, NULL), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_checkpoint_info(first, &alone), HYBRIDGE_INVALID_HANDLE);
@@ -426,7 +443,7 @@ static void brought(hybridge_model model, hybridge_session session, const int64_
   size_t known = 99;
   hybridge_cache cache;
   OK(hybridge_cache_open(model, 64 << 20, &cache));
-  const hybridge_cache caches[] = {0, cache};
+  const hybridge_cache caches[] = {{0}, cache};
   for (int kept = 0; kept < 2; ++kept) {
     OK(hybridge_reset(session));
     OK(hybridge_bring_to(session, caches[kept], prompt, count - 4, &known));
@@ -437,7 +454,7 @@ static void brought(hybridge_model model, hybridge_session session, const int64_
     if (known != (kept ? count - 4 : 0) || !is_text(session, prompt, count - 2)) exit(8);
   }
   const int64_t wrong = -1;
-  CHECK(hybridge_bring_to(session, 0, &wrong, 1, NULL), HYBRIDGE_INVALID_TOKEN);
+  CHECK(hybridge_bring_to(session, (hybridge_cache){0}, &wrong, 1, NULL), HYBRIDGE_INVALID_TOKEN);
   OK(hybridge_bring_to(session, cache, prompt, count, NULL));
   CHECK(hybridge_bring_to(session, cache, NULL, 3, &known), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_bring_to(session, cache, prompt, 0, &known), HYBRIDGE_INVALID_ARGUMENT);
@@ -497,8 +514,9 @@ static void cancel_anywhere(hybridge_session session, const int64_t* prompt, siz
     if (!whole && !(got == HYBRIDGE_CANCELLED && length == 2)) exit(3);
     OK(hybridge_restore(session, 0));
   }
-  const hybridge_generation watched = {.max_new_tokens = 4, .on_read = cancel_here};
+  hybridge_generation watched = options_of(4, 0, HYBRIDGE_NO_DRAFTER);
   size_t length;
+  watched.on_read = cancel_here;
   CHECK(hybridge_generate(session, text, room - 3, &watched, NULL, &session, NULL), HYBRIDGE_CANCELLED);
   OK(hybridge_tokens(session, NULL, 0, &length));
   if (length != 2) exit(29);
@@ -509,15 +527,19 @@ static void refusals(hybridge_model model, hybridge_session session, const char*
   int64_t token = -1;
   size_t count;
   hybridge_model other;
+  hybridge_session opened;
   hybridge_info info;
   CHECK(hybridge_model_open(NULL, &other), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_model_open(state, NULL), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_model_open("no such file", &other), HYBRIDGE_UNREADABLE_FILE);
   CHECK(hybridge_model_info(model, NULL), HYBRIDGE_INVALID_ARGUMENT);
-  CHECK(hybridge_model_info(session, &info), HYBRIDGE_INVALID_HANDLE);
-  CHECK(hybridge_session_open(session, &other), HYBRIDGE_INVALID_HANDLE);
-  CHECK(hybridge_session_close(model), HYBRIDGE_INVALID_HANDLE);
-  CHECK(hybridge_decode(0, 1, NULL), HYBRIDGE_INVALID_HANDLE);
+  // A compiler refuses a handle of another kind, the core its number.
+  const hybridge_model no_model = {session.id};
+  const hybridge_session no_session = {model.id}, none = {0};
+  CHECK(hybridge_model_info(no_model, &info), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_session_open(no_model, &opened), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_session_close(no_session), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_decode(none, 1, NULL), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_prefill(session, NULL, 3, NULL), HYBRIDGE_INVALID_TOKEN);
   CHECK(hybridge_prefill(session, &token, 1, NULL), HYBRIDGE_INVALID_TOKEN);
   CHECK(hybridge_prefill(session, &token, 0, NULL), HYBRIDGE_INVALID_TOKEN);
@@ -529,8 +551,8 @@ static void refusals(hybridge_model model, hybridge_session session, const char*
   CHECK(hybridge_save(session, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_load(session, "no such file"), HYBRIDGE_UNREADABLE_FILE);
   CHECK(hybridge_generate(session, NULL, 0, NULL, NULL, NULL, NULL), HYBRIDGE_INVALID_TOKEN);
-  CHECK(hybridge_cancel(model), HYBRIDGE_INVALID_HANDLE);
-  CHECK(hybridge_model_eos_ids(session, NULL, 0, &count), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_cancel(no_session), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_model_eos_ids(no_model, NULL, 0, &count), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_model_eos_ids(model, NULL, 1, &count), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_model_eos_ids(model, NULL, 0, NULL), HYBRIDGE_INVALID_ARGUMENT);
 }
@@ -566,39 +588,44 @@ int main(int argc, char** argv) {
   // Plain, speculative, cancelled and ended by the callback: the same tokens.
   Given plain = {.session = session}, looked_up = {.session = session}, cancelled = {.session = other}, ended = {.stop_after = 3};
   hybridge_generated done;
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW}, take, &plain, &done));
+  OK(hybridge_generate(session, prompt, count, OPTIONS(NEW, 0, HYBRIDGE_NO_DRAFTER), take, &plain, &done));
   if (done.tokens != plain.count || done.verifies != 0) return 1;
   OK(hybridge_reset(session));
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .drafter = HYBRIDGE_PROMPT_LOOKUP}, take, &looked_up, &done));
+  OK(hybridge_generate(session, prompt, count, OPTIONS(NEW, 0, HYBRIDGE_PROMPT_LOOKUP), take, &looked_up, &done));
   // The drafter inside the model, where it has one.
-  const hybridge_generation own = {.max_new_tokens = NEW, .drafter = HYBRIDGE_OWN_DRAFTER};
+  const hybridge_generation own = options_of(NEW, 0, HYBRIDGE_OWN_DRAFTER);
   Given drafted = {.session = session};
   OK(hybridge_reset(session));
   const hybridge_status by_own = hybridge_generate(session, prompt, count, &own, take, &drafted, NULL);
   if (by_own != (info.draft_len > 0 ? HYBRIDGE_OK : HYBRIDGE_INVALID_DRAFTER)) return 1;
   if (by_own == HYBRIDGE_OK && memcmp(plain.tokens, drafted.tokens, plain.count * sizeof *prompt) != 0) return 1;
   if (by_own == HYBRIDGE_OK && drafted.count != plain.count) return 1;
-  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){.max_new_tokens = NEW}, cancel_it, &cancelled, NULL));
+  OK(hybridge_generate(other, prompt, count, OPTIONS(NEW, 0, HYBRIDGE_NO_DRAFTER), cancel_it, &cancelled, NULL));
   OK(hybridge_reset(other));
-  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .drafter = HYBRIDGE_PROMPT_LOOKUP}, take, &ended, NULL));
+  OK(hybridge_generate(other, prompt, count, OPTIONS(NEW, 0, HYBRIDGE_PROMPT_LOOKUP), take, &ended, NULL));
   if (cancelled.count != 1 || ended.count != 3 || looked_up.count != plain.count) return 1;
   if (memcmp(plain.tokens, looked_up.tokens, plain.count * sizeof *prompt) != 0) return 1;
   if (memcmp(plain.tokens, ended.tokens, 3 * sizeof *prompt) != 0) return 1;
 
   // Drawn by a seed: the same tokens with prompt lookup and without, which are Python's.
-  const hybridge_sampling heat = {.temperature = 0.9, .top_p = 0.95, .top_k = 30, .repetition_penalty = 1.2, .seed = 11, .has_seed = 1};
-  const hybridge_sampling wrong = {.temperature = -1}, free_draw = {.temperature = 0.5, .min_p = 0.1};
+  hybridge_sampling heat = hybridge_sampling_defaults(), wrong = heat, free_draw = heat;
+  heat.temperature = 0.9, heat.top_p = 0.95, heat.top_k = 30, heat.repetition_penalty = 1.2, heat.seed = 11, heat.has_seed = 1;
+  wrong.temperature = -1;
+  free_draw.temperature = 0.5, free_draw.min_p = 0.1;
+  hybridge_generation drawing = options_of(NEW, 0, HYBRIDGE_NO_DRAFTER), looking = options_of(NEW, 4, HYBRIDGE_PROMPT_LOOKUP);
+  drawing.sampling = looking.sampling = &heat;
   Given drawn = {0}, drawn_again = {0}, drawn_freely = {0};
   OK(hybridge_reset(session));
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .sampling = &heat}, take, &drawn, NULL));
+  OK(hybridge_generate(session, prompt, count, &drawing, take, &drawn, NULL));
   OK(hybridge_reset(session));
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .block_length = 4, .drafter = HYBRIDGE_PROMPT_LOOKUP, .sampling = &heat}, take, &drawn_again, NULL));
+  OK(hybridge_generate(session, prompt, count, &looking, take, &drawn_again, NULL));
   if (drawn.count != drawn_again.count || memcmp(drawn.tokens, drawn_again.tokens, sizeof drawn.tokens) != 0) return 1;
   OK(hybridge_reset(session));
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .block_length = 4, .drafter = HYBRIDGE_PROMPT_LOOKUP, .sampling = &free_draw}, take, &drawn_freely, NULL));
+  looking.sampling = &free_draw;
+  OK(hybridge_generate(session, prompt, count, &looking, take, &drawn_freely, NULL));
   OK(hybridge_reset(session));
-  CHECK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .sampling = &wrong}, NULL, NULL, NULL),
-        HYBRIDGE_INVALID_ARGUMENT);
+  drawing.sampling = &wrong;
+  CHECK(hybridge_generate(session, prompt, count, &drawing, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
 
   draft_and_mask(model, session, prompt, count, &plain);
   draft_by_callback(session, prompt, count, &plain);

@@ -39,10 +39,10 @@ Text tokens(hybridge_session session) {
 
 // What a session holds after a prompt and what it generates behind it, saved and loaded, kept and resumed in between.
 Text talk(hybridge_session session, hybridge_cache cache, const Text& prompt, const std::string& state) {
-  hybridge_generation options{};
+  hybridge_generation options = hybridge_generation_defaults();
   options.max_new_tokens = 12;
   options.drafter = HYBRIDGE_PROMPT_LOOKUP;
-  hybridge_checkpoint kept = 0;
+  hybridge_checkpoint kept = {};
   OK(hybridge_reset(session));
   OK(hybridge_bring_to(session, cache, prompt.data(), prompt.size() - 1, nullptr));
   OK(hybridge_checkpoint_make(session, &kept));
@@ -65,8 +65,8 @@ void in_threads(F&& work) {
 }
 
 // Closes what may be in a call of another thread.
-template <class F>
-void close(F&& call, uint64_t handle) {
+template <class F, class Handle>
+void close(F&& call, Handle handle) {
   hybridge_status got = HYBRIDGE_BUSY;
   while ((got = call(handle)) == HYBRIDGE_BUSY) std::this_thread::yield();
   check(got, HYBRIDGE_OK, "a close", __LINE__);
@@ -88,13 +88,13 @@ struct Program {
   }
 
   hybridge_model open() const {
-    hybridge_model model = 0;
+    hybridge_model model = {};
     OK(hybridge_model_open((artifact + "/model.pte").c_str(), &model));
     return model;
   }
 
   hybridge_session session(hybridge_model model) const {
-    hybridge_session opened = 0;
+    hybridge_session opened = {};
     OK(hybridge_session_open(model, &opened));
     return opened;
   }
@@ -102,14 +102,14 @@ struct Program {
   void alone() {
     const hybridge_model model = open();
     const hybridge_session one = session(model);
-    for (int i = 0; i < THREADS; ++i) expected.push_back(talk(one, 0, prompts[size_t(i)], state(i)));
+    for (int i = 0; i < THREADS; ++i) expected.push_back(talk(one, {}, prompts[size_t(i)], state(i)));
     OK(hybridge_session_close(one));
     OK(hybridge_model_close(model));
   }
 
   void sessions_of_one_model() const {
     const hybridge_model model = open();
-    hybridge_cache cache = 0;
+    hybridge_cache cache = {};
     OK(hybridge_cache_open(model, 1 << 20, &cache));
     in_threads([&](int thread) {
       const hybridge_session own = session(model);
@@ -126,7 +126,7 @@ struct Program {
         const hybridge_model model = open();
         const hybridge_session own = session(model);
         OK(hybridge_model_close(model));
-        compare(talk(own, 0, prompts[size_t(thread)], state(thread)), thread);
+        compare(talk(own, {}, prompts[size_t(thread)], state(thread)), thread);
         OK(hybridge_session_close(own));
       }
     });
@@ -179,19 +179,21 @@ struct Program {
   // Two models, drafts, chats and checkpoints, which all threads use, cancel and close at once. A call succeeds, or
   // says which of these came between; a generation of the thread's own session, which nobody else has, gives its text.
   void two_models() const {
-    hybridge_artifact opened = 0;
-    hybridge_model target = 0, small = 0;
+    hybridge_artifact opened = {};
+    hybridge_model target = {}, small = {};
     OK(hybridge_artifact_open(artifact.c_str(), &opened));
     OK(hybridge_artifact_model(opened, &target));
     OK(hybridge_model_open(draft, &small));
-    std::atomic<uint64_t> chats[THREADS], sessions[THREADS], kept[THREADS];
+    std::atomic<hybridge_chat> chats[THREADS];
+    std::atomic<hybridge_session> sessions[THREADS];
+    std::atomic<hybridge_checkpoint> kept[THREADS];
     const auto chat = [&] {
-      hybridge_chat made = 0;
+      hybridge_chat made = {};
       OK(hybridge_chat_open(opened, nullptr, &made));
       return made;
     };
     const auto checkpoint = [&](hybridge_session of) {
-      hybridge_checkpoint made = 0;
+      hybridge_checkpoint made = {};
       OK(hybridge_checkpoint_make(of, &made));
       return made;
     };
@@ -212,7 +214,7 @@ struct Program {
       const hybridge_session own = session(target);
       std::mt19937 random(static_cast<unsigned>(thread));
       const auto any = [&](auto& slots) { return slots[random() % THREADS].load(); };
-      hybridge_generation options{};
+      hybridge_generation options = hybridge_generation_defaults();
       options.max_new_tokens = 12;
       options.block_length = 4;
       options.drafter = HYBRIDGE_DRAFT_MODEL;
@@ -260,9 +262,9 @@ struct Program {
       }
       OK(hybridge_session_close(own));
     });
-    for (const auto& each : chats) OK(hybridge_chat_close(each));
-    for (const auto& each : sessions) OK(hybridge_session_close(each));
-    for (const auto& each : kept) OK(hybridge_checkpoint_close(each));
+    for (const auto& each : chats) OK(hybridge_chat_close(each.load()));
+    for (const auto& each : sessions) OK(hybridge_session_close(each.load()));
+    for (const auto& each : kept) OK(hybridge_checkpoint_close(each.load()));
     OK(hybridge_model_close(small));
     OK(hybridge_artifact_close(opened));
   }

@@ -2,7 +2,7 @@
 //
 // A mask is called in the middle of a round, when its session has the model's turn. Whatever is called meanwhile and
 // waits for that turn would wait for ever, and the watchdog ends the program.
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 
 #include <atomic>
 #include <barrier>
@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -43,17 +44,17 @@ void require(bool is_so, const char* what, int line) {
 #define REQUIRE(what) require((what), #what, __LINE__)
 
 struct Models {
-  hybridge_artifact artifact = 0;
-  hybridge_model target = 0, draft = 0;
+  hybridge_artifact artifact = {};
+  hybridge_model target = {}, draft = {};
   Text prompt;
 
   hybridge_session session(hybridge_model of) const {
-    hybridge_session opened = 0;
+    hybridge_session opened = {};
     OK(hybridge_session_open(of, &opened));
     return opened;
   }
   hybridge_chat chat() const {
-    hybridge_chat opened = 0;
+    hybridge_chat opened = {};
     OK(hybridge_chat_open(artifact, nullptr, &opened));
     return opened;
   }
@@ -84,9 +85,9 @@ struct Listener {
 
 hybridge_status generate(
     hybridge_session session, const Text& prompt, Listener& listener, hybridge_drafter drafter = HYBRIDGE_NO_DRAFTER,
-    hybridge_model draft = 0, size_t most = 12
+    hybridge_model draft = {}, size_t most = 12
 ) {
-  hybridge_generation options{};
+  hybridge_generation options = hybridge_generation_defaults();
   options.max_new_tokens = most;
   options.drafter = drafter;
   options.draft = draft;
@@ -108,8 +109,8 @@ void getters_and_closes_wait_for_nobody(const Models& models) {
   running = "getters and closes wait for nobody";
   const hybridge_session session = models.session(models.target), gone = models.session(models.target);
   const hybridge_chat chat = models.chat();
-  hybridge_checkpoint kept = 0;
-  hybridge_cache cache = 0;
+  hybridge_checkpoint kept = {};
+  hybridge_cache cache = {};
   OK(hybridge_prefill(session, models.prompt.data(), models.prompt.size(), nullptr));
   OK(hybridge_checkpoint_make(session, &kept));
   OK(hybridge_cache_open(models.target, 1 << 20, &cache));
@@ -163,9 +164,9 @@ void generations_take_turns(const Models& models) {
     hybridge_drafter drafter;
     hybridge_model draft;
   } ways[] = {
-      {HYBRIDGE_NO_DRAFTER, 0},
+      {HYBRIDGE_NO_DRAFTER, {}},
       {HYBRIDGE_DRAFT_MODEL, models.draft},
-      {HYBRIDGE_OWN_DRAFTER, 0},
+      {HYBRIDGE_OWN_DRAFTER, {}},
       {HYBRIDGE_AUTO_DRAFTER, models.draft}
   };
   const hybridge_session sessions[] = {models.session(models.target), models.session(models.target)};
@@ -204,9 +205,11 @@ void no_cancel_is_lost(const Models& models) {
   running = "no cancel is lost";
   const hybridge_session session = models.session(models.target);
   const hybridge_chat chat = models.chat();
-  const hybridge_session under = chat - 1;  // handles are counted: that of the chat's session came before it
-  hybridge_generation plain{}, drafted{};
-  plain.max_new_tokens = drafted.max_new_tokens = 20;
+  const hybridge_session under = {chat.id - 1};  // handles are counted: that of the chat's session came before it
+  hybridge_generation plain = hybridge_generation_defaults();
+  plain.max_new_tokens = 20;
+  plain.drafter = HYBRIDGE_NO_DRAFTER;
+  hybridge_generation drafted = plain;
   drafted.drafter = HYBRIDGE_DRAFT_MODEL;
   drafted.draft = models.draft;
   int64_t given[512];
@@ -222,7 +225,7 @@ void no_cancel_is_lost(const Models& models) {
         {under, [&] { return hybridge_chat_retry(chat, options, nullptr, 0, nullptr, nullptr, nullptr); }}
     };
     for (const hybridge_model of : {models.target, models.draft}) {
-      if (options == &plain && of == models.draft) continue;
+      if (options == &plain && of.id == models.draft.id) continue;
       for (const auto& each : calls) {
         const hybridge_session callee = each.first;
         const auto& call = each.second;
@@ -242,7 +245,7 @@ void no_cancel_is_lost(const Models& models) {
         OK(hybridge_session_close(busy));
         OK(hybridge_cancel(callee));  // which is for no call
         OK(call());
-        if (callee == session) OK(hybridge_reset(session));
+        if (callee.id == session.id) OK(hybridge_reset(session));
       }
     }
   }
@@ -306,10 +309,35 @@ void callbacks_close(const Models& models) {
     return 1;
   };
   OK(hybridge_chat_send(chat, "a", 1, nullptr, nullptr, 0, close_own, nullptr, nullptr));
-  OK(hybridge_session_close(chat - 1));  // its session, before it
+  OK(hybridge_session_close({chat.id - 1}));  // its session, before it
   CHECK(hybridge_chat_send(chat, "a", 1, nullptr, nullptr, 0, nullptr, nullptr, nullptr), HYBRIDGE_INVALID_HANDLE);
   OK(hybridge_chat_close(chat));
   CHECK(hybridge_chat_close(chat), HYBRIDGE_INVALID_HANDLE);
+  OK(hybridge_session_close(session));
+}
+
+// What a callback throws ends its call with a status of its own, and the session goes on.
+void callbacks_throw(const Models& models) {
+  running = "callbacks throw";
+  const hybridge_session session = models.session(models.target);
+  hybridge_generation options = hybridge_generation_defaults();
+  options.on_read = [](size_t, void*) { throw std::runtime_error("no more"); };
+  Text longer;
+  hybridge_info info;
+  OK(hybridge_model_info(models.target, &info));
+  while (longer.size() <= size_t(info.prefill_chunk))
+    longer.insert(longer.end(), models.prompt.begin(), models.prompt.end());
+  const auto read = [&] {
+    return hybridge_generate(session, longer.data(), longer.size(), &options, nullptr, nullptr, nullptr);
+  };
+  CHECK(read(), HYBRIDGE_CALLBACK_FAILED);
+  REQUIRE(std::string(hybridge_failure()) == "a callback threw an exception: no more");
+  CHECK(hybridge_decode(session, 1, nullptr), HYBRIDGE_BROKEN_STATE);  // which was read half
+  OK(hybridge_reset(session));
+  Listener throwing{nullptr, [](int64_t) -> bool { throw 1; }}, plain;
+  CHECK(generate(session, models.prompt, throwing), HYBRIDGE_CALLBACK_FAILED);
+  OK(hybridge_reset(session));
+  OK(generate(session, models.prompt, plain));
   OK(hybridge_session_close(session));
 }
 
@@ -320,7 +348,7 @@ void chats_close_while_others_send(const Models& models) {
     const hybridge_chat chat = models.chat();
     std::atomic<int> closed = 0;
     const auto send = [&] {
-      hybridge_generation options{};
+      hybridge_generation options = hybridge_generation_defaults();
       options.max_new_tokens = 2;
       hybridge_status got = HYBRIDGE_OK;
       while (got == HYBRIDGE_OK || got == HYBRIDGE_BUSY || got == HYBRIDGE_NO_ROOM) {
@@ -337,7 +365,7 @@ void chats_close_while_others_send(const Models& models) {
     std::thread threads[] = {std::thread(send), std::thread(close), std::thread(close)};
     for (std::thread& each : threads) each.join();
     REQUIRE(closed == 1);
-    CHECK(hybridge_session_close(chat - 1), HYBRIDGE_INVALID_HANDLE);
+    CHECK(hybridge_session_close(hybridge_session{chat.id - 1}), HYBRIDGE_INVALID_HANDLE);
   }
 }
 
@@ -359,6 +387,7 @@ int main(int argc, char** argv) {
   no_cancel_is_lost(models);
   callbacks_across_models_end(models);
   callbacks_close(models);
+  callbacks_throw(models);
   chats_close_while_others_send(models);
   OK(hybridge_model_close(models.draft));
   OK(hybridge_artifact_close(models.artifact));

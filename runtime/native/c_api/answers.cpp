@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 
 #include "../text/answers/answer_parser.h"
 #include "../text/answers/value.h"
@@ -26,6 +26,8 @@ using namespace hybridge::text;
 constexpr size_t LONGEST_TEXT = size_t{1} << 28;
 
 struct OpenAnswer {
+  using Handle = hybridge_answer_parser;
+
   std::shared_ptr<const AnswerForm> form;
   AnswerParser parser;
   std::string reasoning_end, events = {};

@@ -12,6 +12,8 @@
 #include <hybridge/hybridge.h>
 #include "engine/session.h"
 
+#include "failure.h"
+
 namespace hybridge::c {
 
 class CallbackDrafter final : public Drafter {
@@ -33,7 +35,7 @@ class CallbackDrafter final : public Drafter {
     std::vector<int64_t> tokens(limit);
     std::vector<double> confidences(limit);
     hybridge_proposal written{tokens.data(), confidences.data(), 0, nullptr};
-    tokens.resize(std::min(limit, chosen_.propose(&context, &written, limit, user_)));
+    tokens.resize(std::min(limit, call_back(chosen_.propose, &context, &written, limit, user_)));
     if (reads) session_.forget_hidden();
     Proposal proposal(std::move(tokens));
     confidences.resize(std::min(confidences.size(), written.confidence_count));

@@ -79,7 +79,7 @@ inline std::shared_ptr<Turn> turn_of(const OpenModel& model) { return model.turn
 inline std::shared_ptr<Turn> turn_of(const OpenCache& cache) { return cache.of->turn; }
 
 template <typename Open, typename Call>
-hybridge_status in_turn(uint64_t handle, Call&& call) {
+hybridge_status in_turn(HandleOf<Open> handle, Call&& call) {
   return guarded([&] {
     const auto open = handles<Open>().find(handle);
     if (open == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
@@ -90,10 +90,10 @@ hybridge_status in_turn(uint64_t handle, Call&& call) {
 
 // Runs `call` on what does not change while it is open.
 template <typename Open, typename Call>
-hybridge_status with(uint64_t handle, Call&& call) {
+hybridge_status with(HandleOf<Open> handle, Call&& call) {
   return guarded([&] {
     const auto open = handles<Open>().find(handle);
-    return open == nullptr ? HYBRIDGE_INVALID_HANDLE : call(*open);
+    return open == nullptr ? refused(HYBRIDGE_INVALID_HANDLE) : call(*open);
   });
 }
 

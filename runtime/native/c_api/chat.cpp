@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/conversation.h"
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 #include "engine/open_file.h"
 
 #include "../text/chat_templates.h"
@@ -22,12 +22,15 @@
 #include "handles.h"
 #include "open_session.h"
 #include "open_template.h"
+#include "options.h"
 
 namespace {
 
 using namespace hybridge::c;
 using hybridge::ChatAnswer;
 using hybridge::Conversation;
+using hybridge::Result;
+using hybridge::Status;
 using hybridge::text::ChatTemplates;
 using hybridge::text::Message;
 using hybridge::text::ModelTemplate;
@@ -35,26 +38,31 @@ using hybridge::text::TextError;
 using hybridge::text::Thinking;
 using hybridge::text::Tokenizer;
 using hybridge::text::ToolCall;
+using hybridge::text::UnsupportedError;
 using hybridge::text::valid_utf8;
 
 constexpr size_t LARGEST_MANIFEST = size_t(8) << 20;
 constexpr size_t USUAL_TOKENS = 512;
 
 struct OpenArtifact {
-  hybridge_model model = 0;
-  hybridge_tokenizer tokenizer = 0;  // 0 without one
+  using Handle = hybridge_artifact;
+
+  hybridge_model model = {};
+  hybridge_tokenizer tokenizer = {};  // none without one
   std::shared_ptr<const Tokenizer> read;
-  hybridge_template chat_template = 0;
+  hybridge_template chat_template = {};
 
   ~OpenArtifact() {
-    if (chat_template != 0) handles<OpenTemplate>().remove(chat_template);
-    if (model != 0) handles<OpenModel>().remove(model);
-    if (tokenizer != 0) handles<const Tokenizer>().remove(tokenizer);
+    if (chat_template.id != 0) handles<OpenTemplate>().remove(chat_template);
+    if (model.id != 0) handles<OpenModel>().remove(model);
+    if (tokenizer.id != 0) handles<const Tokenizer>().remove(tokenizer);
   }
 };
 
 struct OpenChat {
-  hybridge_session session = 0;
+  using Handle = hybridge_chat;
+
+  hybridge_session session = {};
   bool owns_session = false;
   std::shared_ptr<OpenModel> of;
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -119,7 +127,7 @@ template <typename Call>
 hybridge_status with_chat(hybridge_chat handle, auto&& enter, Call&& call) {
   return with<OpenChat>(handle, [&](OpenChat& chat) {
     return enter(chat.session, [&](OpenSession& it, auto&&... generator) {
-      if (chat.conversation == nullptr) return HYBRIDGE_INVALID_HANDLE;
+      if (chat.conversation == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
       return call(chat, it, std::forward<decltype(generator)>(generator)...);
     });
   });
@@ -143,12 +151,11 @@ bool are_texts(const char* const* texts, size_t count) {
 }
 
 // Lets a generation follow the grammar of the calls that it may or must have.
-hybridge_status choose_tools(OpenChat& chat, const std::string& choice, hybridge_generation& chosen) {
+hybridge_status choose_tools(OpenChat& chat, const std::string& choice, GenerationOptions& options) {
   const bool has_tools = chat.how->has_tools(), is_optional = choice == "auto";
-  const bool has_own = chosen.grammar != 0 || chosen.mask != nullptr || chosen.forced != nullptr ||
-                       chosen.fitting != nullptr;
+  const bool has_own = options.chosen.grammar.id != 0 || options.has_constraint();
   if (choice == "none" || (is_optional && (has_own || !has_tools))) return HYBRIDGE_OK;
-  if (!has_tools) return refused(HYBRIDGE_INVALID_ARGUMENT, "the chat has no tools that could be chosen");
+  if (!has_tools) return refused(HYBRIDGE_UNSUPPORTED, "the chat has no tools that could be chosen");
   if (has_own)
     return refused(
         HYBRIDGE_INVALID_ARGUMENT, "an answer that must call tools follows their schemas, and can have no other grammar"
@@ -161,17 +168,17 @@ hybridge_status choose_tools(OpenChat& chat, const std::string& choice, hybridge
     } catch (const TextError& error) {
       if (is_optional) return HYBRIDGE_OK;
       return refused(
-          HYBRIDGE_INVALID_ARGUMENT, std::string("calls cannot be required with this tokenizer: ") + error.what()
+          HYBRIDGE_UNSUPPORTED, std::string("calls cannot be required with this tokenizer: ") + error.what()
       );
     }
     try {
       auto grammar = chat.how->call_grammar(hybridge::text::ToolChoice::of(choice), chat.tokenizer);
       found = chat.grammars.emplace(choice, handles<OpenGrammar>().add(open_grammar(std::move(grammar)))).first;
     } catch (const TextError& error) {
-      return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
+      return refused(HYBRIDGE_INVALID_GRAMMAR, error.what());
     }
   }
-  chosen.grammar = found->second;
+  options.chosen.grammar = found->second;
   return HYBRIDGE_OK;
 }
 
@@ -182,16 +189,18 @@ hybridge_status answer_by(
     hybridge_on_piece on_piece, void* user, hybridge_answer* answer, Ask&& ask
 ) {
   if (!are_texts(stops, stop_count)) return refused(HYBRIDGE_INVALID_ARGUMENT, "a stop string is empty; leave it out");
-  hybridge_generation chosen = chosen_or_usual(options);
+  auto read = GenerationOptions::read(options);
+  if (!read.ok()) return hybridge::c::answer(read.status());
+  hybridge_generation& chosen = read->chosen;
   if (options == nullptr) chosen.max_new_tokens = USUAL_TOKENS;
   const std::string choice = chosen.tool_choice == nullptr ? "auto" : chosen.tool_choice;
   chosen.tool_choice = nullptr;
   const hybridge_status ready = with<OpenChat>(handle, [&](OpenChat& chat) {
-    return choose_tools(chat, choice, chosen);
+    return choose_tools(chat, choice, *read);
   });
   if (ready != HYBRIDGE_OK) return ready;
   const auto begin = [&](hybridge_session session, auto&& then) {
-    return begin_generation(session, chosen, user, then);
+    return begin_generation(session, *read, user, then);
   };
   return with_chat(handle, begin, [&](OpenChat& open, OpenSession& it, std::unique_ptr<hybridge::Generator> generator) {
     open.how->allow_calls(choice != "none");
@@ -199,7 +208,7 @@ hybridge_status answer_by(
       const auto calls = viewed(parts.calls);
       const hybridge_piece piece{parts.content.data(),   parts.content.size(), parts.reasoning.data(),
                                  parts.reasoning.size(), calls.data(),         calls.size()};
-      return on_piece == nullptr || on_piece(&piece, user) != 0;
+      return on_piece == nullptr || call_back(on_piece, &piece, user) != 0;
     };
     const auto done = ask(*open.conversation, *generator, show, std::vector<std::string>(stops, stops + stop_count));
     it.session->keep_hidden(false);
@@ -224,15 +233,16 @@ std::optional<Thinking> thinking_of(hybridge_thinking chosen) {
 
 // Returns the checkpoints of a chat: those of the caller's cache, if there is one, which is to be of the session's
 // model.
-std::shared_ptr<hybridge::PrefixCache> checkpoints_of(const hybridge_chat_options& chosen, const OpenSession& it) {
-  if (chosen.cache != 0) {
-    const auto cache = handles<OpenCache>().find(chosen.cache);
-    const bool fits = cache != nullptr && cache->of->model->fingerprint() == it.of->model->fingerprint();
-    return fits ? cache->kept : nullptr;
-  }
-  return std::make_shared<hybridge::PrefixCache>(
-      chosen.checkpoint_bytes != 0 ? chosen.checkpoint_bytes : Conversation::USUAL_CHECKPOINT_BYTES
-  );
+Result<std::shared_ptr<hybridge::PrefixCache>> checkpoints_of(
+    const hybridge_chat_options& chosen, const OpenSession& it
+) {
+  if (chosen.cache.id == 0) return std::make_shared<hybridge::PrefixCache>(chosen.checkpoint_bytes);
+  const auto cache = handles<OpenCache>().find(chosen.cache);
+  if (cache == nullptr)
+    return Status(HYBRIDGE_INVALID_HANDLE, "the chat's cache is closed, of another kind, or was never given out");
+  if (cache->of->model->fingerprint() != it.of->model->fingerprint())
+    return Status(HYBRIDGE_OTHER_MODEL, "the chat's cache is of another model");
+  return cache->kept;
 }
 
 // Begins a chat that has its session and tokenizer, by the model's chat templates.
@@ -240,9 +250,11 @@ hybridge_status begin(
     std::shared_ptr<OpenChat> opened, std::shared_ptr<const ChatTemplates> templates,
     const hybridge_chat_options* options, hybridge_chat* chat
 ) {
-  const hybridge_chat_options chosen = options != nullptr ? *options : hybridge_chat_options{};
+  const auto read = read_options(options);
+  if (!read.ok()) return answer(read.status());
+  const hybridge_chat_options& chosen = *read;
   const auto thinking = thinking_of(chosen.thinking);
-  if (!thinking) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  if (!thinking) return refused(HYBRIDGE_INVALID_ARGUMENT, "there is no choice of thinking of this number");
   std::vector<Message> opening;
   if (chosen.system != nullptr && *chosen.system != '\0') opening.push_back({"system", valid_utf8(chosen.system)});
   try {
@@ -257,6 +269,8 @@ hybridge_status begin(
     opened->how = std::make_unique<ModelTemplate>(
         std::move(templates), *opened->tokenizer, *thinking, variables, tools, now
     );
+  } catch (const UnsupportedError& error) {
+    return refused(HYBRIDGE_UNSUPPORTED, error.what());
   } catch (const TextError& error) {
     return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
   }
@@ -269,8 +283,7 @@ hybridge_status begin(
   }
   const hybridge_status made = with_session(opened->session, [&](OpenSession& it) {
     auto checkpoints = checkpoints_of(chosen, it);
-    if (checkpoints == nullptr)
-      return refused(HYBRIDGE_INVALID_ARGUMENT, "the cache is of another model, or was closed");
+    if (!checkpoints.ok()) return answer(checkpoints.status());
     opened->of = it.of;
     const auto reopen = [of = it.of](std::string_view saved) {
       const auto processor = of->pictures();
@@ -279,7 +292,7 @@ hybridge_status begin(
       return hybridge::of_message(processor->reopen(saved));
     };
     opened->conversation = std::make_unique<Conversation>(
-        *it.session, *opened->tokenizer, *opened->how, std::move(opening), std::move(checkpoints), reopen
+        *it.session, *opened->tokenizer, *opened->how, std::move(opening), *std::move(checkpoints), reopen
     );
     return HYBRIDGE_OK;
   });
@@ -318,7 +331,8 @@ hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* ar
       const hybridge_status told = hybridge_model_pictures(
           opened->model, opened->tokenizer, pictures.data(), pictures.size()
       );
-      if (told != HYBRIDGE_OK && opened->tokenizer != 0) return refused(HYBRIDGE_INVALID_ARTIFACT, last_ending().words);
+      if (told != HYBRIDGE_OK && opened->tokenizer.id != 0)
+        return refused(HYBRIDGE_INVALID_ARTIFACT, last_ending().words);
     }
     *artifact = handles<OpenArtifact>().add(std::move(opened));
     return HYBRIDGE_OK;
@@ -344,10 +358,15 @@ hybridge_status hybridge_artifact_tokenizer(hybridge_artifact artifact, hybridge
   return guarded([&] {
     const auto found = handles<OpenArtifact>().find(artifact);
     if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-    if (found->tokenizer == 0) return refused(HYBRIDGE_INVALID_ARTIFACT, "the artifact has no tokenizer.json");
+    if (found->tokenizer.id == 0) return refused(HYBRIDGE_INVALID_ARTIFACT, "the artifact has no tokenizer.json");
     *tokenizer = found->tokenizer;
     return HYBRIDGE_OK;
   });
+}
+
+hybridge_status hybridge_chat_options_init(hybridge_chat_options* options, size_t struct_size) {
+  if (options == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return guarded([&] { return answer(write_defaults(options, struct_size)); });
 }
 
 hybridge_status hybridge_chat_open(
@@ -448,8 +467,8 @@ hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* p
     hybridge::text::Pictures shown;
     for (const hybridge_picture each : std::span(pictures, count)) {
       const auto found = handles<OpenPicture>().find(each);
-      if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
-      if (found->of != it.of) return refused(HYBRIDGE_INVALID_PICTURE, "a picture was opened for another model");
+      if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+      if (found->of != it.of) return refused(HYBRIDGE_OTHER_MODEL, "a picture was opened for another model");
       shown.push_back(hybridge::of_message(found->picture));
     }
     open.conversation->show(std::move(shown));

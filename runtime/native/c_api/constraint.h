@@ -4,6 +4,8 @@
 
 #include <memory>
 
+#include <hybridge/hybridge.h>
+
 #include "engine/speculative.h"
 
 namespace hybridge::text {
@@ -14,6 +16,8 @@ namespace hybridge::c {
 
 class OpenGrammar {
  public:
+  using Handle = hybridge_grammar;
+
   virtual ~OpenGrammar() = default;
 
   // Returns whether the grammar names tokens that end a text, in place of the model's.

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 #include "engine/sampling.h"
 
 #include "calls.h"
@@ -15,74 +15,85 @@
 #include "failure.h"
 #include "handles.h"
 #include "open_session.h"
+#include "options.h"
 
 namespace hybridge::c {
 
-// Returns the options, with defaults that leave the distribution as it is for those that are 0 in C.
-inline Sampling sampling(const hybridge_sampling* given) {
-  if (given == nullptr) return {};
-  Sampling read{.temperature = given->temperature, .min_p = given->min_p, .top_k = given->top_k};
-  if (given->top_p != 0) read.top_p = given->top_p;
-  if (given->repetition_penalty != 0) read.repetition_penalty = given->repetition_penalty;
-  if (given->has_seed != 0) read.seed = given->seed;
+// The options of a generation as this version knows them.
+struct GenerationOptions {
+  hybridge_generation chosen;
+  hybridge_sampling sampling;
+  hybridge_dev_generation dev;
+
+  static Result<GenerationOptions> read(const hybridge_generation* given) {
+    const hybridge_generation chosen = HYBRIDGE_TRY(read_options(given));
+    return GenerationOptions{
+        chosen, HYBRIDGE_TRY(read_options(chosen.sampling)), HYBRIDGE_TRY(read_options(chosen.dev))
+    };
+  }
+
+  bool has_constraint() const { return chosen.mask != nullptr || dev.forced != nullptr || dev.fitting != nullptr; }
+};
+
+inline Sampling to_sampling(const hybridge_sampling& given) {
+  Sampling read{
+      .temperature = given.temperature,
+      .top_p = given.top_p,
+      .min_p = given.min_p,
+      .repetition_penalty = given.repetition_penalty,
+      .top_k = given.top_k
+  };
+  if (given.has_seed != 0) read.seed = given.seed;
   return read;
 }
 
-inline Mask mask(hybridge_mask given, void* user) {
-  if (given == nullptr) return nullptr;
-  return [given, user](Tokens text, std::span<float> logits) {
-    given(text.data(), text.size(), logits.data(), logits.size(), user);
-  };
-}
-
-inline Generation wishes(const hybridge_generation& chosen, OpenSession& it, void* user) {
+inline Generation to_generation(const GenerationOptions& options, OpenSession& it, void* user) {
+  const auto& [chosen, sampling, dev] = options;
   Generation asked{
       .max_new_tokens = chosen.max_new_tokens,
       .block_length = chosen.block_length,
       .cancelled = &it.cancelled,
-      .sampling = sampling(chosen.sampling),
-      .mask = mask(chosen.mask, user),
+      .sampling = to_sampling(sampling),
       .turns = &it.turn
   };
   OnRead on_read;
-  if (chosen.on_read != nullptr) on_read = [on_read = chosen.on_read, user](size_t count) { on_read(count, user); };
+  if (chosen.on_read != nullptr)
+    on_read = [on_read = chosen.on_read, user](size_t count) { call_back(on_read, count, user); };
   asked.on_read = let_others_run(it, std::move(on_read));
-  if (chosen.forced != nullptr) {
-    asked.forced = [forced = chosen.forced, user](Tokens text, size_t limit) {
+  if (chosen.mask != nullptr) {
+    asked.mask = [mask = chosen.mask, user](Tokens text, std::span<float> logits) {
+      call_back(mask, text.data(), text.size(), logits.data(), logits.size(), user);
+    };
+  }
+  if (dev.forced != nullptr) {
+    asked.forced = [forced = dev.forced, user](Tokens text, size_t limit) {
       std::vector<int64_t> tokens(limit);
-      tokens.resize(std::min(limit, forced(text.data(), text.size(), tokens.data(), limit, user)));
+      tokens.resize(std::min(limit, call_back(forced, text.data(), text.size(), tokens.data(), limit, user)));
       return tokens;
     };
   }
-  if (chosen.fitting != nullptr) {
-    asked.fitting = [fitting = chosen.fitting, user](Tokens text, Tokens proposed) {
-      return std::min(proposed.size(), fitting(text.data(), text.size(), proposed.data(), proposed.size(), user));
+  if (dev.fitting != nullptr) {
+    asked.fitting = [fitting = dev.fitting, user](Tokens text, Tokens proposed) {
+      const size_t fit = call_back(fitting, text.data(), text.size(), proposed.data(), proposed.size(), user);
+      return std::min(proposed.size(), fit);
     };
   }
-  if (chosen.watch != nullptr) {
-    asked.watch = [watch = chosen.watch, user](int64_t token, std::span<const float> logits) {
-      watch(token, logits.data(), logits.size(), user);
+  if (dev.watch != nullptr) {
+    asked.watch = [watch = dev.watch, user](int64_t token, std::span<const float> logits) {
+      call_back(watch, token, logits.data(), logits.size(), user);
     };
   }
-  if (chosen.clock != nullptr) asked.clock = [clock = chosen.clock, user] { return clock(user); };
-  if (chosen.noise != nullptr) asked.noise = *chosen.noise;
+  if (dev.clock != nullptr) asked.clock = [clock = dev.clock, user] { return call_back(clock, user); };
+  if (dev.noise != nullptr) asked.noise = *dev.noise;
   return asked;
-}
-
-inline hybridge_generation chosen_or_usual(const hybridge_generation* options) {
-  if (options != nullptr) return *options;
-  hybridge_generation usual{};
-  usual.max_new_tokens = 64;
-  usual.drafter = HYBRIDGE_AUTO_DRAFTER;
-  return usual;
 }
 
 // Finds the draft model and the grammar that are asked for, and whose turns the generation waits for.
 inline hybridge_status find_parts(OpenSession& it, const hybridge_generation& chosen) {
   it.turns = {it.of->turn};
-  if (chosen.grammar != 0 && handles<OpenGrammar>().find(chosen.grammar) == nullptr)
+  if (chosen.grammar.id != 0 && handles<OpenGrammar>().find(chosen.grammar) == nullptr)
     return refused(HYBRIDGE_INVALID_HANDLE);
-  const bool is_beside = chosen.drafter == HYBRIDGE_AUTO_DRAFTER && chosen.draft != 0;
+  const bool is_beside = chosen.drafter == HYBRIDGE_AUTO_DRAFTER && chosen.draft.id != 0;
   if (chosen.drafter != HYBRIDGE_DRAFT_MODEL && !is_beside) return HYBRIDGE_OK;
   const auto small = handles<OpenModel>().find(chosen.draft);
   if (small == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
@@ -142,20 +153,21 @@ inline Result<std::vector<Drafter*>> drafters_of(const hybridge_generation& chos
   found.push_back(&it.lookup);
   // Hidden states are read once: by the caller's drafter where it wants them.
   if (it.session->facts().has_drafter() && chosen.reads_hidden == 0) found.push_back(HYBRIDGE_TRY(own_drafter(it)));
-  if (chosen.draft != 0) found.push_back(HYBRIDGE_TRY(draft_model(it)));
+  if (chosen.draft.id != 0) found.push_back(HYBRIDGE_TRY(draft_model(it)));
   if (chosen.propose != nullptr) found.push_back(HYBRIDGE_TRY(callback_drafter(chosen, it, user)));
   return found;
 }
 
 // A generation that is ready to begin. Hidden states are kept no longer than it lasts: those that nobody reads would
 // pile up.
-inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation& chosen, OpenSession& it, void* user) {
+inline Result<std::unique_ptr<Generator>> generator_of(const GenerationOptions& options, OpenSession& it, void* user) {
+  const hybridge_generation& chosen = options.chosen;
   if (chosen.tool_choice != nullptr) return Status(HYBRIDGE_INVALID_ARGUMENT, "tool_choice is for answers of a chat");
-  Generation asked = wishes(chosen, it, user);
-  if (chosen.grammar != 0) {
+  Generation asked = to_generation(options, it, user);
+  if (chosen.grammar.id != 0) {
     const auto grammar = handles<OpenGrammar>().find(chosen.grammar);
     if (grammar == nullptr) return Status(HYBRIDGE_INVALID_HANDLE, hybridge_status_text(HYBRIDGE_INVALID_HANDLE));
-    if (chosen.mask != nullptr || chosen.forced != nullptr || chosen.fitting != nullptr) {
+    if (options.has_constraint()) {
       return Status(HYBRIDGE_INVALID_ARGUMENT, "a generation follows a grammar or functions of the caller's, not both");
     }
     if (it.session->facts().eos_ids.empty() && !grammar->has_ends()) {
@@ -176,11 +188,11 @@ inline Result<std::unique_ptr<Generator>> generator_of(const hybridge_generation
 // Runs `call` on a new generation of the session. All of it is one call of the session: whatever it waits for, a cancel
 // ends it.
 template <typename Call>
-hybridge_status begin_generation(hybridge_session handle, const hybridge_generation& chosen, void* user, Call&& call) {
+hybridge_status begin_generation(hybridge_session handle, const GenerationOptions& options, void* user, Call&& call) {
   const auto begin = [&](OpenSession& it) {
-    if (const hybridge_status found = find_parts(it, chosen); found != HYBRIDGE_OK) return found;
+    if (const hybridge_status found = find_parts(it, options.chosen); found != HYBRIDGE_OK) return found;
     it.turn.take(it.turns);
-    auto generator = generator_of(chosen, it, user);
+    auto generator = generator_of(options, it, user);
     return generator.ok() ? call(it, std::move(*generator)) : answer(generator.status());
   };
   return with_session(handle, begin, true);

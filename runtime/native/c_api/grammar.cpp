@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/grammar.h"
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 
 #include "calls.h"
 #include "constraint.h"
@@ -72,7 +72,7 @@ template <typename Call>
 hybridge_status with_grammar(hybridge_grammar handle, Call&& call) {
   return guarded([&] {
     const auto open = std::static_pointer_cast<FollowedGrammar>(handles<OpenGrammar>().find(handle));
-    return open == nullptr ? HYBRIDGE_INVALID_HANDLE : call(*open);
+    return open == nullptr ? refused(HYBRIDGE_INVALID_HANDLE) : call(*open);
   });
 }
 
@@ -111,20 +111,20 @@ std::shared_ptr<OpenGrammar> hybridge::c::open_grammar(std::shared_ptr<Grammar> 
 
 extern "C" {
 
-hybridge_status hybridge_grammar_json_schema(
-    hybridge_tokenizer tokenizer, const char* schema, size_t size, hybridge_grammar* grammar
+hybridge_status hybridge_grammar_open(
+    hybridge_tokenizer tokenizer, hybridge_grammar_kind kind, const char* text, size_t size, hybridge_grammar* grammar
 ) {
-  return read(tokenizer, schema, size, grammar, [](auto text, auto of) {
-    return Grammar::json_schema(text, std::move(of));
-  });
-}
-
-hybridge_status hybridge_grammar_regex(
-    hybridge_tokenizer tokenizer, const char* pattern, size_t size, hybridge_grammar* grammar
-) {
-  return read(tokenizer, pattern, size, grammar, [](auto text, auto of) {
-    return Grammar::regex(text, std::move(of));
-  });
+  switch (kind) {
+    case HYBRIDGE_JSON_SCHEMA:
+      return read(tokenizer, text, size, grammar, [](auto schema, auto of) {
+        return Grammar::json_schema(schema, std::move(of));
+      });
+    case HYBRIDGE_REGEX:
+      return read(tokenizer, text, size, grammar, [](auto pattern, auto of) {
+        return Grammar::regex(pattern, std::move(of));
+      });
+  }
+  return refused(HYBRIDGE_INVALID_ARGUMENT, "there is no kind of grammars of this number");
 }
 
 hybridge_status hybridge_grammar_calls(

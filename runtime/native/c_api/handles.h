@@ -9,10 +9,36 @@
 #include <unordered_map>
 #include <utility>
 
+#include <hybridge/hybridge_dev.h>
+
+namespace hybridge::text {
+class Tokenizer;
+struct AnswerForm;
+}  // namespace hybridge::text
+
 namespace hybridge::c {
 
+// The handle of open objects of a class, which the class names, unless it is one of the text engine's.
+template <typename T>
+struct HandleOfClass {
+  using type = typename T::Handle;
+};
+
+template <>
+struct HandleOfClass<const text::Tokenizer> {
+  using type = hybridge_tokenizer;
+};
+
+template <>
+struct HandleOfClass<const text::AnswerForm> {
+  using type = hybridge_answer_form;
+};
+
+template <typename T>
+using HandleOf = typename HandleOfClass<T>::type;
+
 // No number is used twice, for whatever it stands.
-inline uint64_t next_handle() {
+inline uint64_t next_id() {
   static std::atomic<uint64_t> last = 0;
   return ++last;
 }
@@ -21,23 +47,23 @@ inline uint64_t next_handle() {
 template <typename T>
 class Handles {
  public:
-  uint64_t add(std::shared_ptr<T> opened) {
-    const uint64_t handle = next_handle();
+  HandleOf<T> add(std::shared_ptr<T> opened) {
+    const HandleOf<T> handle{next_id()};
     const std::lock_guard lock(mutex_);
-    entries_.emplace(handle, std::move(opened));
+    entries_.emplace(handle.id, std::move(opened));
     return handle;
   }
 
-  std::shared_ptr<T> find(uint64_t handle) {
+  std::shared_ptr<T> find(HandleOf<T> handle) {
     const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(handle);
+    const auto found = entries_.find(handle.id);
     return found == entries_.end() ? nullptr : found->second;
   }
 
-  bool remove(uint64_t handle) {
-    std::shared_ptr<T> removed;  // destroyed behind the lock
+  bool remove(HandleOf<T> handle) {
+    std::shared_ptr<T> removed;  // destroyed after the lock
     const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(handle);
+    const auto found = entries_.find(handle.id);
     if (found == entries_.end()) return false;
     removed = std::move(found->second);
     entries_.erase(found);

@@ -39,6 +39,8 @@ inline std::shared_ptr<Turn> turn_of(uint64_t fingerprint) {
 // turn: in which its programs run, and in which checkpoints and states are destroyed.
 class OpenModel {
  public:
+  using Handle = hybridge_model;
+
   explicit OpenModel(std::shared_ptr<const Model> opened)
       : model(std::move(opened)), turn(turn_of(model->fingerprint())) {}
 
@@ -63,6 +65,8 @@ class OpenModel {
 // Whoever drops the last reference to one of these leaves what it holds to the model's turn.
 
 struct OpenCheckpoint {
+  using Handle = hybridge_checkpoint;
+
   std::shared_ptr<OpenModel> of;
   std::shared_ptr<const Checkpoint> kept;
 
@@ -71,6 +75,8 @@ struct OpenCheckpoint {
 
 // Checkpoints by their texts.
 struct OpenCache {
+  using Handle = hybridge_cache;
+
   std::shared_ptr<OpenModel> of;
   std::shared_ptr<PrefixCache> kept;
 
@@ -78,12 +84,16 @@ struct OpenCache {
 };
 
 struct OpenPicture {
+  using Handle = hybridge_picture;
+
   std::shared_ptr<OpenModel> of;
   std::shared_ptr<const PreparedPicture> picture;
 };
 
 // One call is in it at a time. What a call reads of the session alone needs no turn.
 struct OpenSession {
+  using Handle = hybridge_session;
+
   std::shared_ptr<OpenModel> of;
   std::unique_ptr<Session> session;
   PromptLookup lookup;
@@ -110,7 +120,7 @@ struct OpenSession {
   hybridge_status enter(bool changes) {
     const std::lock_guard lock(mutex_);
     if (is_closed_) return refused(HYBRIDGE_INVALID_HANDLE);
-    if (is_busy_) return HYBRIDGE_BUSY;
+    if (is_busy_) return refused(HYBRIDGE_BUSY, "the session is in another call; use it from one thread at a time");
     is_busy_ = true;
     if (changes || running == nullptr) cancelled = false;
     return HYBRIDGE_OK;

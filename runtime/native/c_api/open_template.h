@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 
 #include "../text/chat_templates.h"
 #include "../text/error.h"
@@ -17,6 +17,8 @@ namespace hybridge::c {
 
 // rendered, words: of the last call.
 struct OpenTemplate {
+  using Handle = hybridge_template;
+
   explicit OpenTemplate(std::shared_ptr<const text::ChatTemplates> of) : read(std::move(of)) {}
 
   const std::shared_ptr<const text::ChatTemplates> read;

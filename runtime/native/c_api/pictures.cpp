@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 #include "engine/picture_processor.h"
 
 #include "calls.h"
@@ -48,18 +48,6 @@ std::span<const uint8_t> pixels(const uint8_t* rgb, size_t width, size_t height)
 
 extern "C" {
 
-hybridge_status hybridge_model_vision(hybridge_model model, hybridge_vision* vision) {
-  if (vision == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return guarded([&] {
-    const auto opened = handles<OpenModel>().find(model);
-    if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-    const auto& encoder = opened->model->facts().encoder;
-    *vision = encoder ? hybridge_vision{encoder->unit(), encoder->budgets.back(), encoder->placeholder}
-                      : hybridge_vision{0, 0, -1};
-    return HYBRIDGE_OK;
-  });
-}
-
 hybridge_status hybridge_model_pictures(
     hybridge_model model, hybridge_tokenizer tokenizer, const char* pictures, size_t size
 ) {
@@ -67,7 +55,7 @@ hybridge_status hybridge_model_pictures(
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
     auto reader = handles<const Tokenizer>().find(tokenizer);
-    if (opened == nullptr || (tokenizer != 0 && reader == nullptr)) return refused(HYBRIDGE_INVALID_HANDLE);
+    if (opened == nullptr || (tokenizer.id != 0 && reader == nullptr)) return refused(HYBRIDGE_INVALID_HANDLE);
     try {
       PictureDescription description(std::string_view(pictures, size));
       opened->prepare_by(

@@ -14,8 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 #include "engine/program.h"
+
+#include "failure.h"
 
 namespace hybridge::c {
 
@@ -76,8 +78,8 @@ class TableProgram final : public Program {
     }
     hybridge_array out[MOST_OUTPUTS]{};
     const auto& functions = table_->functions;
-    const int count = functions.call(
-        functions.self, std::string(name).c_str(), in.data(), in.size(), out, MOST_OUTPUTS
+    const int count = call_back(
+        functions.call, functions.self, std::string(name).c_str(), in.data(), in.size(), out, MOST_OUTPUTS
     );
     has_changed_nothing_ = count == UNDONE;
     if (count < 0 || static_cast<size_t>(count) > MOST_OUTPUTS) return failed(name);
@@ -93,7 +95,7 @@ class TableProgram final : public Program {
   Result<Array> buffer(const std::string& name) override {
     hybridge_array found{};
     const auto& functions = table_->functions;
-    const bool is_there = functions.buffer(functions.self, name.c_str(), &found) == 0;
+    const bool is_there = call_back(functions.buffer, functions.self, name.c_str(), &found) == 0;
     const auto known = sizes_.find(name);
     if (!is_there && known == sizes_.end()) return Status(HYBRIDGE_PROGRAM_FAILED, "the program has no buffer " + name);
     const auto array = is_there ? taken(found) : std::nullopt;

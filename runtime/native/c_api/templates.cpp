@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 #include "engine/open_file.h"
 #include "engine/sha256.h"
 
@@ -107,7 +107,7 @@ hybridge_status hybridge_template_render(
                        word_count != nullptr;
   if (!has_all) return refused(HYBRIDGE_INVALID_ARGUMENT);
   const auto chosen = handles<const hybridge::text::AnswerForm>().find(form);
-  if (form != 0 && chosen == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+  if (form.id != 0 && chosen == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
   return with_one_call<OpenTemplate>(
       opened,
       [&](OpenTemplate& open) {

@@ -19,12 +19,14 @@ namespace hybridge::c {
 
 // Runs `call` on what is open. why: of a text that it cannot read.
 template <typename Open, typename Call>
-hybridge_status with_open(uint64_t handle, Call&& call, hybridge_status why = HYBRIDGE_INVALID_ARGUMENT) {
+hybridge_status with_open(HandleOf<Open> handle, Call&& call, hybridge_status why = HYBRIDGE_INVALID_ARGUMENT) {
   return guarded([&] {
     const auto open = handles<Open>().find(handle);
     if (open == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     try {
       return call(open);
+    } catch (const text::UnsupportedError& error) {
+      return refused(HYBRIDGE_UNSUPPORTED, error.what());
     } catch (const text::TextError& error) {
       return refused(why, error.what());
     }
@@ -33,7 +35,7 @@ hybridge_status with_open(uint64_t handle, Call&& call, hybridge_status why = HY
 
 // Runs `call` on what is open and has a flag `busy`, in which no other call is then.
 template <typename Open, typename Call>
-hybridge_status with_one_call(uint64_t handle, Call&& call, hybridge_status why = HYBRIDGE_INVALID_ARGUMENT) {
+hybridge_status with_one_call(HandleOf<Open> handle, Call&& call, hybridge_status why = HYBRIDGE_INVALID_ARGUMENT) {
   return with_open<Open>(
       handle,
       [&](const auto& open) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 #include "engine/open_file.h"
 
 #include "../text/stop_strings.h"
@@ -28,6 +28,8 @@ using hybridge::text::Tokenizer;
 constexpr size_t LARGEST_FILE = size_t(1) << 28;  // no published tokenizer.json has an eighth
 
 struct OpenText {
+  using Handle = hybridge_text;
+
   std::shared_ptr<const Tokenizer> of;
   TextStream stream;
   StopStrings stopping;
@@ -102,7 +104,8 @@ hybridge_status hybridge_tokenizer_encode(
   return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
     std::vector<TextPart> people;
     for (size_t i = 0; i < plain_count; i++) {
-      if (plain[i].begin > plain[i].end || plain[i].end > size) return HYBRIDGE_INVALID_ARGUMENT;
+      if (plain[i].begin > plain[i].end || plain[i].end > size)
+        return refused(HYBRIDGE_INVALID_ARGUMENT, "a plain part is not inside the text");
       people.push_back({plain[i].begin, plain[i].end});
     }
     if ((reading & HYBRIDGE_PLAIN) != 0) people = {{0, size}};

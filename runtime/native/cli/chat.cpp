@@ -50,7 +50,7 @@ class Interrupts {
     std::thread([] {
       const sigset_t signals = interrupt();
       for (int number; ::sigwait(&signals, &number) == 0;) {
-        if (const hybridge_chat chat = answering_; chat != 0) {
+        if (const hybridge_chat chat = answering_; chat.id != 0) {
           (void)hybridge_chat_cancel(chat);
         } else {
           constexpr char said[] = "\nInterrupted.\n";
@@ -67,7 +67,7 @@ class Interrupts {
     explicit Answer(hybridge_chat chat) { answering_ = chat; }
     Answer(const Answer&) = delete;
     Answer& operator=(const Answer&) = delete;
-    ~Answer() { answering_ = 0; }
+    ~Answer() { answering_ = hybridge_chat{}; }
   };
 
  private:
@@ -78,7 +78,7 @@ class Interrupts {
     return signals;
   }
 
-  static inline std::atomic<hybridge_chat> answering_ = 0;
+  static inline std::atomic<hybridge_chat> answering_ = {};
 };
 
 std::string file_name(const std::string& argument, const std::string& command) {
@@ -260,7 +260,7 @@ class Terminal {
   std::vector<std::string> results_;     // of some of the calls that wait
   TextOptions options_;
   hybridge_sampling sampling_;
-  hybridge_generation generation_ = {};
+  hybridge_generation generation_;
   GrammarHandle grammar_;
   std::vector<const char*> stops_;
   hybridge_answer last_ = {};

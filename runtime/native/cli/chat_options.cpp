@@ -71,17 +71,19 @@ ChatHandle ChatOptions::open(const ArtifactFolder& folder, const TextModel& mode
   for (const std::string& each : system) told += (told.empty() ? "" : "\n\n") + each;
 
   const TemplateHandle chat_template = open_templates_of_chat(folder);
-  hybridge_chat_options options = {};
+  hybridge_chat_options options = hybridge_chat_options_defaults();
   options.system = told.c_str();
   options.thinking = thinks ? HYBRIDGE_THINKING_ON : thinks_not ? HYBRIDGE_THINKING_OFF : HYBRIDGE_THINKING_AS_USUAL;
-  options.checkpoint_bytes = checkpoint_bytes;
+  if (checkpoint_bytes != 0) options.checkpoint_bytes = checkpoint_bytes;
   options.variables = more.c_str();
   options.tools = tools == variables.end() ? nullptr : tools->second.c_str();
   ChatHandle chat;
   const hybridge_status begun = hybridge_chat_over(
       model.session(), model.tokenizer(), chat_template, &options, chat.out()
   );
-  if (begun == HYBRIDGE_INVALID_ARGUMENT || begun == HYBRIDGE_INVALID_TEMPLATE) {
+  const bool is_misuse = begun == HYBRIDGE_INVALID_ARGUMENT || begun == HYBRIDGE_UNSUPPORTED ||
+                         begun == HYBRIDGE_INVALID_TEMPLATE;
+  if (is_misuse) {
     throw Misuse("the chat cannot begin: " + std::string(hybridge_failure()) + ".");
   }
   cli::check(begun, "the chat cannot begin");

@@ -22,7 +22,7 @@ struct ChatOptions {
   void check() const;
   bool are_given() const { return !system.empty() || !variables.empty() || thinks || thinks_not; }
 
-  // Begins a chat over the model's session. checkpoint_bytes: as in hybridge_chat_options. Throws Misuse and Failure.
+  // Begins a chat over the model's session. checkpoint_bytes: 0 for as many as by default. Throws Misuse and Failure.
   ChatHandle open(const ArtifactFolder& folder, const TextModel& model, size_t checkpoint_bytes = 0) const;
 };
 

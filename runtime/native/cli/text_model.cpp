@@ -122,7 +122,15 @@ void TextOptions::declare(Arguments& arguments) {
 }
 
 hybridge_sampling TextOptions::sampling() const {
-  return {temperature, top_p, min_p, repetition_penalty, top_k, seed.value_or(0), seed.has_value()};
+  hybridge_sampling sampling = hybridge_sampling_defaults();
+  sampling.temperature = temperature;
+  sampling.top_p = top_p;
+  sampling.min_p = min_p;
+  sampling.repetition_penalty = repetition_penalty;
+  sampling.top_k = top_k;
+  sampling.seed = seed.value_or(0);
+  sampling.has_seed = seed.has_value();
+  return sampling;
 }
 
 TemplateHandle open_templates(const ArtifactFolder& folder) {
@@ -234,9 +242,7 @@ void TextModel::check_vocabulary(const ArtifactFolder& draft) const {
 }
 
 PictureHandle TextModel::picture(const std::string& path) const {
-  hybridge_vision vision = {};
-  check(hybridge_model_vision(model_, &vision), "the model cannot be read");
-  if (vision.unit == 0) throw Failure("this model takes no pictures: its artifact has the text model alone.");
+  if (info_.picture_unit == 0) throw Failure("this model takes no pictures: its artifact has the text model alone.");
   const DecodedPicture decoded = read_picture(path);
   PictureHandle picture;
   const auto status = hybridge_picture_open(model_, decoded.rgb.data(), decoded.width, decoded.height, picture.out());
@@ -279,9 +285,11 @@ GrammarHandle TextModel::grammar(const TextOptions& options) const {
     if (begin == schema->npos || (*schema)[begin] != '{') {
       throw Misuse(path + " is no JSON schema, which is an object such as {\"type\": \"object\"}.");
     }
-    status = hybridge_grammar_json_schema(tokenizer_, schema->data(), schema->size(), grammar.out());
+    status = hybridge_grammar_open(tokenizer_, HYBRIDGE_JSON_SCHEMA, schema->data(), schema->size(), grammar.out());
   } else if (options.regex) {
-    status = hybridge_grammar_regex(tokenizer_, options.regex->data(), options.regex->size(), grammar.out());
+    status = hybridge_grammar_open(
+        tokenizer_, HYBRIDGE_REGEX, options.regex->data(), options.regex->size(), grammar.out()
+    );
   }
   if (status == HYBRIDGE_INVALID_GRAMMAR) throw Misuse(std::string(hybridge_failure()) + ".");
   check(status, "the grammar cannot be read");
@@ -292,7 +300,7 @@ hybridge_generation TextModel::generation(const TextOptions& options, const hybr
   if (std::ranges::find(options.stop, "") != options.stop.end()) {
     throw Misuse("a stop string is empty; give at least one character.");
   }
-  hybridge_generation generation = {};
+  hybridge_generation generation = hybridge_generation_defaults();
   generation.max_new_tokens = options.max_new_tokens;
   generation.drafter = drafter_;
   generation.sampling = &sampling;

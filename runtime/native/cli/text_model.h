@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge_dev.h>
 
 #include "arguments.h"
 #include "folder.h"
@@ -18,34 +18,34 @@
 namespace hybridge::cli {
 
 // Owns a handle of hybridge.h, which `Close` closes.
-template <auto Close>
+template <typename Value, auto Close>
 class Handle {
  public:
   Handle() = default;
-  Handle(Handle&& other) noexcept : value_(std::exchange(other.value_, 0)) {}
+  Handle(Handle&& other) noexcept : value_(std::exchange(other.value_, {})) {}
   Handle& operator=(Handle&& other) noexcept {
     std::swap(value_, other.value_);
     return *this;
   }
   ~Handle() {
-    if (value_ != 0) Close(value_);
+    if (value_.id != 0) Close(value_);
   }
 
-  uint64_t* out() { return &value_; }
-  operator uint64_t() const { return value_; }
+  Value* out() { return &value_; }
+  operator Value() const { return value_; }
 
  private:
-  uint64_t value_ = 0;
+  Value value_ = {};
 };
 
-using ModelHandle = Handle<hybridge_model_close>;
-using SessionHandle = Handle<hybridge_session_close>;
-using TokenizerHandle = Handle<hybridge_tokenizer_close>;
-using TextHandle = Handle<hybridge_text_close>;
-using GrammarHandle = Handle<hybridge_grammar_close>;
-using TemplateHandle = Handle<hybridge_template_close>;
-using PictureHandle = Handle<hybridge_picture_close>;
-using ChatHandle = Handle<hybridge_chat_close>;
+using ModelHandle = Handle<hybridge_model, hybridge_model_close>;
+using SessionHandle = Handle<hybridge_session, hybridge_session_close>;
+using TokenizerHandle = Handle<hybridge_tokenizer, hybridge_tokenizer_close>;
+using TextHandle = Handle<hybridge_text, hybridge_text_close>;
+using GrammarHandle = Handle<hybridge_grammar, hybridge_grammar_close>;
+using TemplateHandle = Handle<hybridge_template, hybridge_template_close>;
+using PictureHandle = Handle<hybridge_picture, hybridge_picture_close>;
+using ChatHandle = Handle<hybridge_chat, hybridge_chat_close>;
 
 // Opens model.pte of a folder. Throws Failure.
 ModelHandle open_model(const ArtifactFolder& folder);

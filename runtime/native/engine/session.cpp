@@ -250,8 +250,7 @@ Result<std::shared_ptr<const Checkpoint>> Session::checkpoint() {
 Result<int64_t> Session::resume(const Checkpoint& checkpoint) {
   if (checkpoint.model != model_->fingerprint()) {
     return Status(
-        HYBRIDGE_INVALID_ARGUMENT,
-        "this checkpoint is of another model; resume it in a session over the one that made it"
+        HYBRIDGE_OTHER_MODEL, "this checkpoint is of another model; resume it in a session over the one that made it"
     );
   }
   std::vector<int64_t> text = checkpoint.tokens();
@@ -273,7 +272,7 @@ Result<std::shared_ptr<const Checkpoint>> Session::read_checkpoint(
   std::shared_ptr<RowSegment> parent;
   if (shared > 0) {
     if (like == nullptr || like->model != model_->fingerprint()) {
-      return Status(HYBRIDGE_INVALID_ARGUMENT, "the checkpoint with the first segments is of another model");
+      return Status(HYBRIDGE_OTHER_MODEL, "the checkpoint with the first segments is of another model");
     }
     const auto segments = chain(like->segment);
     if (shared > segments.size()) {

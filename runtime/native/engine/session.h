@@ -25,7 +25,7 @@
 //   INVALID_COMMIT    no verified block to commit, or one of fewer tokens
 //   INVALID_SLOT      a slot out of range, never filled, or overwritten since
 //   INVALID_DRAFTER   the program has no drafter, or it reads hidden states of another width
-//   INVALID_ARGUMENT  a checkpoint of another model
+//   OTHER_MODEL       a checkpoint of another model
 //   INVALID_SAVED_STATE   a saved state or checkpoint that is damaged or of another model
 //   INVALID_ARTIFACT  a model.pte that was written to since it was mapped
 //   NO_ROOM           the tokens do not fit into what is left of max_seq_len
@@ -141,7 +141,7 @@ class Session {
   // is still kept.
   Result<std::shared_ptr<const Checkpoint>> checkpoint();
 
-  // Goes on where `checkpoint` was made, bit for bit; the length. Slots are empty then. INVALID_ARGUMENT for one of
+  // Goes on where `checkpoint` was made, bit for bit; the length. Slots are empty then. OTHER_MODEL for one of
   // another model.
   Result<int64_t> resume(const Checkpoint& checkpoint);
 

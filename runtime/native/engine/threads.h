@@ -15,7 +15,7 @@ namespace hybridge {
 // Returns the number of threads.
 size_t thread_count();
 
-// Sets the threads of every session in this process; 0: one for each fast core, the default. INVALID_STATE, and nothing
+// Sets the threads of every session in this process; 0: one for each fast core, the default. BUSY, and nothing
 // changes, for another number than there is while sessions hold the pool. Programs with XNNPACK that an app has loaded
 // by itself are not known here: call it before they are.
 Status set_threads(size_t count);

@@ -55,9 +55,8 @@ Status use(size_t count) {
   if (pool != nullptr && count != pool->get_thread_count()) {
     if (choice().holders > 0) {
       return Status(
-          HYBRIDGE_INVALID_STATE, "open sessions compute with XNNPACK on the " +
-                                      std::to_string(pool->get_thread_count()) +
-                                      " threads that they found: close them, or set the threads before"
+          HYBRIDGE_BUSY, "open sessions compute with XNNPACK on the " + std::to_string(pool->get_thread_count()) +
+                             " threads that they found: close them, or set the threads before"
       );
     }
     pool->_unsafe_reset_threadpool(static_cast<uint32_t>(count));

@@ -297,7 +297,7 @@ ModelTemplate::ModelTemplate(
   }
   const std::string_view choice = thinking == Thinking::AS_USUAL ? "" : templates_->thinking_switch(has_tools);
   if (thinking != Thinking::AS_USUAL && choice.empty()) {
-    throw TextError("the model's chat template has no switch for thinking: leave it as usual");
+    throw UnsupportedError("the model's chat template has no switch for thinking: leave it as usual");
   }
   if (!variables.empty()) {
     const JsonDocument document(variables);

@@ -13,6 +13,11 @@ struct TextError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The model's tokenizer or chat template cannot do what is asked of it.
+struct UnsupportedError : TextError {
+  using TextError::TextError;
+};
+
 }  // namespace hybridge::text
 
 #endif

@@ -306,7 +306,7 @@ class Unigram : public Model {
     for (size_t end = word.size(); end > 0;) {
       const Best& node = best[end];
       if (node.id == NO_TOKEN)
-        throw TextError("the vocabulary has neither a character of this text nor an unknown token");
+        throw UnsupportedError("the vocabulary has neither a character of this text nor an unknown token");
       const bool unknown = unknown_ && node.id == *unknown_;
       if (unknown && !found.empty() && found.back().id == *unknown_ && found.back().begin == end) {
         found.back().begin = node.begin;  // unknown characters in a row are one token

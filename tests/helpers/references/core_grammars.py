@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
 from hybridge.errors import GrammarError
-from hybridge.runtime.binding.interface import Handle, Tokens
+from hybridge.runtime.binding.interface import GrammarHandle, GrammarKind, Tokens
 from hybridge.runtime.binding.library import load
 from hybridge.runtime.binding.tokenizer import Tokenizer
 
@@ -26,17 +26,17 @@ DIGITS = set(b"0123456789abcdefABCDEF")
 
 
 class CoreGrammar:
-    """A JSON schema, as a mapping or as text, or a regular expression, read by ``hybridge_grammar_*``."""
+    """A JSON schema, as a mapping or as text, or a regular expression, read by ``hybridge_grammar_open``."""
 
     def __init__(
         self, tokenizer: Tokenizer, eos_ids: Sequence[int], *, schema: Mapping[str, Any] | str | bytes | None = None,
         regex: str | bytes = "",
     ) -> None:  # fmt: skip
-        kind = "regex" if schema is None else "json_schema"
+        kind = GrammarKind.REGEX if schema is None else GrammarKind.JSON_SCHEMA
         given = regex if schema is None else schema if isinstance(schema, str | bytes) else json.dumps(schema)
         text = given if isinstance(given, bytes) else given.encode("utf-8", "surrogatepass")
-        read, self.handle, self._tokenizer = Handle(), Handle(), tokenizer
-        if getattr(load(), f"hybridge_grammar_{kind}")(tokenizer.handle, text, len(text), byref(read)):
+        read, self.handle, self._tokenizer = GrammarHandle(), GrammarHandle(), tokenizer
+        if load().hybridge_grammar_open(tokenizer.handle, kind, text, len(text), byref(read)):
             raise GrammarError(load().hybridge_failure().decode())
         assert not load().hybridge_grammar_with(
             read, None, 0, (c_int64 * len(eos_ids))(*eos_ids), len(eos_ids), byref(self.handle)

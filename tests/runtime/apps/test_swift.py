@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from c_functions import functions_for_apps
+from c_functions import uncalled
 from checkout import CHECKOUT
 
 from hybridge.runtime.binding.library import SOURCES as NATIVE
@@ -50,7 +50,7 @@ def test_the_statuses_are_the_headers() -> None:
 def test_each_c_function_is_called() -> None:
     header = (NATIVE / "hybridge/hybridge.h").read_text(encoding="utf-8")
     swift = "".join(path.read_text(encoding="utf-8") for path in (SOURCES / "Hybridge").glob("*.swift"))
-    assert [name for name in functions_for_apps(header) if f"{name}(" not in swift] == []
+    assert uncalled(header, swift) == []
 
 
 @pytest.mark.slow

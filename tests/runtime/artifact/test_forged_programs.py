@@ -24,7 +24,7 @@ from forgery import forge
 from hybridge.errors import ArtifactError
 from hybridge.runtime import Session
 from hybridge.runtime.artifact.manifest import PROGRAM
-from hybridge.runtime.binding.interface import CText, Handle, Status
+from hybridge.runtime.binding.interface import CText, ModelHandle, SessionHandle, Status
 from hybridge.runtime.binding.library import load
 
 RAN, FAILED = 0, 1
@@ -185,6 +185,6 @@ def test_a_program_that_answers_with_no_tensors_is_refused(artifact: Path, forge
     with pytest.raises(ArtifactError, match=says):
         Session.load(tmp_path / "artifact")
     # The core refuses it too: apps have no other check.
-    model, session = Handle(), Handle()
+    model, session = ModelHandle(), SessionHandle()
     assert load().hybridge_model_open(CText("the path", bytes(tmp_path / "artifact/model.pte")), byref(model)) == Status.OK
     assert load().hybridge_session_open(model, byref(session)) == Status.INVALID_ARTIFACT

@@ -12,7 +12,7 @@ from scripted import TOOLS
 from served import BYTES
 
 from hybridge.errors import UsageError
-from hybridge.runtime.binding.interface import Handle
+from hybridge.runtime.binding.interface import AnswerFormHandle, AnswerParserHandle, TemplateHandle
 from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.binding.library import copied_text, run
 
@@ -20,19 +20,19 @@ CHATML = b"<|im_start|>assistant\n"
 CALL = b'A\0b<tool_call>\n{"name": "f", "arguments": {"a": "\xff\\u0000"}}\n</tool_call>'
 
 
-def named(name: str) -> Handle:
-    form = Handle()
+def named(name: str) -> AnswerFormHandle:
+    form = AnswerFormHandle()
     run("answer_form_named", name.encode(), len(name.encode()), byref(form))
     return form
 
 
-def begun(form: Handle, prompt: bytes = CHATML, tools: Any = TOOLS) -> Handle:
-    answer, offered = Handle(), b"" if tools is None else json.dumps(tools).encode()
+def begun(form: AnswerFormHandle, prompt: bytes = CHATML, tools: Any = TOOLS) -> AnswerParserHandle:
+    answer, offered = AnswerParserHandle(), b"" if tools is None else json.dumps(tools).encode()
     run("answer_open", form, prompt, len(prompt), offered, len(offered), byref(answer))
     return answer
 
 
-def events(answer: Handle, *pieces: bytes) -> list[Any]:
+def events(answer: AnswerParserHandle, *pieces: bytes) -> list[Any]:
     found, said, size = [], c_void_p(), c_size_t()
     for piece in pieces:
         run("answer_push", answer, piece, len(piece), byref(said), byref(size))
@@ -51,11 +51,11 @@ def test_calls_text_and_reasoning_are_events() -> None:
 
 
 def test_a_form_is_found_and_described() -> None:
-    def described(form: Handle) -> Any:
+    def described(form: AnswerFormHandle) -> Any:
         return json.loads(copied_text("answer_form_describe", form))
 
     def found(template: str) -> Any:
-        form, read = Handle(), JinjaTemplate(template)
+        form, read = AnswerFormHandle(), JinjaTemplate(template)
         run("answer_form_find", BYTES.handle, read.handle, byref(form))
         return described(form)
 
@@ -64,7 +64,7 @@ def test_a_form_is_found_and_described() -> None:
     without = found("<tool_call>\n<function=<think>")  # a template that reads no tools
     assert (without["name"], without["reasoning_close"]) == ("general", ["</think>"])
     with pytest.raises(UsageError):
-        run("answer_form_find", BYTES.handle, 0, byref(Handle()))
+        run("answer_form_find", BYTES.handle, TemplateHandle(), byref(AnswerFormHandle()))
     for name in ANSWERS:
         form = described(named(name))
         assert form["name"] == name
@@ -78,12 +78,12 @@ def test_what_cannot_be_is_refused() -> None:
         named("nothing")
     for tools in (b"{", b'{"a": 1}', b"[1]"):
         with pytest.raises(UsageError):
-            run("answer_open", form, b"", 0, tools, len(tools), byref(Handle()))
+            run("answer_open", form, b"", 0, tools, len(tools), byref(AnswerParserHandle()))
     answer = begun(form)
     run("answer_form_close", form)
     assert events(answer, b"still open") == [["content", "still open", ""]]
     run("answer_close", answer)
-    for handle in (answer, form):
+    for handle in (answer, AnswerParserHandle(form.id)):
         with pytest.raises(UsageError):
             run("answer_close", handle)
     with pytest.raises(UsageError):

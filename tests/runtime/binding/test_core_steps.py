@@ -27,8 +27,9 @@ from hybridge.runtime.binding.interface import (
     DrafterKind,
     GeneratedStruct,
     GenerationStruct,
-    Handle,
+    ModelHandle,
     OnCall,
+    SessionHandle,
     Status,
 )
 from hybridge.runtime.binding.library import load, words
@@ -155,7 +156,7 @@ def test_arguments_that_cannot_be_are_refused(session: Session) -> None:
     assert load().hybridge_proposed(steps.handle, None, 1, byref(count), None) == Status.INVALID_ARGUMENT
     assert steps.next() == Status.OK, "it waits on"
     for name, arguments in {"next": (None, 0, byref(count)), "end": (0, None), "progress": (byref(GeneratedStruct()),)}.items():
-        assert getattr(load(), f"hybridge_{name}")(10**9, *arguments) == Status.INVALID_HANDLE
+        assert getattr(load(), f"hybridge_{name}")(SessionHandle(10**9), *arguments) == Status.INVALID_HANDLE
 
 
 # States from anywhere
@@ -276,7 +277,7 @@ def opened(**changes: Any) -> int:
     table = ProgramFunctions(model.program, model.manifest)  # type: ignore[arg-type]
     for name, value in changes.items():
         setattr(table._described, name, value)
-    handle = Handle()
+    handle = ModelHandle()
     status: int = load().hybridge_program_open(byref(table._described), byref(handle))
     load().hybridge_model_close(handle)
     return status
@@ -429,7 +430,7 @@ def test_every_failure_has_words_of_its_own_call(session: Session) -> None:
     )
     status, said = status_of("save", session.handle, None, None)
     assert (status, said) == (Status.INVALID_ARGUMENT, load().hybridge_status_text(status).decode())
-    status, said = status_of("decode", 10**9, 1, None)
+    status, said = status_of("decode", SessionHandle(10**9), 1, None)
     assert (status, said) == (Status.INVALID_HANDLE, load().hybridge_status_text(status).decode())
     assert status_of("decode", session.handle, 1, None) == (Status.OK, "")
     assert status_of("commit", session.handle, 1)[0] == Status.INVALID_COMMIT

@@ -22,10 +22,12 @@ from hybridge.errors import HybridgeError, UsageError
 from hybridge.runtime import PromptLookup, Sampling, Session
 from hybridge.runtime.binding.chat import Chat
 from hybridge.runtime.binding.interface import (
+    DevGenerationStruct,
     DrafterKind,
     Ending,
     GeneratedStruct,
     GenerationStruct,
+    GrammarHandle,
     OnClock,
     OnMask,
     OnPropose,
@@ -66,7 +68,8 @@ def generated(
     options = GenerationStruct(max_new_tokens=most, drafter=DRAFTERS[drafter], grammar=core.handle, is_cheap=1)
     options.propose = OnPropose(propose)
     seconds = count()
-    options.clock = OnClock(lambda _: next(seconds))  # by which a block takes as long as a token, on each machine
+    dev = DevGenerationStruct(clock=OnClock(lambda _: next(seconds)))  # a block takes as long as a token, on each machine
+    options.dev = pointer(dev)
     if sampling is not None and sampling.temperature:
         drawn = SamplingStruct(temperature=sampling.temperature, top_p=sampling.top_p, seed=sampling.seed, has_seed=1)
         options.sampling = pointer(drawn)
@@ -103,7 +106,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     both = GenerationStruct(max_new_tokens=4, grammar=core.handle, mask=OnMask(lambda *_: None))
     with pytest.raises(UsageError):
         run("generate", *arguments, byref(both), OnToken(), None, None)
-    closed = GenerationStruct(max_new_tokens=4, grammar=1 << 40)
+    closed = GenerationStruct(max_new_tokens=4, grammar=GrammarHandle(1 << 40))
     with pytest.raises(UsageError, match="closed"):
         run("generate", *arguments, byref(closed), OnToken(), None, None)
     endless = Session.over(TextProgram(babble, 600, 0), ENDLESS)

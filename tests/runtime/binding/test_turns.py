@@ -19,7 +19,7 @@ from store import demo_folder
 from hybridge.errors import DraftError, UsageError
 from hybridge.runtime import AutoDrafter, Model, OwnDrafter, PrefixCache, PromptLookup, Session, open_artifact
 from hybridge.runtime.binding.chat import Chat, chat_options
-from hybridge.runtime.binding.interface import FUNCTIONS, CText, CTextArgument
+from hybridge.runtime.binding.interface import FUNCTIONS, CText, CTextArgument, SessionHandle
 from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.binding.library import load
 from hybridge.runtime.text.answers import AnswerFormat
@@ -123,7 +123,7 @@ def test_every_text_without_a_length_is_checked() -> None:
                 assert takes[place + 1].__name__ == "c_ulong", name
     assert load().hybridge_save.argtypes[1:] == [CTextArgument, CTextArgument]
     with pytest.raises(Exception, match="may have a NUL character"):
-        load().hybridge_load(0, b"a path")
+        load().hybridge_load(SessionHandle(), b"a path")
     assert CText("a text", b"whole") == b"whole"
 
 

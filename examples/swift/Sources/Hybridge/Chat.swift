@@ -9,10 +9,10 @@ public final class Artifact: Sendable {
 
   /// Throws `.unreadableFile`, `.invalidArtifact` or `.missingOperator`; the error's reason says what is missing.
   public init(folder: String) throws {
-    var handle: hybridge_artifact = 0
+    var handle = hybridge_artifact()
     try expectOK(hybridge_artifact_open(terminated("the path", folder), &handle))
     do {
-      var model: hybridge_model = 0
+      var model = hybridge_model()
       try expectOK(hybridge_artifact_model(handle, &model))
       self.model = try Model(model)
     } catch {
@@ -31,18 +31,19 @@ public final class Artifact: Sendable {
 
   /// Returns the tokenizer, which is the artifact's own. Throws `.invalidArtifact` without one.
   func tokenizer() throws -> hybridge_tokenizer {
-    var found: hybridge_tokenizer = 0
+    var found = hybridge_tokenizer()
     try expectOK(hybridge_artifact_tokenizer(handle, &found))
     return found
   }
 
   /// Returns a chat with a state of its own. system: what the model is told before the first message. checkpointBytes: most
-  /// memory for states to go back to; 0 for 256 MB. Throws `.invalidArtifact` where the model has no chat template, and
-  /// `.invalidArgument` for a system's message that it refuses, or tools or a switch for thinking that it does not have.
+  /// memory for states to go back to. Throws `.invalidArtifact` if the model has no chat template, `.invalidTemplate` if it
+  /// refuses the system's message, `.unsupported` if it has no switch for thinking, and `.invalidArgument` for variables and
+  /// tools that are not what they must be.
   /// variables: more of them for the chat template, as a JSON object such as `{"reasoning_effort": "low"}`. tools: that the model
   /// may call, a list in JSON as OpenAI's API has it; their results go to `Chat.giveResults`.
   public func chat(
-    system: String = "", thinking: Thinking = .asUsual, checkpointBytes: Int = 0, variables: String? = nil, tools: String? = nil
+    system: String = "", thinking: Thinking = .asUsual, checkpointBytes: Int = 256 << 20, variables: String? = nil, tools: String? = nil
   ) throws -> Chat {
     guard checkpointBytes >= 0 else { throw HybridgeError(status: .invalidArgument) }
     let given = [
@@ -50,8 +51,8 @@ public final class Artifact: Sendable {
       try tools.map { try terminated("the tools", $0) },
     ].map { $0.map { strdup($0) } ?? nil }
     defer { given.forEach { free($0) } }
-    var chat: hybridge_chat = 0
-    var options = hybridge_chat_options()
+    var chat = hybridge_chat()
+    var options = hybridge_chat_options_defaults()
     (options.system, options.variables, options.tools) = (constant(given[0]), constant(given[1]), constant(given[2]))
     (options.thinking, options.checkpoint_bytes) = (thinking.code, checkpointBytes)
     try expectOK(hybridge_chat_open(handle, &options, &chat))
@@ -276,9 +277,9 @@ public final class Chat: @unchecked Sendable {
       let callback = PieceCallback(onPiece)
       try call {
         withUnsafePointer(to: &draws) { draws in
-          var options = hybridge_generation()
+          var options = hybridge_generation_defaults()
           (options.max_new_tokens, options.drafter) = (maxNewTokens, drafter.code)
-          (options.draft, options.sampling, options.grammar) = (drafter.draft, draws, grammar?.handle ?? 0)
+          (options.draft, options.sampling, options.grammar) = (drafter.draft, draws, grammar?.handle ?? hybridge_grammar())
           options.tool_choice = constant(choice)
           // An array without elements has no address to give.
           return (ends + [nil]).withUnsafeBufferPointer {

@@ -11,7 +11,7 @@ public final class Checkpoint: Sendable {
   let handle: hybridge_checkpoint
 
   init(of session: hybridge_session) throws {
-    var handle: hybridge_checkpoint = 0
+    var handle = hybridge_checkpoint()
     try expectOK(hybridge_checkpoint_make(session, &handle))
     var kept = hybridge_kept()
     hybridge_checkpoint_info(handle, &kept)
@@ -27,7 +27,7 @@ public final class PrefixCache: Sendable {
   let handle: hybridge_cache
 
   public init(_ model: Model, bytes: Int) throws {
-    var handle: hybridge_cache = 0
+    var handle = hybridge_cache()
     try expectOK(bytes < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_cache_open(model.handle, bytes, &handle))
     self.handle = handle
   }

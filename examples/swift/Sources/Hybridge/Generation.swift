@@ -26,9 +26,11 @@ public struct Sampling: Equatable, Sendable {
   }
 
   var code: hybridge_sampling {
-    hybridge_sampling(
-      temperature: temperature, top_p: topP, min_p: minP, repetition_penalty: repetitionPenalty, top_k: topK, seed: seed ?? 0,
-      has_seed: seed == nil ? 0 : 1)
+    var code = hybridge_sampling_defaults()
+    (code.temperature, code.top_p, code.min_p) = (temperature, topP, minP)
+    (code.repetition_penalty, code.top_k) = (repetitionPenalty, topK)
+    (code.seed, code.has_seed) = (seed ?? 0, seed == nil ? 0 : 1)
+    return code
   }
 }
 
@@ -58,7 +60,7 @@ public enum Drafter: Sendable {
 
   var draft: hybridge_model {
     if case .model(let model) = self { return model.handle }
-    return 0
+    return hybridge_model()
   }
 }
 

@@ -10,28 +10,25 @@ public final class Grammar: Sendable {
 
   /// Throws `.invalidGrammar` for a schema that cannot be followed; the error's reason says why.
   public convenience init(jsonSchema schema: String, for artifact: Artifact) throws {
-    try self.init(schema, artifact.tokenizer()) { hybridge_grammar_json_schema($0, $1, $2, $3) }
+    try self.init(HYBRIDGE_JSON_SCHEMA, schema, artifact.tokenizer())
   }
 
   /// Of a regular expression in Rust's syntax; throws likewise.
   public convenience init(regex pattern: String, for artifact: Artifact) throws {
-    try self.init(pattern, artifact.tokenizer()) { hybridge_grammar_regex($0, $1, $2, $3) }
+    try self.init(HYBRIDGE_REGEX, pattern, artifact.tokenizer())
   }
 
   public convenience init(jsonSchema schema: String, for tokenizer: Tokenizer) throws {
-    try self.init(schema, tokenizer.handle) { hybridge_grammar_json_schema($0, $1, $2, $3) }
+    try self.init(HYBRIDGE_JSON_SCHEMA, schema, tokenizer.handle)
   }
 
   public convenience init(regex pattern: String, for tokenizer: Tokenizer) throws {
-    try self.init(pattern, tokenizer.handle) { hybridge_grammar_regex($0, $1, $2, $3) }
+    try self.init(HYBRIDGE_REGEX, pattern, tokenizer.handle)
   }
 
-  private init(
-    _ text: String, _ tokenizer: hybridge_tokenizer,
-    _ read: (hybridge_tokenizer, UnsafePointer<CChar>?, Int, UnsafeMutablePointer<hybridge_grammar>?) -> hybridge_status
-  ) throws {
-    var made: hybridge_grammar = 0
-    try text.withCString { bytes in try expectOK(read(tokenizer, bytes, text.utf8.count, &made)) }
+  private init(_ kind: hybridge_grammar_kind, _ text: String, _ tokenizer: hybridge_tokenizer) throws {
+    var made = hybridge_grammar()
+    try text.withCString { bytes in try expectOK(hybridge_grammar_open(tokenizer, kind, bytes, text.utf8.count, &made)) }
     handle = made
   }
 

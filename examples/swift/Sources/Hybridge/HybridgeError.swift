@@ -5,6 +5,7 @@ public enum Status: UInt32, Sendable {
   case invalidArgument = 1, invalidHandle, busy, noRoom, invalidState, invalidArtifact, unreadableFile, missingOperator
   case outOfMemory, `internal`, cancelled, notFinite, brokenState, programFailed, invalidToken, invalidCommit, invalidSlot
   case invalidDrafter, invalidPicture, invalidGrammar, invalidTemplate, invalidSavedState, unwritableFile
+  case otherModel, unsupported, callbackFailed
 }
 
 /// A refused call. The session's state is as it was before it; a generation keeps the tokens that it had given. After a call that

@@ -41,7 +41,7 @@ public final class Model: Sendable {
   deinit { hybridge_model_close(handle) }
 
   private static func open(_ path: String) throws -> hybridge_model {
-    var handle: hybridge_model = 0
+    var handle = hybridge_model()
     try expectOK(hybridge_model_open(terminated("the path", path), &handle))
     return handle
   }

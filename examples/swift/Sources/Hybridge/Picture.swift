@@ -14,7 +14,7 @@ public final class Picture: Sendable {
   /// narrow; the error's reason says which.
   public init(rgb: [UInt8], width: Int, height: Int, for artifact: Artifact) throws {
     guard width > 0, height > 0, rgb.count == 3 * width * height else { throw HybridgeError(status: .invalidArgument) }
-    var handle: hybridge_picture = 0
+    var handle = hybridge_picture()
     try expectOK(hybridge_picture_open(artifact.model.handle, rgb, width, height, &handle))
     do {
       ids = try filled { hybridge_picture_ids(handle, $0, $1, &$2, nil) }

@@ -16,7 +16,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
 
   /// An empty state over the model's weights.
   public init(_ model: Model) throws {
-    var handle: hybridge_session = 0
+    var handle = hybridge_session()
     try expectOK(hybridge_session_open(model.handle, &handle))
     (self.handle, self.model) = (handle, model)
   }
@@ -78,7 +78,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   @discardableResult
   public func bring(to text: [Int64], cache: PrefixCache? = nil) throws -> Int {
     var known = 0
-    try call { hybridge_bring_to(handle, cache?.handle ?? 0, text, text.count, &known) }
+    try call { hybridge_bring_to(handle, cache?.handle ?? hybridge_cache(), text, text.count, &known) }
     return known
   }
 
@@ -122,11 +122,11 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
       do {
         try call {
           withUnsafePointer(to: &draws) { draws in
-            var options = hybridge_generation()
+            var options = hybridge_generation_defaults()
             (options.max_new_tokens, options.block_length) = (maxNewTokens, blockLength)
             (options.drafter, options.draft, options.sampling) = (drafter.code, drafter.draft, draws)
             if mask != nil { options.mask = apply }
-            options.grammar = grammar?.handle ?? 0
+            options.grammar = grammar?.handle ?? hybridge_grammar()
             return hybridge_generate(
               handle, prompt, prompt.count, &options, take, Unmanaged.passUnretained(callbacks).toOpaque(), &done)
           }

@@ -6,7 +6,7 @@ public final class Tokenizer: Sendable {
 
   /// Throws `.unreadableFile`, or `.invalidArtifact` for one that is damaged or of another kind.
   public init(path: String) throws {
-    var handle: hybridge_tokenizer = 0
+    var handle = hybridge_tokenizer()
     try expectOK(hybridge_tokenizer_open(terminated("the path", path), &handle))
     self.handle = handle
   }
@@ -43,7 +43,7 @@ public final class TextStream {
   private let handle: hybridge_text
 
   public init(_ tokenizer: Tokenizer, skipSpecial: Bool = true) throws {
-    var handle: hybridge_text = 0
+    var handle = hybridge_text()
     try expectOK(hybridge_text_open(tokenizer.handle, skipSpecial ? 1 : 0, &handle))
     self.handle = handle
   }

@@ -44,7 +44,9 @@ int main(int argc, char** argv) {
   if (!done(hybridge_model_open(argv[1], &model)) || !done(hybridge_session_open(model, &session))) return 1;
   while (fgets(line, LINE, stdin) != NULL) {
     const size_t count = numbers(line, asked);
-    const hybridge_generation how = {.max_new_tokens = (size_t)asked[0], .drafter = strcmp(argv[2], "lookup") == 0};
+    hybridge_generation how = hybridge_generation_defaults();
+    how.max_new_tokens = (size_t)asked[0];
+    how.drafter = strcmp(argv[2], "lookup") == 0 ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER;
     int given = 0;
     if (count == 0) return 2;
     printf("[");

@@ -159,7 +159,17 @@ void mask(const int64_t* text, size_t count, float* logits, size_t vocab_size, v
   if (env->ExceptionCheck()) std::fill_n(logits, vocab_size, -std::numeric_limits<float>::infinity());
 }
 
-auto handle(jlong number) { return static_cast<uint64_t>(number); }
+// A handle of whatever kind a function takes: in Kotlin it is a number, and the core refuses one of another kind.
+struct AnyHandle {
+  uint64_t id;
+
+  template <typename Handle>
+  operator Handle() const {
+    return {id};
+  }
+};
+
+AnyHandle handle(jlong number) { return {static_cast<uint64_t>(number)}; }
 
 }  // namespace
 
@@ -178,9 +188,9 @@ NATIVE(jint, setThreads)(JNIEnv*, jclass, jint count) {
 
 NATIVE(jint, modelOpen)(JNIEnv* env, jclass, jbyteArray path, jlongArray model) {
   return guarded([&] {
-    hybridge_model opened = 0;
+    hybridge_model opened{};
     const hybridge_status status = hybridge_model_open(text(env, path).c_str(), &opened);
-    if (status == HYBRIDGE_OK) put(env, model, {static_cast<int64_t>(opened)});
+    if (status == HYBRIDGE_OK) put(env, model, {static_cast<int64_t>(opened.id)});
     return status;
   });
 }
@@ -212,10 +222,10 @@ NATIVE(jint, modelEosIds)(JNIEnv* env, jclass, jlong model, jlongArray ids, jlon
 
 NATIVE(jint, cacheOpen)(JNIEnv* env, jclass, jlong model, jlong bytes, jlongArray cache) {
   return guarded([&] {
-    hybridge_cache opened = 0;
+    hybridge_cache opened{};
     const hybridge_status status =
         bytes < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_cache_open(handle(model), static_cast<size_t>(bytes), &opened);
-    if (status == HYBRIDGE_OK) put(env, cache, {static_cast<int64_t>(opened)});
+    if (status == HYBRIDGE_OK) put(env, cache, {static_cast<int64_t>(opened.id)});
     return status;
   });
 }
@@ -229,10 +239,10 @@ NATIVE(jint, pictureOpen)(JNIEnv* env, jclass, jlong model, jbyteArray rgb, jint
     if (width < 0 || height < 0 || int64_t{3} * width * height != size) return HYBRIDGE_INVALID_ARGUMENT;
     std::vector<uint8_t> pixels(static_cast<size_t>(std::max(size, 1)));
     env->GetByteArrayRegion(rgb, 0, size, reinterpret_cast<jbyte*>(pixels.data()));
-    hybridge_picture opened = 0;
+    hybridge_picture opened{};
     const hybridge_status status =
         hybridge_picture_open(handle(model), pixels.data(), static_cast<size_t>(width), static_cast<size_t>(height), &opened);
-    if (status == HYBRIDGE_OK) put(env, picture, {static_cast<int64_t>(opened)});
+    if (status == HYBRIDGE_OK) put(env, picture, {static_cast<int64_t>(opened.id)});
     return status;
   });
 }
@@ -256,9 +266,9 @@ NATIVE(jint, pictureIds)(JNIEnv* env, jclass, jlong picture, jlongArray ids, jlo
 
 NATIVE(jint, sessionOpen)(JNIEnv* env, jclass, jlong model, jlongArray session) {
   return guarded([&] {
-    hybridge_session opened = 0;
+    hybridge_session opened{};
     const hybridge_status status = hybridge_session_open(handle(model), &opened);
-    if (status == HYBRIDGE_OK) put(env, session, {static_cast<int64_t>(opened)});
+    if (status == HYBRIDGE_OK) put(env, session, {static_cast<int64_t>(opened.id)});
     return status;
   });
 }
@@ -313,9 +323,9 @@ NATIVE(jint, load)(JNIEnv* env, jclass, jlong session, jbyteArray path) {
 
 NATIVE(jint, checkpointMake)(JNIEnv* env, jclass, jlong session, jlongArray checkpoint) {
   return guarded([&] {
-    hybridge_checkpoint made = 0;
+    hybridge_checkpoint made{};
     const hybridge_status status = hybridge_checkpoint_make(handle(session), &made);
-    if (status == HYBRIDGE_OK) put(env, checkpoint, {static_cast<int64_t>(made)});
+    if (status == HYBRIDGE_OK) put(env, checkpoint, {static_cast<int64_t>(made.id)});
     return status;
   });
 }
@@ -356,7 +366,13 @@ struct Wishes {
     env->GetDoubleArrayRegion(sampling, 0, 4, heat);
     fit = !env->ExceptionCheck() && chosen.size() == 8 && chosen[0] >= 0 && chosen[1] >= 0 && chosen[4] >= 0;
     if (!fit) return;
-    draws = {heat[0], heat[1], heat[2], heat[3], static_cast<size_t>(chosen[4]), static_cast<uint64_t>(chosen[5]), chosen[6] != 0};
+    draws.temperature = heat[0];
+    draws.top_p = heat[1];
+    draws.min_p = heat[2];
+    draws.repetition_penalty = heat[3];
+    draws.top_k = static_cast<size_t>(chosen[4]);
+    draws.seed = static_cast<uint64_t>(chosen[5]);
+    draws.has_seed = chosen[6] != 0;
     generation.max_new_tokens = static_cast<size_t>(chosen[0]);
     generation.block_length = static_cast<size_t>(chosen[1]);
     generation.drafter = static_cast<hybridge_drafter>(chosen[2]);
@@ -367,8 +383,8 @@ struct Wishes {
   Wishes(const Wishes&) = delete;
 
   bool fit = false;
-  hybridge_sampling draws{};
-  hybridge_generation generation{};
+  hybridge_sampling draws = hybridge_sampling_defaults();
+  hybridge_generation generation = hybridge_generation_defaults();
 };
 
 // tokens, proposed, accepted, verifies, rollbacks.
@@ -401,9 +417,9 @@ NATIVE(jint, cancel)(JNIEnv*, jclass, jlong session) { return hybridge_cancel(ha
 
 NATIVE(jint, tokenizerOpen)(JNIEnv* env, jclass, jbyteArray path, jlongArray tokenizer) {
   return guarded([&] {
-    hybridge_tokenizer opened = 0;
+    hybridge_tokenizer opened{};
     const hybridge_status status = hybridge_tokenizer_open(text(env, path).c_str(), &opened);
-    if (status == HYBRIDGE_OK) put(env, tokenizer, {static_cast<int64_t>(opened)});
+    if (status == HYBRIDGE_OK) put(env, tokenizer, {static_cast<int64_t>(opened.id)});
     return status;
   });
 }
@@ -444,9 +460,9 @@ NATIVE(jint, tokenizerDecode)
 
 NATIVE(jint, textOpen)(JNIEnv* env, jclass, jlong tokenizer, jboolean skip_special, jlongArray text) {
   return guarded([&] {
-    hybridge_text opened = 0;
+    hybridge_text opened{};
     const hybridge_status status = hybridge_text_open(handle(tokenizer), skip_special, &opened);
-    if (status == HYBRIDGE_OK) put(env, text, {static_cast<int64_t>(opened)});
+    if (status == HYBRIDGE_OK) put(env, text, {static_cast<int64_t>(opened.id)});
     return status;
   });
 }
@@ -471,22 +487,13 @@ NATIVE(jint, textClose)(JNIEnv*, jclass, jlong text) { return hybridge_text_clos
 
 // Grammars
 
-NATIVE(jint, grammarJsonSchema)(JNIEnv* env, jclass, jlong tokenizer, jbyteArray schema, jlongArray grammar) {
+NATIVE(jint, grammarOpen)(JNIEnv* env, jclass, jlong tokenizer, jint kind, jbyteArray says, jlongArray grammar) {
   return guarded([&] {
-    const std::string given = text(env, schema);
-    hybridge_grammar made = 0;
-    const hybridge_status status = hybridge_grammar_json_schema(handle(tokenizer), given.data(), given.size(), &made);
-    if (status == HYBRIDGE_OK) put(env, grammar, {static_cast<int64_t>(made)});
-    return status;
-  });
-}
-
-NATIVE(jint, grammarRegex)(JNIEnv* env, jclass, jlong tokenizer, jbyteArray pattern, jlongArray grammar) {
-  return guarded([&] {
-    const std::string given = text(env, pattern);
-    hybridge_grammar made = 0;
-    const hybridge_status status = hybridge_grammar_regex(handle(tokenizer), given.data(), given.size(), &made);
-    if (status == HYBRIDGE_OK) put(env, grammar, {static_cast<int64_t>(made)});
+    const std::string given = text(env, says);
+    hybridge_grammar made{};
+    const hybridge_status status =
+        hybridge_grammar_open(handle(tokenizer), static_cast<hybridge_grammar_kind>(kind), given.data(), given.size(), &made);
+    if (status == HYBRIDGE_OK) put(env, grammar, {static_cast<int64_t>(made.id)});
     return status;
   });
 }
@@ -552,9 +559,9 @@ jint answer(
 
 NATIVE(jint, artifactOpen)(JNIEnv* env, jclass, jbyteArray folder, jlongArray artifact) {
   return guarded([&] {
-    hybridge_artifact opened = 0;
+    hybridge_artifact opened{};
     const hybridge_status status = hybridge_artifact_open(text(env, folder).c_str(), &opened);
-    if (status == HYBRIDGE_OK) put(env, artifact, {static_cast<int64_t>(opened)});
+    if (status == HYBRIDGE_OK) put(env, artifact, {static_cast<int64_t>(opened.id)});
     return status;
   });
 }
@@ -563,18 +570,18 @@ NATIVE(jint, artifactClose)(JNIEnv*, jclass, jlong artifact) { return hybridge_a
 
 NATIVE(jint, artifactModel)(JNIEnv* env, jclass, jlong artifact, jlongArray model) {
   return guarded([&] {
-    hybridge_model found = 0;
+    hybridge_model found{};
     const hybridge_status status = hybridge_artifact_model(handle(artifact), &found);
-    if (status == HYBRIDGE_OK) put(env, model, {static_cast<int64_t>(found)});
+    if (status == HYBRIDGE_OK) put(env, model, {static_cast<int64_t>(found.id)});
     return status;
   });
 }
 
 NATIVE(jint, artifactTokenizer)(JNIEnv* env, jclass, jlong artifact, jlongArray tokenizer) {
   return guarded([&] {
-    hybridge_tokenizer found = 0;
+    hybridge_tokenizer found{};
     const hybridge_status status = hybridge_artifact_tokenizer(handle(artifact), &found);
-    if (status == HYBRIDGE_OK) put(env, tokenizer, {static_cast<int64_t>(found)});
+    if (status == HYBRIDGE_OK) put(env, tokenizer, {static_cast<int64_t>(found.id)});
     return status;
   });
 }
@@ -586,15 +593,15 @@ NATIVE(jint, chatOpen)
     if (checkpointBytes < 0) return HYBRIDGE_INVALID_ARGUMENT;
     const auto given = [&](jbyteArray array) { return array == nullptr ? std::string() : text(env, array); };
     const std::string told = given(system), more = given(variables), offered = given(tools);
-    hybridge_chat_options options{};
+    hybridge_chat_options options = hybridge_chat_options_defaults();
     options.system = told.c_str();
     options.thinking = static_cast<hybridge_thinking>(thinking);
     options.checkpoint_bytes = static_cast<size_t>(checkpointBytes);
     options.variables = variables == nullptr ? nullptr : more.c_str();
     options.tools = tools == nullptr ? nullptr : offered.c_str();
-    hybridge_chat opened = 0;
+    hybridge_chat opened{};
     const hybridge_status status = hybridge_chat_open(handle(artifact), &options, &opened);
-    if (status == HYBRIDGE_OK) put(env, chat, {static_cast<int64_t>(opened)});
+    if (status == HYBRIDGE_OK) put(env, chat, {static_cast<int64_t>(opened.id)});
     return status;
   });
 }

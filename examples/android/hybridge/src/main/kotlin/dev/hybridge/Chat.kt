@@ -16,16 +16,17 @@ public class Artifact(folder: File) : AutoCloseable {
      * Returns a chat with a state of its own.
      *
      * @param system what the model is told before the first message.
-     * @param checkpointBytes most memory for states to go back to; 0 for 256 MB.
+     * @param checkpointBytes most memory for states to go back to.
      * @param variables more of them for the chat template, as a JSON object such as `{"reasoning_effort": "low"}`.
      * @param tools that the model may call, a list in JSON as OpenAI's API has it; their results go to [Chat.giveResults].
-     * @throws HybridgeException with [Status.INVALID_ARTIFACT] where the model has no chat template, and [Status.INVALID_ARGUMENT] for a
-     * system's message, tools or a switch for thinking that it does not have; the message says why.
+     * @throws HybridgeException with [Status.INVALID_ARTIFACT] if the model has no chat template, [Status.INVALID_TEMPLATE] if it
+     * refuses the system's message, [Status.UNSUPPORTED] if it has no switch for thinking, and [Status.INVALID_ARGUMENT] for
+     * variables and tools that are not what they must be; the message says why.
      */
     public fun chat(
         system: String? = null,
         thinking: Thinking = Thinking.AS_USUAL,
-        checkpointBytes: Long = 0,
+        checkpointBytes: Long = 256L shl 20,
         variables: String? = null,
         tools: String? = null,
     ): Chat {

@@ -14,12 +14,17 @@ public class Grammar private constructor(internal val handle: Long) : AutoClosea
     }
 
     internal companion object {
-        fun jsonSchema(tokenizer: Long, schema: String): Grammar =
-            made { Native.grammarJsonSchema(tokenizer, schema.encodeToByteArray(), it) }
+        private const val JSON_SCHEMA = 0 // hybridge_grammar_kind of hybridge.h
+        private const val REGEX = 1
 
-        fun regex(tokenizer: Long, pattern: String): Grammar =
-            made { Native.grammarRegex(tokenizer, pattern.encodeToByteArray(), it) }
+        fun jsonSchema(tokenizer: Long, schema: String): Grammar = open(tokenizer, JSON_SCHEMA, schema)
 
-        private inline fun made(body: (LongArray) -> Int): Grammar = Grammar(LongArray(1).also { expectOk { body(it) } }[0])
+        fun regex(tokenizer: Long, pattern: String): Grammar = open(tokenizer, REGEX, pattern)
+
+        private fun open(tokenizer: Long, kind: Int, says: String): Grammar {
+            val made = LongArray(1)
+            expectOk { Native.grammarOpen(tokenizer, kind, says.encodeToByteArray(), made) }
+            return Grammar(made[0])
+        }
     }
 }

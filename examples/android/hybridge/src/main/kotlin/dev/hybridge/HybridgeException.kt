@@ -26,6 +26,9 @@ public enum class Status {
     INVALID_TEMPLATE,
     INVALID_SAVED_STATE,
     UNWRITABLE_FILE,
+    OTHER_MODEL,
+    UNSUPPORTED,
+    CALLBACK_FAILED,
     ;
 
     internal companion object {
@@ -34,7 +37,8 @@ public enum class Status {
 }
 
 /**
- * A refused call, with a message that says what is wrong and what to do. The session's state is as it was before it; a generation keeps the tokens that it had given. After a call that
+ * A refused call, with a message that says what is wrong and what to do. The session's state is as it was before it; a
+ * generation keeps the tokens that it had given. After a call that
  * failed in the middle and could not be undone, others are refused with BROKEN_STATE until the session is reset, or a state is
  * restored, resumed or loaded.
  */

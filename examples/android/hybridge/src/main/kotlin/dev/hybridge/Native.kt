@@ -92,9 +92,7 @@ internal object Native {
 
     @JvmStatic external fun textClose(text: Long): Int
 
-    @JvmStatic external fun grammarJsonSchema(tokenizer: Long, schema: ByteArray, grammar: LongArray): Int
-
-    @JvmStatic external fun grammarRegex(tokenizer: Long, pattern: ByteArray, grammar: LongArray): Int
+    @JvmStatic external fun grammarOpen(tokenizer: Long, kind: Int, says: ByteArray, grammar: LongArray): Int
 
     @JvmStatic external fun grammarClose(grammar: Long): Int
 
