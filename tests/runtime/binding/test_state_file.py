@@ -258,7 +258,7 @@ def everywhere(old: int, new: int) -> Callable[[bytearray], object]:
 
 
 def state_number(place: int, value: int) -> Callable[[bytearray], object]:
-    """Write a number of the state itself: its length, then how many operations there were."""
+    """Write one of the four numbers that come first, in the program's order: lengths, and how many operations there were."""
     return at(len(texts_content([PROMPT, [], PROMPT[:4]])) // 8 + place, value)
 
 
@@ -268,8 +268,7 @@ FORGED: dict[str, Callable[[bytearray], object]] = {
     "a text of another length": at(0, len(PROMPT) - 1),
     "a token outside the vocabulary": at(1, 131),
     "a negative token": at(1, -1),
-    "more operations than there can be": state_number(1, 2**62),
-    "fewer operations than none": state_number(1, -1),
+    **{f"number {place} is {new}": state_number(place, new) for place in range(4) for new in (-2, 2**62)},
     **{f"a state of length {new}": everywhere(len(PROMPT), new) for new in (-100000, -1, 0, 97, 2**63 - 1)},
     **{f"a slot of length {new}": everywhere(4, new) for new in (-100000, -2, 0, 97, 2**63 - 1)},
     "something after it": lambda content: content.extend(bytes(8)),
