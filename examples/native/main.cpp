@@ -4,39 +4,36 @@
 #include <iostream>
 #include <string>
 
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge.hpp>
 
 namespace {
 
-// Called for each token of an answer; 0 would end it.
-int show(const hybridge_piece* piece, void*) {
-  std::fwrite(piece->content, 1, piece->content_size, stdout);
+// Called for each token of an answer; false would end it.
+bool show(const hybridge::Piece& piece) {
+  std::fwrite(piece.content.data(), 1, piece.content.size(), stdout);
   return std::fflush(stdout) == 0;
 }
 
-hybridge_status answer(hybridge_chat chat, const std::string& line) {
-  if (line == "/undo") return hybridge_chat_undo(chat);
-  if (line == "/retry") return hybridge_chat_retry(chat, nullptr, nullptr, 0, show, nullptr, nullptr);
-  if (line.starts_with("/save ")) return hybridge_chat_save(chat, line.c_str() + 6);
-  if (line.starts_with("/load ")) return hybridge_chat_load(chat, line.c_str() + 6);
-  return hybridge_chat_send(chat, line.data(), line.size(), nullptr, nullptr, 0, show, nullptr, nullptr);
+hybridge::Status answer(hybridge::Chat& chat, const std::string& line) {
+  if (line == "/undo") return chat.undo();
+  if (line == "/retry") return chat.retry(show).status();
+  if (line.starts_with("/save ")) return chat.save(line.substr(6));
+  if (line.starts_with("/load ")) return chat.load(line.substr(6));
+  return chat.send(line, show).status();
 }
 
-bool works(hybridge_status status) {
-  if (status != HYBRIDGE_OK) std::fprintf(stderr, "talk: %s\n", hybridge_failure());
-  return status == HYBRIDGE_OK;
-}
+int fail(const hybridge::Status& status) { return std::fprintf(stderr, "talk: %s\n", status.words().c_str()), 1; }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  hybridge_artifact artifact;
-  hybridge_chat chat;
   if (argc != 2) return std::fprintf(stderr, "usage: talk FOLDER, which 'hybridge export' wrote\n"), 2;
-  if (!works(hybridge_artifact_open(argv[1], &artifact)) || !works(hybridge_chat_open(artifact, nullptr, &chat)))
-    return 1;
+  auto artifact = hybridge::Artifact::open(argv[1]);
+  if (!artifact.ok()) return fail(artifact.status());
+  auto chat = hybridge::Chat::open(*artifact);
+  if (!chat.ok()) return fail(chat.status());
   for (std::string line; std::getline(std::cin, line);) {
-    works(answer(chat, line));
+    if (const auto status = answer(*chat, line); !status.ok()) fail(status);
     std::puts("");
   }
   return 0;

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <hybridge/hybridge.h>
+#include <hybridge/hybridge.hpp>
 
 namespace {
 
@@ -28,46 +28,34 @@ std::string call(const std::string& name, const std::string& arguments) {
   return std::ctime(&now);
 }
 
-// Called for each token of an answer; runs the tools that it calls. 0 would end the answer.
-int show(const hybridge_piece* piece, void* results) {
-  std::fwrite(piece->content, 1, piece->content_size, stdout);
-  for (size_t i = 0; i < piece->call_count; ++i) {
-    const hybridge_call& each = piece->calls[i];
-    const std::string name(each.name, each.name_size), arguments(each.arguments, each.arguments_size);
-    std::printf("[%s %s]\n", name.c_str(), arguments.c_str());
-    static_cast<std::vector<std::string>*>(results)->push_back(call(name, arguments));
-  }
-  return std::fflush(stdout) == 0;
-}
-
-bool works(hybridge_status status) {
-  if (status != HYBRIDGE_OK) std::fprintf(stderr, "tools: %s\n", hybridge_failure());
-  return status == HYBRIDGE_OK;
-}
+int fail(const hybridge::Status& status) { return std::fprintf(stderr, "tools: %s\n", status.words().c_str()), 1; }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  hybridge_artifact artifact;
-  hybridge_chat chat;
   if (argc != 2) return std::fprintf(stderr, "usage: tools FOLDER, which 'hybridge export' wrote\n"), 2;
+  auto artifact = hybridge::Artifact::open(argv[1]);
+  if (!artifact.ok()) return fail(artifact.status());
   hybridge_chat_options options = hybridge_chat_options_defaults();
   options.tools = TOOLS;
-  if (!works(hybridge_artifact_open(argv[1], &artifact)) || !works(hybridge_chat_open(artifact, &options, &chat)))
-    return 1;
-  for (std::string line; std::getline(std::cin, line);) {
-    std::vector<std::string> results;
-    bool is_answered = works(
-        hybridge_chat_send(chat, line.data(), line.size(), nullptr, nullptr, 0, show, &results, nullptr)
-    );
-    while (is_answered && !results.empty()) {
-      const std::vector<std::string> given = std::exchange(results, {});
-      std::vector<hybridge_result> views;
-      for (const std::string& each : given) views.push_back({each.data(), each.size()});
-      is_answered = works(
-          hybridge_chat_give_results(chat, views.data(), views.size(), nullptr, nullptr, 0, show, &results, nullptr)
-      );
+  auto chat = hybridge::Chat::open(*artifact, options);
+  if (!chat.ok()) return fail(chat.status());
+
+  std::vector<std::string> results;
+  // Called for each token of an answer; runs the tools that it calls. False would end the answer.
+  const auto show = [&](const hybridge::Piece& piece) {
+    std::fwrite(piece.content.data(), 1, piece.content.size(), stdout);
+    for (const hybridge::ToolCall& each : piece.calls) {
+      const std::string name(each.name), arguments(each.arguments);
+      std::printf("[%s %s]\n", name.c_str(), arguments.c_str());
+      results.push_back(call(name, arguments));
     }
+    return std::fflush(stdout) == 0;
+  };
+  for (std::string line; std::getline(std::cin, line);) {
+    auto status = chat->send(line, show).status();
+    while (status.ok() && !results.empty()) status = chat->give_results(std::exchange(results, {}), show).status();
+    if (!status.ok()) fail(status);
     std::puts("");
   }
   return 0;

@@ -17,7 +17,7 @@ let frameworks: [Target.Dependency] = ["executorch", "kernels_optimized", "backe
 #endif
 
 // Folders of which every file is compiled: those of runtime/native/CMakeLists.txt, and the kernels for one processor.
-let core = ["c_api.cpp", "c_api", "engine", "pte", "text"].map { "native/\($0)" }
+let core = ["c_api", "engine", "pte", "text"].map { "native/\($0)" }
 let thirdParty = ["pcre2", "utf8proc/utf8proc.c", "yyjson"].map { "native/third_party/\($0)" }
 
 let package = Package(

@@ -69,7 +69,7 @@ def native(
     else:
         out.print(f"headers: {facts['include']}/hybridge", highlight=False, soft_wrap=True)
         out.print('cmake -DCMAKE_PREFIX_PATH="$(hybridge native --cmake-prefix)" …', highlight=False)
-        targets = "hybridge::session, hybridge::kernels, hybridge::c, hybridge::shared"
+        targets = "hybridge::c, hybridge::shared, hybridge::kernels"
         out.print(f"find_package(hybridge)  →  {targets}", highlight=False)
 
 

@@ -1,7 +1,7 @@
 # The core's sources and what they alone are compiled with, for CMakeLists.txt and for the tests, which compile them again under
 # sanitizers. A file that is added to a folder is compiled everywhere. The folders are in the order of their use.
 set(native ${CMAKE_CURRENT_LIST_DIR})
-file(GLOB HYBRIDGE_API CONFIGURE_DEPENDS ${native}/c_api.cpp ${native}/c_api/*.cpp)
+file(GLOB HYBRIDGE_API CONFIGURE_DEPENDS ${native}/c_api/*.cpp)
 file(GLOB_RECURSE HYBRIDGE_ENGINE CONFIGURE_DEPENDS ${native}/engine/*.cpp ${native}/text/*.cpp)
 file(GLOB HYBRIDGE_PROGRAM CONFIGURE_DEPENDS ${native}/pte/*.cpp) # ExecuTorch's headers are for these alone
 

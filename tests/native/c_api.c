@@ -270,7 +270,7 @@ static void buffers(hybridge_session session) {
   if (again != all) exit(28);
 }
 
-// A program of the app's own: its text is all that there is, and behind each token comes the next number.
+// A program of the app's own: its text is all that there is, and after each token comes the next number.
 enum { VOCABULARY = 16, CONTEXT = 64 };
 
 typedef struct Counting {
@@ -494,7 +494,7 @@ static void cancel_here(size_t count, void* user) {
   OK(hybridge_cancel(*(const hybridge_session*)user));
 }
 
-// A generation that is cancelled anywhere in its prompt or behind it has given tokens, or has left the text alone.
+// A generation that is cancelled anywhere in its prompt or after it has given tokens, or has left the text alone.
 static void cancel_anywhere(hybridge_session session, const int64_t* prompt, size_t count, size_t room) {
   int64_t* text = malloc(room * sizeof *text);
   for (size_t i = 0; i < room; ++i) text[i] = prompt[i % count];

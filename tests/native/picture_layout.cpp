@@ -22,7 +22,7 @@ int main() {
   if (!read(json.data(), json.size())) return 2;
   const hybridge::text::PictureDescription description(json);
   while (read(sides, sizeof(sides))) {
-    // One that is refused by its size has no pixels behind it.
+    // One that is refused by its size has no pixels after it.
     std::vector<uint8_t> rgb(sides[0] * sides[1] <= hybridge::text::MOST_PICTURE_PIXELS ? sides[0] * sides[1] * 3 : 0);
     if (!read(rgb.data(), rgb.size())) return 2;
     try {

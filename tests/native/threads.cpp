@@ -37,7 +37,7 @@ Text tokens(hybridge_session session) {
   return text;
 }
 
-// What a session holds after a prompt and what it generates behind it, saved and loaded, kept and resumed in between.
+// What a session holds after a prompt and what it generates after it, saved and loaded, kept and resumed in between.
 Text talk(hybridge_session session, hybridge_cache cache, const Text& prompt, const std::string& state) {
   hybridge_generation options = hybridge_generation_defaults();
   options.max_new_tokens = 12;

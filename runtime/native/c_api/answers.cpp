@@ -9,14 +9,15 @@
 
 #include <hybridge/hybridge_dev.h>
 
-#include "../text/answers/answer_parser.h"
-#include "../text/answers/value.h"
-#include "../text/tokenizer.h"
-#include "../text/unicode.h"
-#include "failure.h"
-#include "handles.h"
-#include "open_template.h"
-#include "text_calls.h"
+#include "text/answers/answer_parser.h"
+#include "text/answers/value.h"
+#include "text/tokenizer.h"
+#include "text/unicode.h"
+
+#include "c_api/failure.h"
+#include "c_api/handles.h"
+#include "c_api/open_template.h"
+#include "c_api/text_calls.h"
 
 namespace {
 
@@ -33,8 +34,10 @@ struct OpenAnswer {
   std::string reasoning_end, events = {};
   std::atomic<bool> busy = false;
 
-  OpenAnswer(std::shared_ptr<const AnswerForm> of, std::string_view prompt, std::shared_ptr<const ToolSchemas> tools)
-      : form(std::move(of)), parser(*form, prompt, std::move(tools)), reasoning_end(parser.reasoning_end()) {}
+  OpenAnswer(
+      std::shared_ptr<const AnswerForm> answer_form, std::string_view prompt, std::shared_ptr<const ToolSchemas> tools
+  )
+      : form(std::move(answer_form)), parser(*form, prompt, std::move(tools)), reasoning_end(parser.reasoning_end()) {}
 };
 
 hybridge_status add(AnswerForm form, hybridge_answer_form* handle) {
@@ -111,7 +114,9 @@ hybridge_status hybridge_answer_form_named(const char* name, size_t size, hybrid
 
 hybridge_status hybridge_answer_form_describe(hybridge_answer_form form, char* text, size_t capacity, size_t* size) {
   if ((text == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_open<const AnswerForm>(form, [&](const auto& of) { return copy(described(*of), text, capacity, size); });
+  return with_open_text<const AnswerForm>(form, [&](const auto& found) {
+    return copy(described(*found), text, capacity, size);
+  });
 }
 
 hybridge_status hybridge_answer_form_close(hybridge_answer_form form) {
@@ -124,10 +129,10 @@ hybridge_status hybridge_answer_open(
 ) {
   const bool has_all = (prompt != nullptr || size == 0) && (tools != nullptr || tools_size == 0) && answer != nullptr;
   if (!has_all || size > LONGEST_TEXT || tools_size > LONGEST_TEXT) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_open<const AnswerForm>(form, [&](const auto& of) {
+  return with_open_text<const AnswerForm>(form, [&](const auto& found) {
     const auto offered = tools_size == 0 ? nullptr
                                          : std::make_shared<const ToolSchemas>(std::string_view(tools, tools_size));
-    *answer = handles<OpenAnswer>().add(std::make_shared<OpenAnswer>(of, std::string_view(prompt, size), offered));
+    *answer = handles<OpenAnswer>().add(std::make_shared<OpenAnswer>(found, std::string_view(prompt, size), offered));
     return HYBRIDGE_OK;
   });
 }
@@ -136,7 +141,7 @@ hybridge_status hybridge_answer_reasoning_end(
     hybridge_answer_parser answer, char* text, size_t capacity, size_t* size
 ) {
   if ((text == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_open<OpenAnswer>(answer, [&](const auto& open) {
+  return with_open_text<OpenAnswer>(answer, [&](const auto& open) {
     return copy(open->reasoning_end, text, capacity, size);
   });
 }

@@ -1,18 +1,17 @@
 // A drafter that is the caller's function.
-#ifndef HYBRIDGE_NATIVE_C_API_CALLBACK_DRAFTER_H
-#define HYBRIDGE_NATIVE_C_API_CALLBACK_DRAFTER_H
+#ifndef HYBRIDGE_C_API_CALLBACK_DRAFTER_H
+#define HYBRIDGE_C_API_CALLBACK_DRAFTER_H
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
+
+#include <hybridge/hybridge.h>
 
 #include "engine/drafter.h"
-#include <hybridge/hybridge.h>
 #include "engine/session.h"
 
-#include "failure.h"
+#include "c_api/failure.h"
 
 namespace hybridge::c {
 
@@ -25,38 +24,11 @@ class CallbackDrafter final : public Drafter {
 
   bool is_cheap() const override { return chosen_.is_cheap != 0; }
 
-  Proposal propose(std::span<const int64_t> text, size_t limit, Sampler&) override {
-    const HiddenStates& states = session_.hidden();
-    const bool reads = chosen_.reads_hidden != 0 && states.count() > 0;
-    const hybridge_context context{
-        text.data(), text.size(), reads ? states.unread().data() : nullptr, reads ? states.count() : 0,
-        reads ? states.width() : 0
-    };
-    std::vector<int64_t> tokens(limit);
-    std::vector<double> confidences(limit);
-    hybridge_proposal written{tokens.data(), confidences.data(), 0, nullptr};
-    tokens.resize(std::min(limit, call_back(chosen_.propose, &context, &written, limit, user_)));
-    if (reads) session_.forget_hidden();
-    Proposal proposal(std::move(tokens));
-    confidences.resize(std::min(confidences.size(), written.confidence_count));
-    if (is_cheap() && !confidences.empty()) proposal.confidence = confidences[0];
-    if (!is_cheap()) proposal.confidences = std::move(confidences);
-    if (written.probabilities != nullptr) add(proposal, written.probabilities);
-    return proposal;
-  }
+  Proposal propose(std::span<const int64_t> text, size_t limit, Sampler&) override;
 
  private:
   // Adds the distribution of each token; a row that is no distribution makes the token certain.
-  void add(Proposal& proposal, const double* rows) const {
-    const auto width = static_cast<size_t>(session_.facts().vocab_size);
-    for (size_t i = 0; i < proposal.tokens.size(); ++i) {
-      Distribution& distribution = proposal.distributions.emplace_back();
-      const std::span row(rows + i * width, width);
-      for (size_t token = 0; token < width; ++token) {
-        if (row[token] > 0 && row[token] <= 1) distribution.push_back({static_cast<int64_t>(token), row[token]});
-      }
-    }
-  }
+  void add(Proposal& proposal, const double* rows) const;
 
   Session& session_;
   hybridge_generation chosen_{};

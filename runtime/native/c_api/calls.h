@@ -1,19 +1,20 @@
 // Calls of the C functions: one call of a session at a time, a model's programs in turn, and errors as numbers and
 // words.
-#ifndef HYBRIDGE_NATIVE_C_API_CALLS_H
-#define HYBRIDGE_NATIVE_C_API_CALLS_H
+#ifndef HYBRIDGE_C_API_CALLS_H
+#define HYBRIDGE_C_API_CALLS_H
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include <hybridge/hybridge.h>
+
 #include "engine/session.h"
 
-#include "failure.h"
-#include "handles.h"
-#include "open_session.h"
-#include "turn.h"
+#include "c_api/failure.h"
+#include "c_api/handles.h"
+#include "c_api/open_session.h"
+#include "c_api/turn.h"
 
 namespace hybridge::c {
 
@@ -29,7 +30,7 @@ hybridge_status with_session(hybridge_session handle, Call&& call, bool changes 
       OpenSession& session;
       ~Leave() { session.leave(); }
     } leave{*session};
-    if (changes) session->stop_running();
+    if (changes) session->stop_generation();
     return call(*session);
   });
 }
@@ -37,49 +38,49 @@ hybridge_status with_session(hybridge_session handle, Call&& call, bool changes 
 // The same in its model's turn, for what runs the program or uses checkpoints.
 template <typename Call>
 hybridge_status with_session_in_turn(hybridge_session handle, Call&& call, bool changes = false) {
-  const auto in_turn = [&](OpenSession& it) {
-    it.turn.take({it.of->turn});
-    return call(it);
+  const auto in_turn = [&](OpenSession& open) {
+    open.turn.take({open.model->turn});
+    return call(open);
   };
   return with_session(handle, in_turn, changes);
 }
 
 // The same, for a call that changes the text.
 template <typename Call>
-hybridge_status change_session(hybridge_session handle, Call&& call) {
+hybridge_status with_session_ending_generation(hybridge_session handle, Call&& call) {
   return with_session_in_turn(handle, std::forward<Call>(call), true);
 }
 
 // Runs `call` on a generation that was begun.
 template <typename Call>
 hybridge_status with_generation(hybridge_session handle, Call&& call) {
-  return with_session(handle, [&](OpenSession& it) {
-    if (it.running == nullptr) {
+  return with_session(handle, [&](OpenSession& open) {
+    if (open.generator == nullptr) {
       return refused(
           HYBRIDGE_INVALID_STATE,
           "no generation runs: none was begun, it has ended, or the session's text was changed while it waited; "
           "begin another"
       );
     }
-    return call(it, *it.running);
+    return call(open, *open.generator);
   });
 }
 
 // Lets other sessions run between two chunks of a prompt.
-inline OnRead let_others_run(OpenSession& it, OnRead on_read = nullptr) {
-  return [&it, on_read = std::move(on_read)](size_t count) {
-    it.turn.release();
+inline OnRead let_others_run(OpenSession& open, OnRead on_read = nullptr) {
+  return [&open, on_read = std::move(on_read)](size_t count) {
+    open.turn.release();
     if (on_read != nullptr) on_read(count);
-    it.turn.take();
+    open.turn.take();
   };
 }
 
 // Runs `call` on a model or a cache in its turn.
 inline std::shared_ptr<Turn> turn_of(const OpenModel& model) { return model.turn; }
-inline std::shared_ptr<Turn> turn_of(const OpenCache& cache) { return cache.of->turn; }
+inline std::shared_ptr<Turn> turn_of(const OpenCache& cache) { return cache.model->turn; }
 
 template <typename Open, typename Call>
-hybridge_status in_turn(HandleOf<Open> handle, Call&& call) {
+hybridge_status with_open_in_turn(HandleOf<Open> handle, Call&& call) {
   return guarded([&] {
     const auto open = handles<Open>().find(handle);
     if (open == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
@@ -90,7 +91,7 @@ hybridge_status in_turn(HandleOf<Open> handle, Call&& call) {
 
 // Runs `call` on what does not change while it is open.
 template <typename Open, typename Call>
-hybridge_status with(HandleOf<Open> handle, Call&& call) {
+hybridge_status with_open(HandleOf<Open> handle, Call&& call) {
   return guarded([&] {
     const auto open = handles<Open>().find(handle);
     return open == nullptr ? refused(HYBRIDGE_INVALID_HANDLE) : call(*open);

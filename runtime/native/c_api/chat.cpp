@@ -9,20 +9,22 @@
 #include <string>
 #include <vector>
 
-#include "engine/conversation.h"
 #include <hybridge/hybridge_dev.h>
+
+#include "engine/conversation.h"
 #include "engine/open_file.h"
 
-#include "../text/chat_templates.h"
-#include "../text/json.h"
-#include "../text/unicode.h"
-#include "calls.h"
-#include "constraint.h"
-#include "generation.h"
-#include "handles.h"
-#include "open_session.h"
-#include "open_template.h"
-#include "options.h"
+#include "text/chat_templates.h"
+#include "text/json.h"
+#include "text/unicode.h"
+
+#include "c_api/calls.h"
+#include "c_api/constraint.h"
+#include "c_api/generation.h"
+#include "c_api/handles.h"
+#include "c_api/open_session.h"
+#include "c_api/open_template.h"
+#include "c_api/options.h"
 
 namespace {
 
@@ -64,9 +66,9 @@ struct OpenChat {
 
   hybridge_session session = {};
   bool owns_session = false;
-  std::shared_ptr<OpenModel> of;
+  std::shared_ptr<OpenModel> model;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::unique_ptr<ModelTemplate> how;
+  std::unique_ptr<ModelTemplate> chat_template;
   std::unique_ptr<Conversation> conversation;
   std::vector<std::vector<hybridge_call>> calls;  // of the messages that were asked for last
   std::mutex reading;
@@ -79,7 +81,7 @@ struct OpenChat {
 
   // Leaves the conversation, which has checkpoints, to the model's turn.
   void close() {
-    if (conversation != nullptr) of->turn->leave(std::move(conversation));
+    if (conversation != nullptr) model->turn->leave(std::move(conversation));
   }
 };
 
@@ -125,10 +127,10 @@ hybridge_status open_tokenizer(const std::string& folder, OpenArtifact& artifact
 // Runs `call` on a chat by `enter`, one of the functions that let a call into a session.
 template <typename Call>
 hybridge_status with_chat(hybridge_chat handle, auto&& enter, Call&& call) {
-  return with<OpenChat>(handle, [&](OpenChat& chat) {
-    return enter(chat.session, [&](OpenSession& it, auto&&... generator) {
+  return with_open<OpenChat>(handle, [&](OpenChat& chat) {
+    return enter(chat.session, [&](OpenSession& session, auto&&... generator) {
       if (chat.conversation == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-      return call(chat, it, std::forward<decltype(generator)>(generator)...);
+      return call(chat, session, std::forward<decltype(generator)>(generator)...);
     });
   });
 }
@@ -141,8 +143,10 @@ hybridge_status with_chat(hybridge_chat handle, Call&& call) {
 
 // The same for a call that changes the session's text.
 template <typename Call>
-hybridge_status change_chat(hybridge_chat handle, Call&& call) {
-  return with_chat(handle, [](hybridge_session session, auto&& then) { return change_session(session, then); }, call);
+hybridge_status with_chat_ending_generation(hybridge_chat handle, Call&& call) {
+  return with_chat(
+      handle, [](hybridge_session session, auto&& then) { return with_session_ending_generation(session, then); }, call
+  );
 }
 
 bool are_texts(const char* const* texts, size_t count) {
@@ -151,8 +155,8 @@ bool are_texts(const char* const* texts, size_t count) {
 }
 
 // Lets a generation follow the grammar of the calls that it may or must have.
-hybridge_status choose_tools(OpenChat& chat, const std::string& choice, GenerationOptions& options) {
-  const bool has_tools = chat.how->has_tools(), is_optional = choice == "auto";
+hybridge_status choose_tools(OpenChat& chat, const std::string& choice, GivenOptions& options) {
+  const bool has_tools = chat.chat_template->has_tools(), is_optional = choice == "auto";
   const bool has_own = options.chosen.grammar.id != 0 || options.has_constraint();
   if (choice == "none" || (is_optional && (has_own || !has_tools))) return HYBRIDGE_OK;
   if (!has_tools) return refused(HYBRIDGE_UNSUPPORTED, "the chat has no tools that could be chosen");
@@ -172,7 +176,7 @@ hybridge_status choose_tools(OpenChat& chat, const std::string& choice, Generati
       );
     }
     try {
-      auto grammar = chat.how->call_grammar(hybridge::text::ToolChoice::of(choice), chat.tokenizer);
+      auto grammar = chat.chat_template->call_grammar(hybridge::text::ToolChoice::of(choice), chat.tokenizer);
       found = chat.grammars.emplace(choice, handles<OpenGrammar>().add(open_grammar(std::move(grammar)))).first;
     } catch (const TextError& error) {
       return refused(HYBRIDGE_INVALID_GRAMMAR, error.what());
@@ -189,37 +193,42 @@ hybridge_status answer_by(
     hybridge_on_piece on_piece, void* user, hybridge_answer* answer, Ask&& ask
 ) {
   if (!are_texts(stops, stop_count)) return refused(HYBRIDGE_INVALID_ARGUMENT, "a stop string is empty; leave it out");
-  auto read = GenerationOptions::read(options);
+  auto read = GivenOptions::read(options);
   if (!read.ok()) return hybridge::c::answer(read.status());
   hybridge_generation& chosen = read->chosen;
   if (options == nullptr) chosen.max_new_tokens = USUAL_TOKENS;
   const std::string choice = chosen.tool_choice == nullptr ? "auto" : chosen.tool_choice;
   chosen.tool_choice = nullptr;
-  const hybridge_status ready = with<OpenChat>(handle, [&](OpenChat& chat) {
+  const hybridge_status ready = with_open<OpenChat>(handle, [&](OpenChat& chat) {
     return choose_tools(chat, choice, *read);
   });
   if (ready != HYBRIDGE_OK) return ready;
   const auto begin = [&](hybridge_session session, auto&& then) {
     return begin_generation(session, *read, user, then);
   };
-  return with_chat(handle, begin, [&](OpenChat& open, OpenSession& it, std::unique_ptr<hybridge::Generator> generator) {
-    open.how->allow_calls(choice != "none");
-    const auto show = [&](const hybridge::text::Parts& parts) {
-      const auto calls = viewed(parts.calls);
-      const hybridge_piece piece{parts.content.data(),   parts.content.size(), parts.reasoning.data(),
-                                 parts.reasoning.size(), calls.data(),         calls.size()};
-      return on_piece == nullptr || call_back(on_piece, &piece, user) != 0;
-    };
-    const auto done = ask(*open.conversation, *generator, show, std::vector<std::string>(stops, stops + stop_count));
-    it.session->keep_hidden(false);
-    if (!done.ok()) return hybridge::c::answer(done.status());
-    if (answer != nullptr) {
-      *answer = {
-          static_cast<hybridge_ending>(done->end), done->prompt_tokens, done->cached_tokens, counted(done->generated)
-      };
-    }
-    return HYBRIDGE_OK;
-  });
+  return with_chat(
+      handle, begin, [&](OpenChat& open, OpenSession& session, std::unique_ptr<hybridge::Generator> generator) {
+        open.chat_template->allow_calls(choice != "none");
+        const auto show = [&](const hybridge::text::Parts& parts) {
+          const auto calls = viewed(parts.calls);
+          const hybridge_piece piece{parts.content.data(),   parts.content.size(), parts.reasoning.data(),
+                                     parts.reasoning.size(), calls.data(),         calls.size()};
+          return on_piece == nullptr || call_back(on_piece, &piece, user) != 0;
+        };
+        const auto done = ask(
+            *open.conversation, *generator, show, std::vector<std::string>(stops, stops + stop_count)
+        );
+        session.session->keep_hidden(false);
+        if (!done.ok()) return hybridge::c::answer(done.status());
+        if (answer != nullptr) {
+          *answer = {
+              static_cast<hybridge_ending>(done->end), done->prompt_tokens, done->cached_tokens,
+              counted(done->generated)
+          };
+        }
+        return HYBRIDGE_OK;
+      }
+  );
 }
 
 std::optional<Thinking> thinking_of(hybridge_thinking chosen) {
@@ -234,15 +243,15 @@ std::optional<Thinking> thinking_of(hybridge_thinking chosen) {
 // Returns the checkpoints of a chat: those of the caller's cache, if there is one, which is to be of the session's
 // model.
 Result<std::shared_ptr<hybridge::PrefixCache>> checkpoints_of(
-    const hybridge_chat_options& chosen, const OpenSession& it
+    const hybridge_chat_options& chosen, const OpenSession& session
 ) {
   if (chosen.cache.id == 0) return std::make_shared<hybridge::PrefixCache>(chosen.checkpoint_bytes);
   const auto cache = handles<OpenCache>().find(chosen.cache);
   if (cache == nullptr)
     return Status(HYBRIDGE_INVALID_HANDLE, "the chat's cache is closed, of another kind, or was never given out");
-  if (cache->of->model->fingerprint() != it.of->model->fingerprint())
+  if (cache->model->model->fingerprint() != session.model->model->fingerprint())
     return Status(HYBRIDGE_OTHER_MODEL, "the chat's cache is of another model");
-  return cache->kept;
+  return cache->cache;
 }
 
 // Begins a chat that has its session and tokenizer, by the model's chat templates.
@@ -266,7 +275,7 @@ hybridge_status begin(
     const auto now = chosen.now == nullptr ? std::optional<std::tm>() : time_of(chosen.now);
     const std::string_view variables = chosen.variables == nullptr ? "" : chosen.variables;
     const std::string_view tools = chosen.tools == nullptr ? "" : chosen.tools;
-    opened->how = std::make_unique<ModelTemplate>(
+    opened->chat_template = std::make_unique<ModelTemplate>(
         std::move(templates), *opened->tokenizer, *thinking, variables, tools, now
     );
   } catch (const UnsupportedError& error) {
@@ -277,22 +286,23 @@ hybridge_status begin(
   try {
     auto first = opening;
     first.push_back({"user", "a"});
-    (void)opened->how->render(first);
+    (void)opened->chat_template->render(first);
   } catch (const TextError& error) {
     return refused(HYBRIDGE_INVALID_TEMPLATE, error.what());
   }
-  const hybridge_status made = with_session(opened->session, [&](OpenSession& it) {
-    auto checkpoints = checkpoints_of(chosen, it);
+  const hybridge_status made = with_session(opened->session, [&](OpenSession& session) {
+    auto checkpoints = checkpoints_of(chosen, session);
     if (!checkpoints.ok()) return answer(checkpoints.status());
-    opened->of = it.of;
-    const auto reopen = [of = it.of](std::string_view saved) {
-      const auto processor = of->pictures();
+    opened->model = session.model;
+    const auto reopen = [model = session.model](std::string_view saved) {
+      const auto processor = model->pictures();
       if (processor == nullptr)
         throw TextError("the conversation has pictures, and the model was not told how they are prepared");
       return hybridge::of_message(processor->reopen(saved));
     };
     opened->conversation = std::make_unique<Conversation>(
-        *it.session, *opened->tokenizer, *opened->how, std::move(opening), *std::move(checkpoints), reopen
+        *session.session, *opened->tokenizer, *opened->chat_template, std::move(opening), *std::move(checkpoints),
+        reopen
     );
     return HYBRIDGE_OK;
   });
@@ -374,16 +384,17 @@ hybridge_status hybridge_chat_open(
 ) {
   if (chat == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
-    const auto of = handles<OpenArtifact>().find(artifact);
-    if (of == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-    if (of->read == nullptr)
+    const auto opened_artifact = handles<OpenArtifact>().find(artifact);
+    if (opened_artifact == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+    if (opened_artifact->read == nullptr)
       return refused(
           HYBRIDGE_INVALID_ARTIFACT, "the artifact has no tokenizer.json, so words cannot be made tokens of"
       );
-    const auto written = handles<OpenTemplate>().find(of->chat_template);
+    const auto written = handles<OpenTemplate>().find(opened_artifact->chat_template);
     auto opened = std::make_shared<OpenChat>();
-    opened->tokenizer = of->read;
-    if (const hybridge_status made = hybridge_session_open(of->model, &opened->session); made != HYBRIDGE_OK)
+    opened->tokenizer = opened_artifact->read;
+    if (const hybridge_status made = hybridge_session_open(opened_artifact->model, &opened->session);
+        made != HYBRIDGE_OK)
       return made;
     opened->owns_session = true;
     const hybridge_session session = opened->session;
@@ -410,12 +421,12 @@ hybridge_status hybridge_chat_over(
 
 hybridge_status hybridge_chat_close(hybridge_chat chat) {
   const auto remove = [&] { return handles<OpenChat>().remove(chat) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; };
-  return with<OpenChat>(chat, [&](OpenChat& open) {
-    const auto close = [&](OpenSession& it) {
+  return with_open<OpenChat>(chat, [&](OpenChat& open) {
+    const auto close = [&](OpenSession& session) {
       if (remove() != HYBRIDGE_OK) return HYBRIDGE_INVALID_HANDLE;
       open.close();
       if (open.owns_session) {
-        it.close();
+        session.close();
         (void)handles<OpenSession>().remove(open.session);
       }
       return HYBRIDGE_OK;
@@ -430,8 +441,8 @@ hybridge_status hybridge_chat_send(
     size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
 ) {
   if (message == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  const auto ask = [&](Conversation& it, auto& generator, const auto& show, auto given) {
-    return it.send(view(message, size), generator, show, std::move(given));
+  const auto ask = [&](Conversation& conversation, auto& generator, const auto& show, auto given) {
+    return conversation.send(view(message, size), generator, show, std::move(given));
   };
   return guarded([&] { return answer_by(chat, options, stops, stop_count, on_piece, user, answer, ask); });
 }
@@ -440,8 +451,8 @@ hybridge_status hybridge_chat_retry(
     hybridge_chat chat, const hybridge_generation* options, const char* const* stops, size_t stop_count,
     hybridge_on_piece on_piece, void* user, hybridge_answer* answer
 ) {
-  const auto ask = [](Conversation& it, auto& generator, const auto& show, auto given) {
-    return it.retry(generator, show, std::move(given));
+  const auto ask = [](Conversation& conversation, auto& generator, const auto& show, auto given) {
+    return conversation.retry(generator, show, std::move(given));
   };
   return guarded([&] { return answer_by(chat, options, stops, stop_count, on_piece, user, answer, ask); });
 }
@@ -454,8 +465,8 @@ hybridge_status hybridge_chat_give_results(
   return guarded([&] {
     std::vector<std::string> given;
     for (const hybridge_result& each : std::span(results, count)) given.emplace_back(view(each.content, each.size));
-    const auto ask = [&](Conversation& it, auto& generator, const auto& show, auto ends) {
-      return it.give_results(given, generator, show, std::move(ends));
+    const auto ask = [&](Conversation& conversation, auto& generator, const auto& show, auto ends) {
+      return conversation.give_results(given, generator, show, std::move(ends));
     };
     return answer_by(chat, options, stops, stop_count, on_piece, user, answer, ask);
   });
@@ -463,12 +474,12 @@ hybridge_status hybridge_chat_give_results(
 
 hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* pictures, size_t count) {
   if (pictures == nullptr && count > 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_chat(chat, [&](OpenChat& open, OpenSession& it) {
+  return with_chat(chat, [&](OpenChat& open, OpenSession& session) {
     hybridge::text::Pictures shown;
     for (const hybridge_picture each : std::span(pictures, count)) {
       const auto found = handles<OpenPicture>().find(each);
       if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-      if (found->of != it.of) return refused(HYBRIDGE_OTHER_MODEL, "a picture was opened for another model");
+      if (found->model != session.model) return refused(HYBRIDGE_OTHER_MODEL, "a picture was opened for another model");
       shown.push_back(hybridge::of_message(found->picture));
     }
     open.conversation->show(std::move(shown));
@@ -477,25 +488,33 @@ hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* p
 }
 
 hybridge_status hybridge_chat_undo(hybridge_chat chat) {
-  return change_chat(chat, [](OpenChat& open, OpenSession&) { return answer(open.conversation->undo()); });
+  return with_chat_ending_generation(chat, [](OpenChat& open, OpenSession&) {
+    return answer(open.conversation->undo());
+  });
 }
 
 hybridge_status hybridge_chat_reset(hybridge_chat chat) {
-  return change_chat(chat, [](OpenChat& open, OpenSession&) { return answer(open.conversation->reset()); });
+  return with_chat_ending_generation(chat, [](OpenChat& open, OpenSession&) {
+    return answer(open.conversation->reset());
+  });
 }
 
 hybridge_status hybridge_chat_cancel(hybridge_chat chat) {
-  return with<OpenChat>(chat, [](const OpenChat& open) { return hybridge_cancel(open.session); });
+  return with_open<OpenChat>(chat, [](const OpenChat& open) { return hybridge_cancel(open.session); });
 }
 
 hybridge_status hybridge_chat_save(hybridge_chat chat, const char* path) {
   if (path == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return change_chat(chat, [&](OpenChat& open, OpenSession&) { return answer(open.conversation->save(path)); });
+  return with_chat_ending_generation(chat, [&](OpenChat& open, OpenSession&) {
+    return answer(open.conversation->save(path));
+  });
 }
 
 hybridge_status hybridge_chat_load(hybridge_chat chat, const char* path) {
   if (path == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return change_chat(chat, [&](OpenChat& open, OpenSession&) { return answer(open.conversation->load(path)); });
+  return with_chat_ending_generation(chat, [&](OpenChat& open, OpenSession&) {
+    return answer(open.conversation->load(path));
+  });
 }
 
 hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capacity, size_t* size) {
@@ -512,7 +531,7 @@ hybridge_status hybridge_chat_messages(
     hybridge_chat chat, hybridge_message* messages, size_t capacity, size_t* count, int64_t* room
 ) {
   if (count == nullptr || (messages == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_chat(chat, [&](OpenChat& open, OpenSession& it) {
+  return with_chat(chat, [&](OpenChat& open, OpenSession& session) {
     const auto& all = open.conversation->messages();
     *count = all.size();
     open.calls.clear();
@@ -522,7 +541,7 @@ hybridge_status hybridge_chat_messages(
       open.calls.push_back(viewed(is_result ? std::span(&each.call, 1) : std::span(each.calls)));
       messages[i] = viewed(each, open.calls.back());
     }
-    if (room != nullptr) *room = it.session->room();
+    if (room != nullptr) *room = session.session->room();
     return HYBRIDGE_OK;
   });
 }

@@ -1,6 +1,6 @@
 // A grammar as a generation sees it: what follows it is in grammar.cpp, and the core does without.
-#ifndef HYBRIDGE_NATIVE_C_API_CONSTRAINT_H
-#define HYBRIDGE_NATIVE_C_API_CONSTRAINT_H
+#ifndef HYBRIDGE_C_API_CONSTRAINT_H
+#define HYBRIDGE_C_API_CONSTRAINT_H
 
 #include <memory>
 
@@ -24,7 +24,7 @@ class OpenGrammar {
   virtual bool has_ends() const = 0;
 
   // Lets a generation of a model with these eos_ids follow the grammar.
-  virtual void follow(Generation& options, Tokens eos_ids) const = 0;
+  virtual void follow(GenerationOptions& options, Tokens eos_ids) const = 0;
 };
 
 std::shared_ptr<OpenGrammar> open_grammar(std::shared_ptr<text::Grammar> grammar);

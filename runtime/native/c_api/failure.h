@@ -1,6 +1,6 @@
 // How this thread's last call ended, in words; and nothing that is thrown leaves it.
-#ifndef HYBRIDGE_NATIVE_C_API_FAILURE_H
-#define HYBRIDGE_NATIVE_C_API_FAILURE_H
+#ifndef HYBRIDGE_C_API_FAILURE_H
+#define HYBRIDGE_C_API_FAILURE_H
 
 #include <exception>
 #include <new>
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <hybridge/hybridge.h>
+
 #include "engine/status.h"
 
 namespace hybridge::c {

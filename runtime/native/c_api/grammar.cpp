@@ -8,12 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "engine/grammar.h"
 #include <hybridge/hybridge_dev.h>
 
-#include "calls.h"
-#include "constraint.h"
-#include "handles.h"
+#include "engine/grammar.h"
+
+#include "c_api/calls.h"
+#include "c_api/constraint.h"
+#include "c_api/handles.h"
 
 namespace {
 
@@ -35,7 +36,7 @@ class FollowedGrammar : public OpenGrammar {
 
   bool has_ends() const override { return !eos_ids_.empty(); }
 
-  void follow(hybridge::Generation& options, hybridge::Tokens eos_ids) const override {
+  void follow(hybridge::GenerationOptions& options, hybridge::Tokens eos_ids) const override {
     const auto follower = std::make_shared<GrammarFollower>(
         grammar_, has_ends() ? hybridge::Tokens(eos_ids_) : eos_ids
     );
@@ -82,10 +83,10 @@ hybridge_status read(
 ) {
   if (text == nullptr || grammar == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
-    auto of = handles<const Tokenizer>().find(tokenizer);
-    if (of == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+    auto vocabulary = handles<const Tokenizer>().find(tokenizer);
+    if (vocabulary == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     try {
-      (void)of->token_bytes();
+      (void)vocabulary->token_bytes();
     } catch (const TextError& error) {
       return refused(
           HYBRIDGE_INVALID_GRAMMAR,
@@ -94,7 +95,7 @@ hybridge_status read(
     }
     try {
       *grammar = handles<OpenGrammar>().add(
-          std::make_shared<FollowedGrammar>(read(std::string_view(text, size), std::move(of)))
+          std::make_shared<FollowedGrammar>(read(std::string_view(text, size), std::move(vocabulary)))
       );
       return HYBRIDGE_OK;
     } catch (const TextError& error) {
@@ -116,12 +117,12 @@ hybridge_status hybridge_grammar_open(
 ) {
   switch (kind) {
     case HYBRIDGE_JSON_SCHEMA:
-      return read(tokenizer, text, size, grammar, [](auto schema, auto of) {
-        return Grammar::json_schema(schema, std::move(of));
+      return read(tokenizer, text, size, grammar, [](auto schema, auto vocabulary) {
+        return Grammar::json_schema(schema, std::move(vocabulary));
       });
     case HYBRIDGE_REGEX:
-      return read(tokenizer, text, size, grammar, [](auto pattern, auto of) {
-        return Grammar::regex(pattern, std::move(of));
+      return read(tokenizer, text, size, grammar, [](auto pattern, auto vocabulary) {
+        return Grammar::regex(pattern, std::move(vocabulary));
       });
   }
   return refused(HYBRIDGE_INVALID_ARGUMENT, "there is no kind of grammars of this number");
@@ -133,9 +134,9 @@ hybridge_status hybridge_grammar_calls(
 ) {
   const auto chosen = handles<const hybridge::text::AnswerForm>().find(form);
   if (chosen == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-  return read(tokenizer, tools, size, grammar, [&](auto text, auto of) {
+  return read(tokenizer, tools, size, grammar, [&](auto text, auto vocabulary) {
     const auto choice = hybridge::text::ToolChoice::of(tool_choice == nullptr ? "auto" : tool_choice, single != 0);
-    return Grammar::calls(*chosen, text, choice, std::move(of));
+    return Grammar::calls(*chosen, text, choice, std::move(vocabulary));
   });
 }
 

@@ -1,6 +1,6 @@
 // Open objects by handle.
-#ifndef HYBRIDGE_NATIVE_C_API_HANDLES_H
-#define HYBRIDGE_NATIVE_C_API_HANDLES_H
+#ifndef HYBRIDGE_C_API_HANDLES_H
+#define HYBRIDGE_C_API_HANDLES_H
 
 #include <atomic>
 #include <cstdint>

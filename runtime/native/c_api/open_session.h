@@ -1,6 +1,6 @@
 // Models, checkpoints, pictures and sessions behind handles.
-#ifndef HYBRIDGE_NATIVE_C_API_OPEN_SESSION_H
-#define HYBRIDGE_NATIVE_C_API_OPEN_SESSION_H
+#ifndef HYBRIDGE_C_API_OPEN_SESSION_H
+#define HYBRIDGE_C_API_OPEN_SESSION_H
 
 #include <atomic>
 #include <cstdint>
@@ -11,51 +11,37 @@
 #include <utility>
 #include <vector>
 
-#include "engine/block_drafter.h"
-#include "engine/draft_model.h"
 #include <hybridge/hybridge.h>
+
+#include "engine/draft_model.h"
+#include "engine/own_drafter.h"
 #include "engine/picture_processor.h"
 #include "engine/prefix_cache.h"
 #include "engine/prompt_lookup.h"
 #include "engine/speculative.h"
 
-#include "callback_drafter.h"
-#include "constraint.h"
-#include "turn.h"
+#include "c_api/callback_drafter.h"
+#include "c_api/constraint.h"
+#include "c_api/turn.h"
 
 namespace hybridge::c {
 
 // The turn of all models of one file: their checkpoints share rows.
-inline std::shared_ptr<Turn> turn_of(uint64_t fingerprint) {
-  static auto& mutex = *new std::mutex;
-  static auto& turns = *new std::map<uint64_t, std::weak_ptr<Turn>>;
-  const std::lock_guard lock(mutex);
-  std::erase_if(turns, [](const auto& each) { return each.second.expired(); });
-  auto turn = turns[fingerprint].lock();
-  if (turn == nullptr) turns[fingerprint] = turn = std::make_shared<Turn>();
-  return turn;
-}
+std::shared_ptr<Turn> turn_of(uint64_t fingerprint);
 
 // turn: in which its programs run, and in which checkpoints and states are destroyed.
 class OpenModel {
  public:
   using Handle = hybridge_model;
 
-  explicit OpenModel(std::shared_ptr<const Model> opened)
-      : model(std::move(opened)), turn(turn_of(model->fingerprint())) {}
+  explicit OpenModel(std::shared_ptr<const Model> opened);
 
   const std::shared_ptr<const Model> model;
   const std::shared_ptr<Turn> turn;
 
   // What prepares its pictures; null before that was said.
-  std::shared_ptr<const PictureProcessor> pictures() const {
-    const std::lock_guard lock(mutex_);
-    return pictures_;
-  }
-  void prepare_by(std::shared_ptr<const PictureProcessor> pictures) {
-    const std::lock_guard lock(mutex_);
-    pictures_ = std::move(pictures);
-  }
+  std::shared_ptr<const PictureProcessor> pictures() const;
+  void prepare_by(std::shared_ptr<const PictureProcessor> pictures);
 
  private:
   mutable std::mutex mutex_;
@@ -67,26 +53,26 @@ class OpenModel {
 struct OpenCheckpoint {
   using Handle = hybridge_checkpoint;
 
-  std::shared_ptr<OpenModel> of;
-  std::shared_ptr<const Checkpoint> kept;
+  std::shared_ptr<OpenModel> model;
+  std::shared_ptr<const Checkpoint> checkpoint;
 
-  ~OpenCheckpoint() { of->turn->leave(std::const_pointer_cast<Checkpoint>(std::move(kept))); }
+  ~OpenCheckpoint() { model->turn->leave(std::const_pointer_cast<Checkpoint>(std::move(checkpoint))); }
 };
 
 // Checkpoints by their texts.
 struct OpenCache {
   using Handle = hybridge_cache;
 
-  std::shared_ptr<OpenModel> of;
-  std::shared_ptr<PrefixCache> kept;
+  std::shared_ptr<OpenModel> model;
+  std::shared_ptr<PrefixCache> cache;
 
-  ~OpenCache() { of->turn->leave(std::move(kept)); }
+  ~OpenCache() { model->turn->leave(std::move(cache)); }
 };
 
 struct OpenPicture {
   using Handle = hybridge_picture;
 
-  std::shared_ptr<OpenModel> of;
+  std::shared_ptr<OpenModel> model;
   std::shared_ptr<const PreparedPicture> picture;
 };
 
@@ -94,65 +80,36 @@ struct OpenPicture {
 struct OpenSession {
   using Handle = hybridge_session;
 
-  std::shared_ptr<OpenModel> of;
+  std::shared_ptr<OpenModel> model;
   std::unique_ptr<Session> session;
-  PromptLookup lookup;
-  std::optional<BlockDrafter> own;   // of the session, behind which it is declared
-  std::shared_ptr<OpenModel> small;  // the draft model
-  std::shared_ptr<DraftModel> by_small;
-  std::map<uint64_t, std::unique_ptr<CallbackDrafter>> outside;  // the caller's own that have a number, and 0
-  std::unique_ptr<Generator> running;                            // refers to the drafters
-  Drafted drafted;                                               // what hybridge_draft answered with
-  std::vector<std::shared_ptr<Turn>> turns;                      // of the last generation
-  InTurn turn;                                                   // of the call that is in it
+  PromptLookup prompt_lookup;
+  std::optional<OwnDrafter> own_drafter;  // of the session, behind which it is declared
+  std::shared_ptr<OpenModel> draft_model;
+  std::shared_ptr<DraftModel> model_drafter;
+  std::map<uint64_t, std::unique_ptr<CallbackDrafter>> callback_drafters;  // the caller's own that have a number, and 0
+  std::unique_ptr<Generator> generator;                                    // refers to the drafters
+  Drafted drafted;                                                         // what hybridge_draft answered with
+  std::vector<std::shared_ptr<Turn>> turns;                                // of the last generation
+  InTurn turn;                                                             // of the call that is in it
   std::atomic<bool> cancelled = false;
 
-  ~OpenSession() {
-    running.reset();
-    own.reset();
-    outside.clear();
-    drop_draft_model();
-    of->turn->leave(std::move(session));
-  }
+  ~OpenSession();
 
   // Lets a call in; changes: one that ends a generation which was begun. A cancel counts from here on: one that came
   // before was for another call.
-  hybridge_status enter(bool changes) {
-    const std::lock_guard lock(mutex_);
-    if (is_closed_) return refused(HYBRIDGE_INVALID_HANDLE);
-    if (is_busy_) return refused(HYBRIDGE_BUSY, "the session is in another call; use it from one thread at a time");
-    is_busy_ = true;
-    if (changes || running == nullptr) cancelled = false;
-    return HYBRIDGE_OK;
-  }
+  hybridge_status enter(bool changes);
 
-  void leave() {
-    turn.release();
-    const std::lock_guard lock(mutex_);
-    is_busy_ = false;
-  }
+  void leave();
 
-  void cancel() {
-    const std::lock_guard lock(mutex_);
-    cancelled = true;
-  }
+  void cancel();
 
   // Lets no call in any more; by the one that is in it.
-  void close() {
-    const std::lock_guard lock(mutex_);
-    is_closed_ = true;
-  }
+  void close();
 
   // Ends a generation that nobody ended.
-  void stop_running() {
-    if (running == nullptr) return;
-    running.reset();
-    if (own) own->listen(false);
-  }
+  void stop_generation();
 
-  void drop_draft_model() {
-    if (by_small != nullptr) small->turn->leave(std::move(by_small));
-  }
+  void drop_draft_model();
 
  private:
   std::mutex mutex_;

@@ -1,6 +1,6 @@
 // An open chat template, as its own functions and chats use it.
-#ifndef HYBRIDGE_NATIVE_C_API_OPEN_TEMPLATE_H
-#define HYBRIDGE_NATIVE_C_API_OPEN_TEMPLATE_H
+#ifndef HYBRIDGE_C_API_OPEN_TEMPLATE_H
+#define HYBRIDGE_C_API_OPEN_TEMPLATE_H
 
 #include <atomic>
 #include <ctime>
@@ -10,8 +10,8 @@
 
 #include <hybridge/hybridge_dev.h>
 
-#include "../text/chat_templates.h"
-#include "../text/error.h"
+#include "text/chat_templates.h"
+#include "text/error.h"
 
 namespace hybridge::c {
 

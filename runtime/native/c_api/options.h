@@ -1,6 +1,6 @@
 // Options of callers that may be compiled with another version of the header.
-#ifndef HYBRIDGE_NATIVE_C_API_OPTIONS_H
-#define HYBRIDGE_NATIVE_C_API_OPTIONS_H
+#ifndef HYBRIDGE_C_API_OPTIONS_H
+#define HYBRIDGE_C_API_OPTIONS_H
 
 #include <algorithm>
 #include <cstddef>
@@ -24,14 +24,16 @@ template <>
 struct OptionsOf<hybridge_sampling> {
   static constexpr const char* NAME = "hybridge_sampling";
   static constexpr size_t FIRST_SIZE = sizeof(hybridge_sampling);
-  static void set(hybridge_sampling& it) { it.top_p = it.repetition_penalty = 1; }
+  static void set(hybridge_sampling& options) { options.top_p = options.repetition_penalty = 1; }
 };
 
 template <>
 struct OptionsOf<hybridge_generation> {
   static constexpr const char* NAME = "hybridge_generation";
   static constexpr size_t FIRST_SIZE = sizeof(hybridge_generation);
-  static void set(hybridge_generation& it) { it.max_new_tokens = 64, it.drafter = HYBRIDGE_AUTO_DRAFTER; }
+  static void set(hybridge_generation& options) {
+    options.max_new_tokens = 64, options.drafter = HYBRIDGE_AUTO_DRAFTER;
+  }
 };
 
 template <>
@@ -45,7 +47,7 @@ template <>
 struct OptionsOf<hybridge_chat_options> {
   static constexpr const char* NAME = "hybridge_chat_options";
   static constexpr size_t FIRST_SIZE = sizeof(hybridge_chat_options);
-  static void set(hybridge_chat_options& it) { it.checkpoint_bytes = USUAL_CHECKPOINT_BYTES; }
+  static void set(hybridge_chat_options& options) { options.checkpoint_bytes = USUAL_CHECKPOINT_BYTES; }
 };
 
 template <>

@@ -6,11 +6,12 @@
 #include <utility>
 
 #include <hybridge/hybridge_dev.h>
+
 #include "engine/picture_processor.h"
 
-#include "calls.h"
-#include "handles.h"
-#include "open_session.h"
+#include "c_api/calls.h"
+#include "c_api/handles.h"
+#include "c_api/open_session.h"
 
 namespace {
 
@@ -73,7 +74,7 @@ hybridge_status hybridge_picture_open(
 ) {
   if (rgb == nullptr || picture == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return open_picture(model, picture, [&](const OpenModel& opened) {
-    if (!opened.model->facts().encoder)
+    if (!opened.model->info().encoder)
       throw TextError("this model takes no pictures: its artifact has the text model alone");
     const auto processor = opened.pictures();
     if (processor == nullptr)
@@ -119,10 +120,12 @@ hybridge_status hybridge_picture_part(hybridge_picture picture, size_t part, hyb
     const auto found = handles<OpenPicture>().find(picture);
     if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     if (part >= found->picture->parts.size()) return refused(HYBRIDGE_INVALID_ARGUMENT);
-    const auto& it = *found->picture->parts[part];
-    const size_t rows = it.ids().size();
-    *encoded = {it.rgb().data(), it.hidden() > 0 ? it.rows(0, rows).data() : nullptr, it.width(), it.height(), rows,
-                it.hidden()};
+    const auto& each = *found->picture->parts[part];
+    const size_t rows = each.ids().size();
+    *encoded = {
+        each.rgb().data(), each.hidden() > 0 ? each.rows(0, rows).data() : nullptr, each.width(), each.height(), rows,
+        each.hidden()
+    };
     return HYBRIDGE_OK;
   });
 }

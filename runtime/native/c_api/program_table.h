@@ -1,23 +1,24 @@
 // A program that is a table of the caller's functions.
-#ifndef HYBRIDGE_NATIVE_C_API_PROGRAM_TABLE_H
-#define HYBRIDGE_NATIVE_C_API_PROGRAM_TABLE_H
+#ifndef HYBRIDGE_C_API_PROGRAM_TABLE_H
+#define HYBRIDGE_C_API_PROGRAM_TABLE_H
 
-#include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <hybridge/hybridge_dev.h>
+
 #include "engine/program.h"
 
-#include "failure.h"
+#include "c_api/failure.h"
 
 namespace hybridge::c {
 
@@ -27,94 +28,30 @@ inline constexpr std::pair<hybridge_type, Type> TYPES[] = {
 };
 
 // An array as C sees it; nothing where it has more dimensions or another type than there are names for.
-inline std::optional<hybridge_array> shown(const char* name, const Array& array) {
-  const auto* type = std::find_if(std::begin(TYPES), std::end(TYPES), [&](const auto& each) {
-    return each.second == array.type;
-  });
-  if (type == std::end(TYPES) || array.shape.size() > HYBRIDGE_MOST_DIMENSIONS) return std::nullopt;
-  hybridge_array out{name, type->first, array.shape.size(), {}, array.data};
-  std::ranges::copy(array.shape, out.shape);
-  return out;
-}
+std::optional<hybridge_array> shown(const char* name, const Array& array);
 
-inline std::optional<Array> taken(const hybridge_array& array) {
-  const auto* type = std::find_if(std::begin(TYPES), std::end(TYPES), [&](const auto& each) {
-    return each.first == array.type;
-  });
-  if (type == std::end(TYPES) || array.dimensions > HYBRIDGE_MOST_DIMENSIONS) return std::nullopt;
-  Array in{type->second, Shape(array.shape, array.shape + array.dimensions), array.data};
-  const bool is_there = std::all_of(in.shape.begin(), in.shape.end(), [](int64_t n) {
-    return 0 <= n && n < (int64_t(1) << 40);
-  });
-  return is_there && (in.data != nullptr || in.count() == 0) ? std::optional(in) : std::nullopt;
-}
+std::optional<Array> taken(const hybridge_array& array);
 
 // The functions, closed once nobody refers to them.
 struct Table {
   explicit Table(const hybridge_program& given) : functions(given) {}
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
-  ~Table() {
-    if (functions.close != nullptr) functions.close(functions.self);
-  }
+  ~Table();
 
   hybridge_program functions;
 };
 
 class TableProgram final : public Program {
  public:
-  TableProgram(std::shared_ptr<const Table> table, Names names, Names bounded) : table_(std::move(table)) {
-    names_ = std::move(names);
-    bounded_ = std::move(bounded);
-  }
+  TableProgram(std::shared_ptr<const Table> table, Names names, Names bounded);
 
-  Result<std::span<const Array>> call(std::string_view name, std::initializer_list<Array> inputs) override {
-    has_changed_nothing_ = true;
-    std::vector<hybridge_array> in;
-    for (const Array& each : inputs) {
-      const auto given = shown(nullptr, each);
-      if (!given) return failed(name);
-      in.push_back(*given);
-    }
-    hybridge_array out[MOST_OUTPUTS]{};
-    const auto& functions = table_->functions;
-    const int count = call_back(
-        functions.call, functions.self, std::string(name).c_str(), in.data(), in.size(), out, MOST_OUTPUTS
-    );
-    has_changed_nothing_ = count == UNDONE;
-    if (count < 0 || static_cast<size_t>(count) > MOST_OUTPUTS) return failed(name);
-    outputs_.clear();
-    for (const hybridge_array& each : std::span(out, static_cast<size_t>(count))) {
-      const auto array = taken(each);
-      if (!array) return failed(name);
-      outputs_.push_back(*array);
-    }
-    return std::span<const Array>(outputs_);
-  }
+  Result<std::span<const Array>> call(std::string_view name, std::initializer_list<Array> inputs) override;
 
-  Result<Array> buffer(const std::string& name) override {
-    hybridge_array found{};
-    const auto& functions = table_->functions;
-    const bool is_there = call_back(functions.buffer, functions.self, name.c_str(), &found) == 0;
-    const auto known = sizes_.find(name);
-    if (!is_there && known == sizes_.end()) return Status(HYBRIDGE_PROGRAM_FAILED, "the program has no buffer " + name);
-    const auto array = is_there ? taken(found) : std::nullopt;
-    // Callers rely on the size that it had: HYBRIDGE_INTERNAL.
-    if (known != sizes_.end() && (!array || known->second != array->bytes().size())) {
-      throw std::length_error("the program's buffer " + name + " has another size than before");
-    }
-    if (!array)
-      return Status(
-          HYBRIDGE_PROGRAM_FAILED, "the program's buffer " + name + " has a type or a shape that is not known"
-      );
-    sizes_.emplace(name, array->bytes().size());
-    return *array;
-  }
+  Result<Array> buffer(const std::string& name) override;
 
  private:
-  static Status failed(std::string_view name) {
-    return Status(HYBRIDGE_PROGRAM_FAILED, "the program failed in '" + std::string(name) + "'");
-  }
+  static Status failed(std::string_view name);
 
   static constexpr size_t MOST_OUTPUTS = 8;
   static constexpr int UNDONE = -2;
@@ -126,52 +63,12 @@ class TableProgram final : public Program {
 
 class TableModel final : public Model {
  public:
-  static Result<std::shared_ptr<const Model>> open(const hybridge_program& given) {
-    // Null is none, which the sizes then do not go with.
-    const auto numbers = [](const int64_t* all, size_t count) {
-      return all != nullptr ? std::vector<int64_t>(all, all + count) : std::vector<int64_t>();
-    };
-    const auto are_names = [](const char* const* all, size_t count) {
-      return count == 0 ||
-             (all != nullptr && std::all_of(all, all + count, [](const char* name) { return name != nullptr; }));
-    };
-    Facts facts{
-        .max_seq_len = given.max_seq_len,
-        .vocab_size = given.vocab_size,
-        .prefill_chunk = given.prefill_chunk,
-        .snapshot_slots = given.snapshot_slots,
-        .verify_lens = numbers(given.verify_lens, given.verify_len_count),
-        .eos_ids = numbers(given.eos_ids, given.eos_id_count),
-        .draft_blocks = numbers(given.draft_blocks, given.draft_block_count),
-        .taps = given.taps,
-        .draft_taps = numbers(given.draft_taps, given.draft_tap_count),
-        .draft_samples = given.draft_samples != 0,
-        .fixed_shapes = given.fixed_shapes != 0,
-        .row_axis = given.row_axis,
-        .encoder = Encoder::of(numbers(given.vision, given.vision_count)),
-    };
-    const bool has_all = given.call != nullptr && given.buffer != nullptr && are_names(given.names, given.name_count) &&
-                         are_names(given.bounded, given.bounded_count);
-    if (!has_all) return Status(HYBRIDGE_INVALID_ARGUMENT, "the program lacks a function, or the name of a buffer");
-    if (!facts.are_sane() || (given.vision_count > 0 && !facts.encoder)) {
-      return Status(HYBRIDGE_INVALID_ARGUMENT, "the program has sizes that cannot be");
-    }
-    return std::shared_ptr<const Model>(new TableModel(given, std::move(facts)));
-  }
+  static Result<std::shared_ptr<const Model>> open(const hybridge_program& given);
 
-  Result<std::unique_ptr<Program>> program() const override {
-    if (taken_.exchange(true)) {
-      return Status(HYBRIDGE_BUSY, "this program has one state, which another session has; open the program again");
-    }
-    return std::unique_ptr<Program>(std::make_unique<TableProgram>(table_, names_, bounded_));
-  }
+  Result<std::unique_ptr<Program>> program() const override;
 
  private:
-  TableModel(const hybridge_program& given, Facts facts)
-      : Model(std::move(facts), given.fingerprint),
-        table_(std::make_shared<const Table>(given)),
-        names_(given.names, given.names + given.name_count),
-        bounded_(given.bounded, given.bounded + given.bounded_count) {}
+  TableModel(const hybridge_program& given, ModelInfo info);
 
   std::shared_ptr<const Table> table_;
   Names names_, bounded_;

@@ -7,17 +7,19 @@
 #include <string_view>
 
 #include <hybridge/hybridge_dev.h>
+
 #include "engine/open_file.h"
 #include "engine/sha256.h"
 
-#include "../text/answers/value.h"
-#include "../text/error.h"
-#include "../text/json.h"
-#include "../text/picture_layout.h"
-#include "failure.h"
-#include "handles.h"
-#include "open_template.h"
-#include "text_calls.h"
+#include "text/answers/value.h"
+#include "text/error.h"
+#include "text/json.h"
+#include "text/picture_layout.h"
+
+#include "c_api/failure.h"
+#include "c_api/handles.h"
+#include "c_api/open_template.h"
+#include "c_api/text_calls.h"
 
 namespace {
 
@@ -129,7 +131,7 @@ hybridge_status hybridge_template_render(
 
 hybridge_status hybridge_template_describe(hybridge_template opened, char* text, size_t capacity, size_t* size) {
   if ((text == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_open<OpenTemplate>(opened, [&](const auto& open) {
+  return with_open_text<OpenTemplate>(opened, [&](const auto& open) {
     std::string names;
     for (const std::string& each : open->read->names()) names += (names.empty() ? "" : ", ") + to_json(each);
     const std::string described = R"({"names": [)" + names + R"(], "thinking_switch": )" +

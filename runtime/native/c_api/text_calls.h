@@ -1,7 +1,7 @@
 // Calls about texts: on what is open, one at a time where it changes, and refused in the words of the text that cannot
 // be read.
-#ifndef HYBRIDGE_NATIVE_C_API_TEXT_CALLS_H
-#define HYBRIDGE_NATIVE_C_API_TEXT_CALLS_H
+#ifndef HYBRIDGE_C_API_TEXT_CALLS_H
+#define HYBRIDGE_C_API_TEXT_CALLS_H
 
 #include <algorithm>
 #include <atomic>
@@ -11,15 +11,16 @@
 
 #include <hybridge/hybridge.h>
 
-#include "../text/error.h"
-#include "failure.h"
-#include "handles.h"
+#include "text/error.h"
+
+#include "c_api/failure.h"
+#include "c_api/handles.h"
 
 namespace hybridge::c {
 
 // Runs `call` on what is open. why: of a text that it cannot read.
 template <typename Open, typename Call>
-hybridge_status with_open(HandleOf<Open> handle, Call&& call, hybridge_status why = HYBRIDGE_INVALID_ARGUMENT) {
+hybridge_status with_open_text(HandleOf<Open> handle, Call&& call, hybridge_status why = HYBRIDGE_INVALID_ARGUMENT) {
   return guarded([&] {
     const auto open = handles<Open>().find(handle);
     if (open == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
@@ -36,7 +37,7 @@ hybridge_status with_open(HandleOf<Open> handle, Call&& call, hybridge_status wh
 // Runs `call` on what is open and has a flag `busy`, in which no other call is then.
 template <typename Open, typename Call>
 hybridge_status with_one_call(HandleOf<Open> handle, Call&& call, hybridge_status why = HYBRIDGE_INVALID_ARGUMENT) {
-  return with_open<Open>(
+  return with_open_text<Open>(
       handle,
       [&](const auto& open) {
         if (open->busy.exchange(true)) return HYBRIDGE_BUSY;

@@ -7,13 +7,15 @@
 #include <vector>
 
 #include <hybridge/hybridge_dev.h>
+
 #include "engine/open_file.h"
 
-#include "../text/stop_strings.h"
-#include "../text/tokenizer.h"
-#include "failure.h"
-#include "handles.h"
-#include "text_calls.h"
+#include "text/stop_strings.h"
+#include "text/tokenizer.h"
+
+#include "c_api/failure.h"
+#include "c_api/handles.h"
+#include "c_api/text_calls.h"
 
 namespace {
 
@@ -101,7 +103,7 @@ hybridge_status hybridge_tokenizer_encode(
   if (!has_all || !has_room || (reading & ~(HYBRIDGE_AROUND | HYBRIDGE_PLAIN)) != 0) {
     return refused(HYBRIDGE_INVALID_ARGUMENT);
   }
-  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+  return with_open_text<const Tokenizer>(tokenizer, [&](const auto& open) {
     std::vector<TextPart> people;
     for (size_t i = 0; i < plain_count; i++) {
       if (plain[i].begin > plain[i].end || plain[i].end > size)
@@ -125,7 +127,7 @@ hybridge_status hybridge_tokenizer_decode(
 ) {
   if ((tokens == nullptr && count > 0) || (text == nullptr && capacity > 0) || size == nullptr)
     return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+  return with_open_text<const Tokenizer>(tokenizer, [&](const auto& open) {
     std::vector<uint32_t> ids(count);
     std::transform(tokens, tokens + count, ids.begin(), id_of);
     return copy(open->decode(ids, skip_special != 0), text, capacity, size);
@@ -134,7 +136,7 @@ hybridge_status hybridge_tokenizer_decode(
 
 hybridge_status hybridge_tokenizer_id(hybridge_tokenizer tokenizer, const char* token, size_t size, int64_t* id) {
   if (token == nullptr || id == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+  return with_open_text<const Tokenizer>(tokenizer, [&](const auto& open) {
     *id = open->id({token, size});
     return HYBRIDGE_OK;
   });
@@ -144,7 +146,7 @@ hybridge_status hybridge_tokenizer_token(
     hybridge_tokenizer tokenizer, int64_t id, char* token, size_t capacity, size_t* size
 ) {
   if ((token == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+  return with_open_text<const Tokenizer>(tokenizer, [&](const auto& open) {
     return copy(open->token(id_of(id)), token, capacity, size);
   });
 }
@@ -153,7 +155,7 @@ hybridge_status hybridge_tokenizer_bytes(
     hybridge_tokenizer tokenizer, int64_t id, char* bytes, size_t capacity, size_t* size
 ) {
   if ((bytes == nullptr && capacity > 0) || size == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+  return with_open_text<const Tokenizer>(tokenizer, [&](const auto& open) {
     return copy(added_bytes(*open, id_of(id)), bytes, capacity, size);
   });
 }
@@ -162,7 +164,7 @@ hybridge_status hybridge_tokenizer_added(
     hybridge_tokenizer tokenizer, int special, int64_t* ids, size_t capacity, size_t* count
 ) {
   if ((ids == nullptr && capacity > 0) || count == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+  return with_open_text<const Tokenizer>(tokenizer, [&](const auto& open) {
     const auto all = open->added(special != 0);
     *count = all.size();
     std::copy_n(all.begin(), std::min(capacity, all.size()), ids);
@@ -172,7 +174,7 @@ hybridge_status hybridge_tokenizer_added(
 
 hybridge_status hybridge_tokenizer_info(hybridge_tokenizer tokenizer, hybridge_vocabulary* info) {
   if (info == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_open<const Tokenizer>(tokenizer, [&](const auto& open) {
+  return with_open_text<const Tokenizer>(tokenizer, [&](const auto& open) {
     *info = {open->vocab_size(), open->longest()};
     return HYBRIDGE_OK;
   });

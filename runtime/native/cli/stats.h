@@ -10,7 +10,7 @@
 
 namespace hybridge::cli {
 
-// Of the tokens behind the first, which the prompt's time pays for; 0 without any.
+// Of the tokens after the first, which the prompt's time pays for; 0 without any.
 inline double tokens_per_second(const hybridge_generated& counts) {
   return counts.tokens > 1 && counts.new_seconds > 0 ? static_cast<double>(counts.tokens - 1) / counts.new_seconds : 0;
 }

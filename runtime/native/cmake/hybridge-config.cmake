@@ -8,6 +8,6 @@ if(NOT TARGET executorch::runtime AND NOT TARGET executorch) # installed package
   )
   return()
 endif()
-if(NOT TARGET hybridge::session)
+if(NOT TARGET hybridge::c)
   add_subdirectory(${CMAKE_CURRENT_LIST_DIR}/.. ${CMAKE_BINARY_DIR}/hybridge EXCLUDE_FROM_ALL)
 endif()

@@ -15,7 +15,7 @@ class Calibration {
  public:
   Calibration();
 
-  // The confidence of each of `tokens`, which stand at position `at` of the text and behind it.
+  // The confidence of each of `tokens`, which stand at position `at` of the text and after it.
   std::vector<double> propose(size_t at, std::span<const int64_t> tokens, std::span<const float> estimates);
 
   // Compares what was proposed last with the text, up to the first token that was wrong.

@@ -39,11 +39,11 @@ uint64_t next_id() {
 }
 
 RowSegment::RowSegment(
-    std::shared_ptr<RowSegment> before, std::vector<int64_t> own, std::vector<size_t> filled,
+    std::shared_ptr<RowSegment> before, std::vector<int64_t> added, std::vector<size_t> filled,
     std::vector<std::vector<uint8_t>> copies
 )
     : parent(std::move(before)),
-      tokens(std::move(own)),
+      tokens(std::move(added)),
       length((parent ? parent->length : 0) + tokens.size()),
       counts(std::move(filled)),
       rows(std::move(copies)) {}
@@ -148,19 +148,18 @@ void Checkpoints::restore(const Checkpoint& checkpoint) {
 }
 
 Result<std::shared_ptr<const Checkpoint>> Checkpoints::read(
-    uint64_t model, const Facts& facts, std::shared_ptr<RowSegment> parent, std::span<const Part> parts
+    uint64_t model, const ModelInfo& info, std::shared_ptr<RowSegment> parent, std::span<const Part> parts
 ) const {
   if (parts.empty()) return not_ours();
   for (const Part& part : parts.first(parts.size() - 1))
-    parent = HYBRIDGE_TRY(segment_of(part, facts, std::move(parent)));
+    parent = HYBRIDGE_TRY(segment_of(part, info, std::move(parent)));
   auto made = std::make_shared<Checkpoint>(model, std::vector<std::vector<uint8_t>>(), std::move(parent));
   Part rest = parts.back();
   for (const std::string& name : bounded_) {
-    auto& own = made->bounded.emplace_back(program_->bytes(name).size());
-    if (!read_bytes(rest, own.data(), own.size())) return not_ours();
+    auto& added = made->bounded.emplace_back(program_->bytes(name).size());
+    if (!read_bytes(rest, added.data(), added.size())) return not_ours();
   }
-  if (made->segment == nullptr || !read_unread(rest, *made) || !made->unread.fits(facts, made->length()) ||
-      !fits(*made))
+  if (made->segment == nullptr || !read_unread(rest, *made) || !made->unread.fits(info, made->length()) || !fits(*made))
     return not_ours();
   return std::shared_ptr<const Checkpoint>(std::move(made));
 }
@@ -201,14 +200,14 @@ std::shared_ptr<RowSegment> Checkpoints::segment_of(std::span<const int64_t> tex
 }
 
 Result<std::shared_ptr<RowSegment>> Checkpoints::segment_of(
-    Part part, const Facts& facts, std::shared_ptr<RowSegment> parent
+    Part part, const ModelInfo& info, std::shared_ptr<RowSegment> parent
 ) const {
-  const size_t known = parent ? parent->length : 0, longest = static_cast<size_t>(facts.max_seq_len);
+  const size_t known = parent ? parent->length : 0, longest = static_cast<size_t>(info.max_seq_len);
   uint64_t added = 0;
   if (!read_bytes(part, &added, sizeof(added)) || added > longest - known) return not_ours();
   std::vector<int64_t> tokens(added);
   bool is_whole = read_bytes(part, tokens.data(), added * sizeof(int64_t));
-  for (const int64_t token : tokens) is_whole = is_whole && facts.is_id(token);
+  for (const int64_t token : tokens) is_whole = is_whole && info.is_id(token);
   const auto most = buffers_.filled(longest, longest);
   std::vector<size_t> counts;
   std::vector<std::vector<uint8_t>> rows;

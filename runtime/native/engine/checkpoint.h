@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/hidden_states.h"
 #include "engine/program.h"
 #include "engine/row_buffers.h"
@@ -25,7 +25,7 @@ namespace hybridge {
 // A number that tells a thing in memory from all others of this process.
 uint64_t next_id();
 
-// Rows by position of the tokens behind those of `parent`; parts of one text, which is never changed.
+// Rows by position of the tokens after those of `parent`; parts of one text, which is never changed.
 // counts: rows of each buffer up to the segment's end; rows: the bytes of those that the parent does not have.
 struct RowSegment {
   const uint64_t id = next_id();
@@ -36,7 +36,7 @@ struct RowSegment {
   std::vector<std::vector<uint8_t>> rows;
 
   RowSegment(
-      std::shared_ptr<RowSegment> before, std::vector<int64_t> own, std::vector<size_t> filled,
+      std::shared_ptr<RowSegment> before, std::vector<int64_t> added, std::vector<size_t> filled,
       std::vector<std::vector<uint8_t>> copies
   );
   RowSegment(const RowSegment&) = delete;
@@ -76,11 +76,11 @@ struct Checkpoint {
 
 using Part = std::span<const uint8_t>;
 
-// A segment as bytes, for `Checkpoints::read`: its tokens behind their number, and each buffer's rows behind their
+// A segment as bytes, for `Checkpoints::read`: its tokens after their number, and each buffer's rows after their
 // number so far.
 std::vector<uint8_t> encode(const RowSegment& segment);
 
-// The bounded states of a checkpoint, likewise, and its hidden states behind their width, if it has any.
+// The bounded states of a checkpoint, likewise, and its hidden states after their width, if it has any.
 std::vector<uint8_t> encode(const Checkpoint& checkpoint);
 
 // Makes checkpoints of one state and restores them. It remembers which segments' rows the state has, without keeping
@@ -97,7 +97,7 @@ class Checkpoints {
   // A checkpoint of parts as `encode` made them: the first `shared` segments of another, further segments, and what is
   // bounded. INVALID_SAVED_STATE where the state could not have come to it: anybody can write such parts.
   Result<std::shared_ptr<const Checkpoint>> read(
-      uint64_t model, const Facts& facts, std::shared_ptr<RowSegment> parent, std::span<const Part> parts
+      uint64_t model, const ModelInfo& info, std::shared_ptr<RowSegment> parent, std::span<const Part> parts
   ) const;
 
   // Notes a rollback of the state's text, which leaves the rows of the first `length` tokens unchanged, and those of
@@ -113,7 +113,7 @@ class Checkpoints {
   std::shared_ptr<RowSegment> segment_of(std::span<const int64_t> text) const;
 
   Result<std::shared_ptr<RowSegment>> segment_of(
-      Part part, const Facts& facts, std::shared_ptr<RowSegment> parent
+      Part part, const ModelInfo& info, std::shared_ptr<RowSegment> parent
   ) const;
 
   // Returns whether it has as many rows as its text, and the part that its drafter has read, fill, and rope positions

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/facts.h"
+#include "engine/model_info.h"
 
 #include "text/stop_strings.h"
 #include "text/unicode.h"
@@ -144,9 +144,9 @@ Status Conversation::read(const std::string& note, text::ChatLog& found) {
   } catch (const text::TextError& error) {
     return Status(HYBRIDGE_INVALID_PICTURE, error.what());
   }
-  const auto& facts = session_.facts();
+  const auto& info = session_.info();
   const bool fits = std::ranges::all_of(found.tokens, [&](int64_t token) {
-    return token < facts.vocab_size && (token >= 0 || facts.encoder);
+    return token < info.vocab_size && (token >= 0 || info.encoder);
   });
   return fits ? Status()
               : Status(HYBRIDGE_INVALID_SAVED_STATE, "the conversation's tokens are not of this model's vocabulary");
@@ -186,16 +186,16 @@ std::vector<text::TextPart> Conversation::spelled(const text::Rendered& rendered
   return found;
 }
 
-Status Conversation::ask(std::vector<text::Message> messages, const text::Pictures& own) {
+Status Conversation::ask(std::vector<text::Message> messages, const text::Pictures& new_pictures) {
   try {
     text::Rendered rendered = template_.render(messages);
     const size_t known = known_bytes(rendered);
     std::vector<int64_t> tokens = known > 0 ? log_.tokens : std::vector<int64_t>();
     const size_t start = tokens.size();
     text::Pictures pictures = known > 0 ? text::Pictures() : earlier_pictures();
-    pictures.insert(pictures.end(), own.begin(), own.end());
+    pictures.insert(pictures.end(), new_pictures.begin(), new_pictures.end());
     const size_t lasting = HYBRIDGE_TRY(add_tokens(rendered, known, pictures, tokens, messages.back().content));
-    const auto most = static_cast<size_t>(session_.facts().max_seq_len);
+    const auto most = static_cast<size_t>(session_.info().max_seq_len);
     if (tokens.size() >= most) {
       return Status(
           HYBRIDGE_NO_ROOM, "the conversation makes " + std::to_string(tokens.size()) +
@@ -206,7 +206,7 @@ Status Conversation::ask(std::vector<text::Message> messages, const text::Pictur
     keep(2 * log_.turns.size());
     auto special = spelled(rendered, rendered.text.size());
     const size_t stays = known == 0 ? lasting : 0;
-    log_.turns.push_back({start, tokens.size(), stays, std::move(rendered.text), {}, std::move(special), own});
+    log_.turns.push_back({start, tokens.size(), stays, std::move(rendered.text), {}, std::move(special), new_pictures});
     log_.messages = std::move(messages);
     log_.tokens = std::move(tokens);
     return Status();
@@ -231,8 +231,7 @@ Result<size_t> Conversation::add_tokens(
   for (const auto& [begin, end] : rendered.words) {
     if (end > from) words.push_back({std::max(begin, from) - from, end - from});
   }
-  const int64_t placeholder = !pictures.empty() && session_.facts().encoder ? session_.facts().encoder->placeholder
-                                                                            : -1;
+  const int64_t placeholder = !pictures.empty() && session_.info().encoder ? session_.info().encoder->placeholder : -1;
   const std::string_view written = std::string_view(rendered.text).substr(from), spoken = without_end(message);
   size_t places = 0, lasting = 0;
   for (const text::TextToken& each : tokenizer_.encode(written, false, words)) {
@@ -294,13 +293,13 @@ Result<ChatAnswer> Conversation::answer(Generator& generator, const OnPiece& on_
   }
   const size_t count = log_.tokens.size();
   const double began = seconds_now();
-  const Generation& asked = generator.options();
-  if (asked.wait_for) asked.wait_for(splitter->reasoning_end());
+  const GenerationOptions& options = generator.options();
+  if (options.wait_for) options.wait_for(splitter->reasoning_end());
   const Tokens prompt = Tokens(log_.tokens).first(count - 1);
   const size_t number = 2 * log_.turns.size() - 1, mark = log_.turns.back().lasting;
   const auto keep_mark = [&] { keep_in_slot(number); };
   done.cached_tokens = static_cast<size_t>(
-      HYBRIDGE_TRY(bring_to(session_, prompt, *cache_, asked.cancelled, asked.on_read, mark, keep_mark))
+      HYBRIDGE_TRY(bring_to(session_, prompt, *cache_, options.cancelled, options.on_read, mark, keep_mark))
   );
   done.prompt_tokens = count - done.cached_tokens;
   const double read = seconds_now() - began;
@@ -319,7 +318,7 @@ Result<AnswerEnd> Conversation::say(
 ) {
   text::TextStream stream(tokenizer_, false);
   text::StopStrings stopping(std::move(stops));
-  const auto& ends = session_.facts().eos_ids;
+  const auto& ends = session_.info().eos_ids;
   const auto is_cancelled = [cancelled = generator.options().cancelled] { return cancelled != nullptr && *cancelled; };
   const int64_t last = log_.tokens.back();
   AnswerEnd end = AnswerEnd::BY_LENGTH;
@@ -351,10 +350,10 @@ Result<AnswerEnd> Conversation::say(
   if (end == AnswerEnd::BY_LENGTH && is_cancelled()) end = AnswerEnd::BY_CALLER;
   const std::string rest = stopping.push(stream.finish()) + stopping.finish();
   text::Parts parts = splitter.push(rest);
-  const text::Parts behind = splitter.finish();
-  parts.calls.insert(parts.calls.end(), behind.calls.begin(), behind.calls.end());
+  const text::Parts last_parts = splitter.finish();
+  parts.calls.insert(parts.calls.end(), last_parts.calls.begin(), last_parts.calls.end());
   (void)on_piece(
-      add(rest, {parts.content + behind.content, parts.reasoning + behind.reasoning, std::move(parts.calls)})
+      add(rest, {parts.content + last_parts.content, parts.reasoning + last_parts.reasoning, std::move(parts.calls)})
   );
   return end;
 }
@@ -383,13 +382,13 @@ void Conversation::keep(size_t number) {
 }
 
 void Conversation::keep_in_slot(size_t number) {
-  const auto ring = static_cast<size_t>(session_.facts().snapshot_slots) / 2 * 2;
+  const auto ring = static_cast<size_t>(session_.info().snapshot_slots) / 2 * 2;
   if (ring > 0) (void)session_.snapshot(static_cast<int64_t>(number % ring));
 }
 
 Status Conversation::keep_slots() {
   const auto loaded = HYBRIDGE_TRY(session_.checkpoint());
-  for (int64_t slot = 0; slot < session_.facts().snapshot_slots; ++slot) {
+  for (int64_t slot = 0; slot < session_.info().snapshot_slots; ++slot) {
     if (session_.slot(slot).empty() || !session_.restore(slot).ok()) continue;  // overwritten since
     keep_checkpoint(session_, *cache_);
   }

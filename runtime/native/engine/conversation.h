@@ -1,7 +1,7 @@
 // A conversation over one session: words in, words out. The state stays between turns, and going back resumes a
 // checkpoint.
 //
-//   const auto templates = std::make_shared<hybridge::text::ChatTemplates>(chat_template);   // ../text/chat_templates.h
+//   const auto templates = std::make_shared<hybridge::text::ChatTemplates>(chat_template);   // text/chat_templates.h
 //   hybridge::text::ModelTemplate chat_template(templates, tokenizer);
 //   hybridge::Conversation conversation(session, tokenizer, chat_template, {{"system", "Be brief."}});
 //   hybridge::Generator generator(session, {.max_new_tokens = 256}, {&drafter});      // for each answer
@@ -74,7 +74,7 @@ class Conversation {
 
   // Answers a message. generator: over this conversation's session, and new. stops: texts before the first of which the
   // answer ends. Where it fails or is cancelled before the answer's first token (CANCELLED), the conversation is as it
-  // was; behind that, what was said stays. INVALID_TEMPLATE for what the template refuses, and NO_ROOM for a message
+  // was; after that, what was said stays. INVALID_TEMPLATE for what the template refuses, and NO_ROOM for a message
   // that leaves no room for an answer.
   Result<ChatAnswer> send(
       std::string_view message, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}
@@ -93,7 +93,7 @@ class Conversation {
   // Takes the user's last message back, and all that came after it; INVALID_STATE without one.
   Status undo();
 
-  // Begins anew, behind the messages of the system.
+  // Begins anew, after the messages of the system.
   Status reset();
 
   // Writes the state and the conversation to one file, and goes on with one; INVALID_PICTURE for pictures that a file
@@ -119,15 +119,15 @@ class Conversation {
   Result<ChatAnswer> or_as_before(Step&& step);
 
   // Makes a conversation whose last message is to be answered this one: its tokens are those that are known and what is
-  // new. own: the pictures of this message.
-  Status ask(std::vector<text::Message> messages, const text::Pictures& own);
+  // new. new_pictures: the pictures of this message.
+  Status ask(std::vector<text::Message> messages, const text::Pictures& new_pictures);
 
   // The beginning of a text, in bytes, that the tokens at hand stand for: none where the past is written in another way
   // now.
   size_t known_bytes(const text::Rendered& rendered) const;
 
   // Adds the tokens of a text from a byte on, with pictures in the place of their placeholders. Returns how many there
-  // are up to the special token behind the last message's words, or its last picture: what follows, such as an opened
+  // are up to the special token after the last message's words, or its last picture: what follows, such as an opened
   // reasoning, a template may write in another way once the message is answered. INVALID_PICTURE for another number of
   // placeholders. Throws TextError.
   Result<size_t> add_tokens(

@@ -20,8 +20,8 @@ void for_excess(const Distribution& p, double factor, const Distribution& q, con
 
 }  // namespace
 
-double total(const Distribution& of) {
-  return std::accumulate(of.begin(), of.end(), 0.0, [](double sum, const Candidate& each) {
+double total(const Distribution& distribution) {
+  return std::accumulate(distribution.begin(), distribution.end(), 0.0, [](double sum, const Candidate& each) {
     return sum + each.weight;
   });
 }

@@ -17,7 +17,7 @@ using Distribution = std::vector<Candidate>;
 
 inline bool comes_before(const Candidate& one, const Candidate& other) { return one.token < other.token; }
 
-double total(const Distribution& of);
+double total(const Distribution& distribution);
 
 void normalize(Distribution& weights);
 

@@ -74,9 +74,9 @@ Floats padded_noise(const std::optional<Draws>& draws, size_t count) {
 }  // namespace
 
 Status read_pairs(
-    const Facts& facts, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following
+    const ModelInfo& info, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following
 ) {
-  const auto chunk = static_cast<size_t>(facts.prefill_chunk);
+  const auto chunk = static_cast<size_t>(info.prefill_chunk);
   for (size_t begin = 0; begin < following.size(); begin += chunk) {
     const size_t end = std::min(begin + chunk, following.size());
     const auto [floats, ids] = padded_pairs(rows, following, begin, end, chunk);
@@ -88,31 +88,31 @@ Status read_pairs(
 }
 
 Result<Drafted> draft(
-    const Facts& facts, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following,
+    const ModelInfo& info, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following,
     size_t limit, const std::optional<Draws>& draws
 ) {
-  const auto last = static_cast<size_t>(facts.verify_len());
+  const auto last = static_cast<size_t>(info.verify_len());
   const auto width = static_cast<int64_t>(rows.size() / following.size());
   const size_t begin = following.size() - std::min(following.size(), last);
-  HYBRIDGE_TRY(read_pairs(facts, call, rows.first(begin * static_cast<size_t>(width)), following.first(begin)));
+  HYBRIDGE_TRY(read_pairs(info, call, rows.first(begin * static_cast<size_t>(width)), following.first(begin)));
   const auto enough = std::lower_bound(
-      facts.draft_blocks.begin(), facts.draft_blocks.end(), static_cast<int64_t>(limit) + 1
+      info.draft_blocks.begin(), info.draft_blocks.end(), static_cast<int64_t>(limit) + 1
   );
-  const int64_t block = enough == facts.draft_blocks.end() ? facts.draft_blocks.back() : *enough;
-  const std::string name = block == facts.draft_blocks.back() ? "draft" : "draft_" + std::to_string(block);
+  const int64_t block = enough == info.draft_blocks.end() ? info.draft_blocks.back() : *enough;
+  const std::string name = block == info.draft_blocks.back() ? "draft" : "draft_" + std::to_string(block);
   const auto [floats, ids] = padded_pairs(rows, following, begin, following.size(), last);
   const auto size = static_cast<int64_t>(last), count = static_cast<int64_t>(following.size() - begin);
   const Array hidden = input(floats, {1, size, width}), tokens = input(ids, {1, size});
   const Floats noise = padded_noise(draws, static_cast<size_t>(block) - 1);
   const Floats temperature = {draws ? static_cast<float>(draws->temperature) : 0.0f};
-  const auto answer = facts.draft_samples ? call(
-                                                name, {hidden, tokens, number(count), input(noise, {1, block - 1}),
-                                                       input(temperature, {1})}
-                                            )
-                                          : call(name, {hidden, tokens, number(count)});
+  const auto answer = info.draft_samples ? call(
+                                               name, {hidden, tokens, number(count), input(noise, {1, block - 1}),
+                                                      input(temperature, {1})}
+                                           )
+                                         : call(name, {hidden, tokens, number(count)});
   if (!answer.ok()) return answer.status();
-  auto found = drafted(*answer, limit, facts.vocab_size);
-  if (found.ok() && draws && facts.draft_samples) HYBRIDGE_TRY(add_scores(*found, *answer, facts.vocab_size));
+  auto found = drafted(*answer, limit, info.vocab_size);
+  if (found.ok() && draws && info.draft_samples) HYBRIDGE_TRY(add_scores(*found, *answer, info.vocab_size));
   return found;
 }
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/status.h"
 
 namespace hybridge {
@@ -30,13 +30,13 @@ struct Drafted {
 
 // Lets the drafter read rows of hidden states [n, width] and the token after each.
 Status read_pairs(
-    const Facts& facts, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following
+    const ModelInfo& info, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following
 );
 
 // Lets the drafter read rows of hidden states [n, width] and the token after each, n ≥ 1, and propose at most `limit` ≥
-// 1 tokens behind the last one: its best, or drawn by a drafter that can.
+// 1 tokens after the last one: its best, or drawn by a drafter that can.
 Result<Drafted> draft(
-    const Facts& facts, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following,
+    const ModelInfo& info, const CallMethod& call, std::span<const float> rows, std::span<const int64_t> following,
     size_t limit, const std::optional<Draws>& draws = std::nullopt
 );
 

@@ -38,20 +38,20 @@ void DraftLengthController::begin(const RoundCosts& costs, bool is_cheap) {
   if (is_cheap) drafting_[0] = 0;
   for (auto& [length, seconds] : drafting_) seconds *= DOUBT;
   if (reading_) *reading_ *= DOUBT;
-  budget_ = std::clamp(budget_, -MOST_OWED * costs.of(1), MOST_KEPT * costs.of(1));
+  budget_ = std::clamp(budget_, -MOST_OWED * costs.round_seconds(1), MOST_KEPT * costs.round_seconds(1));
   is_new_ = true;
   shadow_.clear();
 }
 
 BlockPlan DraftLengthController::plan(const RoundCosts& costs, size_t longest, std::optional<double> confidence) const {
-  BlockPlan best{1, 1 / costs.of(1)};
-  if (costs.wants_decode() || budget(costs) < -OVERDRAFT * costs.of(1) || (drafting_.empty() && !confidence))
+  BlockPlan best{1, 1 / costs.round_seconds(1)};
+  if (costs.wants_decode() || budget(costs) < -OVERDRAFT * costs.round_seconds(1) || (drafting_.empty() && !confidence))
     return best;
   const double a = confidence.value_or(acceptance());
   for (const size_t each : costs.lengths()) {
     const size_t length = std::min(each, longest);
     const double proposal = confidence ? 0.0 : proposing(length) + catching_up() / ROUNDS;
-    const double speed = expected(length, a) / (costs.of(length) + proposal);
+    const double speed = expected(length, a) / (costs.round_seconds(length) + proposal);
     if (length > 1 && speed > best.speed) best = {length, speed};
   }
   return best;
@@ -63,13 +63,13 @@ void DraftLengthController::round_done(
   learn_drafting(planned, drafting);
   // What is beyond the estimate is no fault of the block: the first one of a length is slow, and a process is
   // interrupted.
-  seconds = std::min(seconds, costs.of(1 + proposed) + this->drafting(planned));
-  spend(costs, seconds - static_cast<double>(accepted + 1) * costs.of(1));
+  seconds = std::min(seconds, costs.round_seconds(1 + proposed) + this->drafting(planned));
+  spend(costs, seconds - static_cast<double>(accepted + 1) * costs.round_seconds(1));
   judge(proposed, accepted);
 }
 
 void DraftLengthController::spend(const RoundCosts& costs, double seconds) {
-  budget_ = std::min(budget(costs) - seconds, MOST_KEPT * costs.of(1));
+  budget_ = std::min(budget(costs) - seconds, MOST_KEPT * costs.round_seconds(1));
   is_new_ = false;
 }
 
@@ -77,7 +77,7 @@ bool DraftLengthController::could_pay(const RoundCosts& costs, size_t longest) c
   if (drafting_.empty() || !costs.are_known()) return true;
   return std::ranges::any_of(costs.lengths(), [&](size_t each) {
     const size_t length = std::min(each, longest);
-    return costs.of(length) + drafting(length) < static_cast<double>(length) * costs.of(1);
+    return costs.round_seconds(length) + drafting(length) < static_cast<double>(length) * costs.round_seconds(1);
   });
 }
 

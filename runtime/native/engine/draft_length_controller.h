@@ -87,7 +87,7 @@ class DraftLengthController {
 
   double catching_up() const { return reading_.value_or(0) * unread_; }
 
-  double budget(const RoundCosts& costs) const { return budget_ + (is_new_ ? FIRST * costs.of(1) : 0.0); }
+  double budget(const RoundCosts& costs) const { return budget_ + (is_new_ ? FIRST * costs.round_seconds(1) : 0.0); }
 
   void learn_drafting(size_t length, double seconds);
 

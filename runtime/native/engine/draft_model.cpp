@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t SLOT = 0;  // its state at the end of the text, before it proposes
 
-// Adds the token behind `text` and what is proposed so far.
+// Adds the token after `text` and what is proposed so far.
 void add(Proposal& proposal, std::span<const float> logits, Tokens text, Sampler& sampler) {
   if (!sampler.draws_drafts()) return proposal.tokens.push_back(best(logits));
   std::vector<int64_t> all(text.begin(), text.end());
@@ -26,16 +26,16 @@ void add(Proposal& proposal, std::span<const float> logits, Tokens text, Sampler
 
 }  // namespace
 
-Result<DraftModel> DraftModel::create(std::shared_ptr<const Model> draft, const Facts& target) {
-  const Facts& facts = draft->facts();
-  if (facts.vocab_size != target.vocab_size) {
+Result<DraftModel> DraftModel::create(std::shared_ptr<const Model> draft, const ModelInfo& target) {
+  const ModelInfo& info = draft->info();
+  if (info.vocab_size != target.vocab_size) {
     return Status(
-        HYBRIDGE_INVALID_DRAFTER, "the draft model has " + std::to_string(facts.vocab_size) +
-                                      " tokens and the target " + std::to_string(target.vocab_size) +
+        HYBRIDGE_INVALID_DRAFTER, "the draft model has " + std::to_string(info.vocab_size) + " tokens and the target " +
+                                      std::to_string(target.vocab_size) +
                                       "; use one that was trained with the target's tokenizer"
     );
   }
-  if (facts.snapshot_slots < 1) {
+  if (info.snapshot_slots < 1) {
     return Status(
         HYBRIDGE_INVALID_DRAFTER,
         "the draft model's artifact has no snapshot slots to go back by; export it with --snapshot-slots 1"
@@ -69,7 +69,7 @@ Proposal DraftModel::propose(Tokens text, size_t limit, Sampler& sampler) {
 
 DraftModel::DraftModel(std::unique_ptr<Session> session, int64_t placeholder)
     : session_(std::move(session)), placeholder_(placeholder) {
-  reach_ = std::min(static_cast<size_t>(session_->facts().prefill_chunk), max_seq_len() / 2);
+  reach_ = std::min(static_cast<size_t>(session_->info().prefill_chunk), max_seq_len() / 2);
 }
 
 Status DraftModel::follow(Tokens text, size_t limit) {

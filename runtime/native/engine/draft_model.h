@@ -1,9 +1,9 @@
 // A smaller model as drafter: a second artifact over the same vocabulary, with a state of its own that is rolled back
 // too.
 //
-//   auto small = hybridge::Model::load("DRAFT/model.pte");      // exported with --snapshot-slots 1
-//   auto drafter = hybridge::DraftModel::create(*small, session.facts());
-//   hybridge::generate(session, prompt, {.max_new_tokens = 64}, *drafter, on_token);
+//   auto draft = hybridge::Model::load("DRAFT/model.pte");      // exported with --snapshot-slots 1
+//   auto drafter = hybridge::DraftModel::create(*draft, session.facts());
+//   hybridge::Generator generator(session, {.max_new_tokens = 64}, {&*drafter});
 #ifndef HYBRIDGE_ENGINE_DRAFT_MODEL_H
 #define HYBRIDGE_ENGINE_DRAFT_MODEL_H
 
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/drafter.h"
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/program.h"
 #include "engine/sampling.h"
 #include "engine/session.h"
@@ -33,7 +33,7 @@ class DraftModel final : public Drafter {
  public:
   // A session of its own over `draft`. INVALID_DRAFTER where its vocabulary is not the target's, or where it has no
   // snapshot slot to go back by. That both tokenizers mean the same by a token is for whoever brings the files.
-  static Result<DraftModel> create(std::shared_ptr<const Model> draft, const Facts& target);
+  static Result<DraftModel> create(std::shared_ptr<const Model> draft, const ModelInfo& target);
 
   size_t unread(Tokens text) const override;
 
@@ -43,7 +43,7 @@ class DraftModel final : public Drafter {
  private:
   DraftModel(std::unique_ptr<Session> session, int64_t placeholder);
 
-  size_t max_seq_len() const { return static_cast<size_t>(session_->facts().max_seq_len); }
+  size_t max_seq_len() const { return static_cast<size_t>(session_->info().max_seq_len); }
 
   // Returns the position in the text of the draft's state.
   size_t position() const { return start_ + static_cast<size_t>(session_->length()); }
@@ -64,7 +64,7 @@ class DraftModel final : public Drafter {
   size_t reach_ = 0;
   size_t start_ = 0, kept_ = 0;  // the text's position that the draft's own text starts at; tokens that the slot keeps
   std::vector<int64_t> ahead_;   // draft tokens that the session committed beyond them
-  std::vector<float> after_text_;  // its logits behind what the slot keeps
+  std::vector<float> after_text_;  // its logits after what the slot keeps
 };
 
 }  // namespace hybridge

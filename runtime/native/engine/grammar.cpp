@@ -5,11 +5,11 @@
 #include <string>
 #include <utility>
 
-#include "engine/facts.h"
+#include "engine/model_info.h"
 
 namespace hybridge {
 
-void follow(Generation& options, std::shared_ptr<text::GrammarFollower> follower) {
+void follow(GenerationOptions& options, std::shared_ptr<text::GrammarFollower> follower) {
   options.mask = [follower](Tokens text, std::span<float> logits) { follower->mask(text, logits); };
   options.forced = [follower](Tokens text, size_t limit) { return follower->forced(text, limit); };
   options.fitting = [follower](Tokens text, Tokens proposed) { return follower->fitting(text, proposed); };

@@ -20,7 +20,7 @@ namespace hybridge {
 
 // Lets a generation follow a grammar from its first new token on, or in a conversation from the end of its reasoning
 // on. A follower serves one generation.
-void follow(Generation& options, std::shared_ptr<text::GrammarFollower> follower);
+void follow(GenerationOptions& options, std::shared_ptr<text::GrammarFollower> follower);
 
 }  // namespace hybridge
 

@@ -2,10 +2,10 @@
 
 namespace hybridge {
 
-bool HiddenRows::fits(const Facts& facts, size_t length) const {
+bool HiddenRows::fits(const ModelInfo& info, size_t length) const {
   if (floats.empty()) return true;
-  const size_t most = facts.has_drafter() ? std::min(length, static_cast<size_t>(facts.verify_len())) : 0;
-  return width > 0 && width % static_cast<size_t>(facts.taps) == 0 && floats.size() % width == 0 &&
+  const size_t most = info.has_drafter() ? std::min(length, static_cast<size_t>(info.verify_len())) : 0;
+  return width > 0 && width % static_cast<size_t>(info.taps) == 0 && floats.size() % width == 0 &&
          floats.size() / width <= most;
 }
 
@@ -33,12 +33,12 @@ Status HiddenStates::see(std::span<const Array> outputs, size_t count, bool goes
 
 void HiddenStates::add(size_t count) {
   const size_t size = std::min(count * width_, last_.size());
-  keep_behind(std::span(last_).first(size));
+  keep_after(std::span(last_).first(size));
 }
 
 void HiddenStates::add_last(size_t count) {
   const size_t size = std::min(count * width_, last_.size());
-  keep_behind(std::span(last_).last(size));
+  keep_after(std::span(last_).last(size));
 }
 
 void HiddenStates::set_unread(const HiddenRows& rows) {
@@ -66,7 +66,7 @@ Floats HiddenStates::at(std::span<const float> rows, size_t row_width, std::span
   return taken;
 }
 
-void HiddenStates::keep_behind(std::span<const float> rows) {
+void HiddenStates::keep_after(std::span<const float> rows) {
   if (is_kept_) unread_.insert(unread_.end(), rows.begin(), rows.end());
   else unread_.clear();
 }

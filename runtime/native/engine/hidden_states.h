@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/status.h"
 
 namespace hybridge {
@@ -17,8 +17,8 @@ struct HiddenRows {
   Floats floats = {};
   size_t width = 0;
 
-  // Returns whether the drafter in a program can read them with its next proposal, behind a text of `length` tokens.
-  bool fits(const Facts& facts, size_t length) const;
+  // Returns whether the drafter in a program can read them with its next proposal, after a text of `length` tokens.
+  bool fits(const ModelInfo& info, size_t length) const;
 };
 
 // Rows [taps * width] of floats, one for each token: those of the last call, and those of the text's last tokens that
@@ -43,7 +43,7 @@ class HiddenStates {
   std::span<const float> unread() const { return unread_; }
 
   // Takes the first `count` rows of a method's second output, float32 [1, tokens, taps * width], as those of the last
-  // call; behind others of it where it went on.
+  // call; after others of it where it went on.
   Status see(std::span<const Array> outputs, size_t count, bool goes_on);
 
   // The last call's first `count` tokens were committed.
@@ -65,8 +65,8 @@ class HiddenStates {
   static Floats at(std::span<const float> rows, size_t row_width, std::span<const int64_t> places, size_t taps);
 
  private:
-  // Rows of tokens that nobody keeps leave a gap, behind which earlier ones are of no use.
-  void keep_behind(std::span<const float> rows);
+  // Rows of tokens that nobody keeps leave a gap, after which earlier ones are of no use.
+  void keep_after(std::span<const float> rows);
 
   Reader reader_ = Reader::nobody;
   bool is_kept_ = false;

@@ -193,7 +193,7 @@ std::shared_ptr<const Picture> Pictures::find(int64_t first) const {
   return found == open_.end() ? nullptr : found->second.lock();
 }
 
-size_t behind_picture(Tokens text, size_t end) {
+size_t after_picture(Tokens text, size_t end) {
   while (0 < end && end < text.size() && text[end - 1] < 0 && text[end] < 0) ++end;
   return end;
 }

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/status.h"
 
 namespace hybridge {
@@ -60,10 +60,10 @@ class Picture {
   std::span<const float> rows(size_t begin, size_t count) const;
 
   // Rope positions [axes, size] of rows from `begin` on, time, row and column, counted from the picture's first; 0
-  // behind `count`.
+  // after `count`.
   Numbers grid(size_t begin, size_t count, size_t size) const;
 
-  // Rope positions from the picture's first row to the text behind it, where its rows have three axes.
+  // Rope positions from the picture's first row to the text after it, where its rows have three axes.
   int64_t advance() const { return static_cast<int64_t>(std::max(columns_, rows_)) / encoder_.merge; }
 
   // The method that encodes pictures of at most this number of tokens, one of the encoder's.
@@ -78,10 +78,10 @@ class Picture {
 
   std::vector<uint8_t> in_squares() const;
 
-  // The weights of learned rows and columns of positions, [patches, side] each; 0 behind the picture's own patches.
+  // The weights of learned rows and columns of positions, [patches, side] each; 0 after the picture's own patches.
   std::pair<Floats, Floats> positions(size_t patches) const;
 
-  // Row and column of each patch, [patches, 2]; 0 behind the picture's own.
+  // Row and column of each patch, [patches, 2]; 0 after the picture's own.
   Floats places(size_t patches) const;
 
   const Encoder encoder_;
@@ -108,7 +108,7 @@ class Pictures {
 
 // Returns the end of the picture's rows that a text has on both sides of `end`, or `end` itself between two tokens: a
 // text is not to be cut inside a picture.
-size_t behind_picture(Tokens text, size_t end);
+size_t after_picture(Tokens text, size_t end);
 
 // The ids with the placeholder in place of the rows of pictures, for drafters that know tokens alone.
 Numbers as_tokens(Tokens ids, int64_t placeholder);

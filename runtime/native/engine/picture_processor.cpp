@@ -47,7 +47,7 @@ PictureProcessor::PictureProcessor(
     std::shared_ptr<const text::Tokenizer> tokenizer
 )
     : model_(std::move(model)), description_(std::move(description)), tokenizer_(std::move(tokenizer)) {
-  const auto& encoder = model_->facts().encoder;
+  const auto& encoder = model_->info().encoder;
   const bool fits = encoder && encoder->patch == static_cast<int64_t>(description_.patch_size) &&
                     encoder->merge == static_cast<int64_t>(description_.merge) &&
                     encoder->placeholder == description_.placeholder && encoder->budgets == description_.budgets;

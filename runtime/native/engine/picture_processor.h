@@ -1,7 +1,8 @@
 // Pictures of any size for a model's texts: resized, cut into tiles, and the ids of all parts with the tokens around
 // them.
 //
-//   hybridge::PictureProcessor processor(model, hybridge::text::PictureDescription(json), tokenizer);   // the manifest's `pictures`
+//   const hybridge::text::PictureDescription pictures(json);    // `pictures` of the manifest
+//   hybridge::PictureProcessor processor(model, pictures, tokenizer);
 //   auto picture = processor.open(rgb, width, height);
 //   session.prefill(picture->ids);                               // while it is there; engine/picture.h
 //

@@ -79,7 +79,7 @@ Result<int64_t> bring_to(
   check_mark();
   for (auto at = static_cast<size_t>(cached); at < text.size(); at = static_cast<size_t>(session.length())) {
     const size_t stop = std::min({at + CHECKPOINT_EVERY, text.size(), mark > at ? mark : text.size()});
-    const size_t end = behind_picture(text, stop), before = at - static_cast<size_t>(cached);
+    const size_t end = after_picture(text, stop), before = at - static_cast<size_t>(cached);
     const auto tell = [&](size_t count) {
       if (on_read != nullptr) on_read(before + count);
     };

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "engine/checkpoint.h"
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/session.h"
 #include "engine/status.h"
 

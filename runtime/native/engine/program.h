@@ -15,7 +15,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/picture.h"
 #include "engine/status.h"
 
@@ -70,7 +70,7 @@ class Model {
   Model& operator=(const Model&) = delete;
   virtual ~Model() = default;
 
-  const Facts& facts() const { return facts_; }
+  const ModelInfo& info() const { return info_; }
 
   // Tells this file from others, so that no saved state meets another model's weights.
   uint64_t fingerprint() const { return fingerprint_; }
@@ -93,10 +93,10 @@ class Model {
   Names methods() const;
 
  protected:
-  Model(Facts facts, uint64_t fingerprint) : facts_(std::move(facts)), fingerprint_(fingerprint) {}
+  Model(ModelInfo info, uint64_t fingerprint) : info_(std::move(info)), fingerprint_(fingerprint) {}
 
  private:
-  Facts facts_;
+  ModelInfo info_;
   uint64_t fingerprint_;
   mutable Pictures pictures_;
 };

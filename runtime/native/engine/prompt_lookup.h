@@ -62,12 +62,12 @@ class PromptLookup final : public Drafter {
   // Indexes what came since the last call; if a generation begins with another text, all of it.
   void follow(std::span<const int64_t> text);
 
-  // Adds a token, and the place before it to the places behind the n-gram that ends there.
+  // Adds a token, and the place before it to the places after the n-gram that ends there.
   void add(int64_t token);
 
   void index_again(size_t slots);
 
-  // Returns the latest place behind an n-gram like the text's last one; 0 for none.
+  // Returns the latest place after an n-gram like the text's last one; 0 for none.
   size_t latest() const { return text_.size() < SHORTEST ? 0 : latest_[slot(text_.size())]; }
 
   // Returns the slot of the n-gram before a place. Two n-grams in one slot are told apart by their tokens.

@@ -67,7 +67,7 @@ struct FixedPoint {
   using Weight = int32_t;
   using Sum = int32_t;
   using Between = uint8_t;
-  static constexpr int BITS = 22;  // behind the point: weights of up to 2 and pixels of 8 bits leave these of 32
+  static constexpr int BITS = 22;  // after the point: weights of up to 2 and pixels of 8 bits leave these of 32
   static constexpr Sum ZERO = 1 << (BITS - 1);
 
   static Weight weight(double exact) { return static_cast<Weight>(std::lround(exact * (1 << BITS))); }

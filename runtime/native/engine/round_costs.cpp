@@ -15,14 +15,15 @@ constexpr size_t TRIED = 16;
 
 }  // namespace
 
-double RoundCosts::of(size_t length) const {
+double RoundCosts::round_seconds(size_t length) const {
   if (cost_.empty()) return 0;
   const size_t wanted = rounded(length);
   const auto next = cost_.upper_bound(wanted);
   if (next == cost_.begin()) return next->second;
   const auto& [nearest, seconds] = *std::prev(next);
   if (nearest == wanted) return seconds;
-  const double step = nearest == 1 ? FIRST_STEP * seconds : (seconds - of(1)) / static_cast<double>(nearest - 1);
+  const double step = nearest == 1 ? FIRST_STEP * seconds
+                                   : (seconds - round_seconds(1)) / static_cast<double>(nearest - 1);
   return seconds + step * static_cast<double>(wanted - nearest);
 }
 
@@ -41,7 +42,7 @@ size_t RoundCosts::tokens_worth_verifying(std::span<const double> confidences, d
   for (const double confidence : confidences) yields.push_back(yields.back() + (reached *= confidence));
   std::set<size_t> counts = {0};
   for (const size_t length : lengths_) counts.insert(std::min(length - 1, confidences.size()));
-  const auto speed = [&](size_t count) { return yields[count] / (of(count + 1) + spent); };
+  const auto speed = [&](size_t count) { return yields[count] / (round_seconds(count + 1) + spent); };
   return *std::max_element(counts.begin(), counts.end(), [&](size_t one, size_t other) {
     return speed(one) < speed(other);
   });
@@ -60,7 +61,7 @@ void RoundCosts::measure(size_t length, double seconds) {
     if (since_decode_ >= every_) every_ = std::min(2 * every_, EVERY);
     since_decode_ = 0;
   }
-  const double known = cost_.empty() ? seconds : of(length);
+  const double known = cost_.empty() ? seconds : round_seconds(length);
   const size_t count = ++measured_[length];
   const double weight = count == 1 ? 0.25 : count == 2 ? 1.0 : seconds < known ? 0.5 : 0.1;
   cost_[length] = known + weight * (std::min(seconds, 2 * known) - known);

@@ -29,10 +29,10 @@ class RoundCosts {
 
   // Seconds of a round of `length` tokens: measured, or extrapolated from the next shorter length that was. 0 before
   // anything was.
-  double of(size_t length) const;
+  double round_seconds(size_t length) const;
 
   // Adds a round of `length` tokens. is_alone: nothing but the target ran in it. The first decodes in a generation's
-  // life count always; later ones only if the caches still hold what a decode reads: behind a block or a proposal it
+  // life count always; later ones only if the caches still hold what a decode reads: after a block or a proposal it
   // takes up to 1.7 times as long.
   void add(size_t length, double seconds, bool is_alone);
 

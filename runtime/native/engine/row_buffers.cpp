@@ -32,17 +32,17 @@ std::optional<RowBuffer> by_head(const Array& array) {
 }
 
 // Rows that lie in blocks of 64, as hybridge.cache.operations.quantized_rows of Python describes them.
-std::optional<RowBuffer> quantized(const std::string& own, const Array& array) {
+std::optional<RowBuffer> quantized(const std::string& ending, const Array& array) {
   const size_t dims = array.shape.size();
   if (dims < 4 || array.extent(dims - 1) != BLOCK) return std::nullopt;
   const size_t blocks = array.extent(1), heads = array.extent(2);
-  if (own.ends_with("_scales")) {
+  if (ending.ends_with("_scales")) {
     const size_t head = BLOCK * sizeof(float);
     return RowBuffer({{blocks, heads * head}, {BLOCK, sizeof(float)}}, {{heads, head}}, sizeof(float));
   }
   if (dims != 5) return std::nullopt;
   const size_t columns = array.extent(3), head = columns * BLOCK;
-  if (own == "keys") {
+  if (ending == "keys") {
     const std::vector<Axis> places = {{blocks, heads * head}, {BLOCK / LANES, columns * LANES}, {LANES, QUAD}};
     return RowBuffer(places, {{heads, head}, {columns / QUAD, BLOCK}}, QUAD);
   }
@@ -93,9 +93,9 @@ std::vector<uint8_t> RowBuffer::read(Bytes memory, size_t start, size_t stop) co
 }
 
 void RowBuffer::write(Bytes memory, size_t start, std::span<const uint8_t> rows) const {
-  const uint8_t* in = rows.data();
+  const uint8_t* source = rows.data();
   each(memory, start, start + rows.size() / row_bytes(), [&](uint8_t* piece) {
-    std::memcpy(piece, in, piece_), in += piece_;
+    std::memcpy(piece, source, piece_), source += piece_;
   });
 }
 
@@ -108,8 +108,8 @@ size_t RowBuffer::place(size_t row) const {
   return offset;
 }
 
-Result<RowBuffers> RowBuffers::find(Program& program, const Facts& facts) {
-  RowBuffers found(program, facts);
+Result<RowBuffers> RowBuffers::find(Program& program, const ModelInfo& info) {
+  RowBuffers found(program, info);
   for (const std::string& name : program.names()) {
     if (found.has_rows(name)) HYBRIDGE_TRY(found.add(name));
   }
@@ -133,8 +133,8 @@ size_t RowBuffers::drafted(size_t length) const {
   return read != nullptr && *read > 0 ? static_cast<size_t>(std::min(*read, static_cast<float>(length))) : 0;
 }
 
-RowBuffers::RowBuffers(Program& program, const Facts& facts) : program_(&program), row_axis_(facts.row_axis) {
-  rows_ = static_cast<size_t>(facts.max_seq_len + facts.longest_block());
+RowBuffers::RowBuffers(Program& program, const ModelInfo& info) : program_(&program), row_axis_(info.row_axis) {
+  rows_ = static_cast<size_t>(info.max_seq_len + info.longest_block());
   const auto& bounded = program.bounded();
   const auto drafter = std::find_if(bounded.begin(), bounded.end(), [](const auto& name) {
     return name.ends_with(DRAFTED);
@@ -145,14 +145,14 @@ RowBuffers::RowBuffers(Program& program, const Facts& facts) : program_(&program
 bool RowBuffers::has_rows(const std::string& name) const {
   const auto& bounded = program_->bounded();
   if (std::find(bounded.begin(), bounded.end(), name) != bounded.end()) return false;
-  const std::string_view own = std::string_view(name).substr(name.rfind('.') + 1);
-  const bool is_own = name == "length" || name == "slot_length" || name == "operations";
-  return !is_own && !is_staged(name) && !name.starts_with("slots.") && !own.ends_with("_slots");
+  const std::string_view ending = std::string_view(name).substr(name.rfind('.') + 1);
+  const bool is_bookkeeping = name == "length" || name == "slot_length" || name == "operations";
+  return !is_bookkeeping && !is_staged(name) && !name.starts_with("slots.") && !ending.ends_with("_slots");
 }
 
 Status RowBuffers::add(const std::string& name) {
   const Array array = HYBRIDGE_TRY(program_->buffer(name));
-  auto buffer = of(name, array);
+  auto buffer = describe(name, array);
   if (!buffer || !buffer->fits(array.bytes().size())) {
     return Status(HYBRIDGE_INVALID_ARTIFACT, "the program's buffer " + name + " has rows of a shape that is not known");
   }
@@ -162,7 +162,7 @@ Status RowBuffers::add(const std::string& name) {
   return Status();
 }
 
-std::optional<RowBuffer> RowBuffers::of(const std::string& name, const Array& array) const {
+std::optional<RowBuffer> RowBuffers::describe(const std::string& name, const Array& array) const {
   const size_t element = array.element();
   if (array.shape.size() == 1) return RowBuffer({{array.extent(0), element}}, {}, element);
   if (array.shape.size() < 2) return std::nullopt;

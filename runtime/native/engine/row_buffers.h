@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/program.h"
 #include "engine/status.h"
 
@@ -57,7 +57,7 @@ class RowBuffer {
 class RowBuffers {
  public:
   // INVALID_ARTIFACT where one has a shape that is not known.
-  static Result<RowBuffers> find(Program& program, const Facts& facts);
+  static Result<RowBuffers> find(Program& program, const ModelInfo& info);
 
   size_t size() const { return buffers_.size(); }
   const RowBuffer& operator[](size_t i) const { return buffers_[i]; }
@@ -78,14 +78,14 @@ class RowBuffers {
   const std::string& drafter() const { return drafter_; }
 
  private:
-  RowBuffers(Program& program, const Facts& facts);
+  RowBuffers(Program& program, const ModelInfo& info);
 
   // Returns whether a buffer has rows by position: it is not bounded, of slots or staged.
   bool has_rows(const std::string& name) const;
 
   Status add(const std::string& name);
 
-  std::optional<RowBuffer> of(const std::string& name, const Array& array) const;
+  std::optional<RowBuffer> describe(const std::string& name, const Array& array) const;
 
   Program* program_;
   size_t row_axis_, rows_ = 0;

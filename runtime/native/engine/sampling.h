@@ -1,6 +1,6 @@
 // Tokens drawn from logits: repetition penalty, temperature, top-k, top-p and min-p, in transformers' order.
 //
-//   hybridge::generate(session, prompt, {.sampling = {.temperature = 0.8, .top_p = 0.95}}, lookup, on_token);
+//   hybridge::Generator generator(session, {.sampling = {.temperature = 0.8, .top_p = 0.95}}, {&lookup});
 //
 // The noise of a token follows from the seed and its place in the text alone. A draft token of a certain drafter is
 // accepted exactly where it is what would have been drawn anyway: the text of a seed is the same with every drafter,
@@ -34,7 +34,7 @@ struct Sampling {
   bool is_valid() const;
 };
 
-// Called with a text and the logits [V] behind it, of which it makes those minus infinity whose tokens may not come
+// Called with a text and the logits [V] after it, of which it makes those minus infinity whose tokens may not come
 // next: the text of a generation then is what a grammar, say, allows, whatever was proposed.
 using Mask = std::function<void(std::span<const int64_t> text, std::span<float> logits)>;
 
@@ -62,7 +62,7 @@ class Sampler {
   // with probability min(1, p(x) / q(x)), else its replacement comes from max(0, p - q).
   int64_t judge(std::span<const float> logits, std::span<const int64_t> text, int64_t token, const Distribution& q);
 
-  // A number of draft tokens that are accepted, and the token behind them, -1 as above.
+  // A number of draft tokens that are accepted, and the token after them, -1 as above.
   struct Judged {
     size_t accepted;
     int64_t next;

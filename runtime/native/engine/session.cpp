@@ -52,7 +52,7 @@ template <typename Answer, typename Run>
 Answer Session::with_drafter(Run run) {
   bool has_failed = false;
   Answer answer = run([&](const std::string& name, std::initializer_list<Array> inputs) {
-    auto outputs = change(name, inputs);
+    auto outputs = call_changing_state(name, inputs);
     has_failed = has_failed || !outputs.ok();
     return outputs;
   });
@@ -65,7 +65,7 @@ Answer Session::with_drafter(Run run) {
 Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const Model> model) {
   auto program = model->program();
   if (!program.ok()) return program.status();
-  RowBuffers rows = HYBRIDGE_TRY(RowBuffers::find(**program, model->facts()));
+  RowBuffers rows = HYBRIDGE_TRY(RowBuffers::find(**program, model->info()));
   std::unique_ptr<Session> session(new Session(std::move(model), std::move(*program), std::move(rows)));
   if (!session->layout_.is_whole()) {
     return Status(
@@ -77,24 +77,24 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const Model> mo
 }
 
 Tokens Session::slot(int64_t number) const {
-  return has(number) ? Tokens(slots_[static_cast<size_t>(number)].tokens) : Tokens();
+  return has_slot(number) ? Tokens(slots_[static_cast<size_t>(number)].tokens) : Tokens();
 }
 
 Result<Logits> Session::prefill(Tokens tokens, const std::atomic<bool>* cancelled, const OnRead& on_read) {
   if (is_broken_) return broken_state();
-  const std::vector<Piece> parts = HYBRIDGE_TRY(parts_of(tokens));
+  const std::vector<Piece> parts = HYBRIDGE_TRY(to_pieces(tokens));
   if (cancelled != nullptr && *cancelled) return cancelled_status();
   for (const Piece& part : parts) HYBRIDGE_TRY(encode(part));
-  const std::vector<Piece> pieces = chunks(parts);
+  const std::vector<Piece> pieces = to_chunks(parts);
   if (pieces.size() == 1) return extend_or_reset(pieces.front());
-  const auto kept = copy_bounded();
+  const auto before = copy_bounded();
   // A caller's program may throw, and then nobody rolls back.
   struct Unfinished {
     bool &is_broken, was_left = true;
     ~Unfinished() { is_broken = is_broken || was_left; }
   } unfinished{is_broken_};
   auto logits = extend_in_order(pieces, cancelled, on_read);
-  if (!logits.ok()) roll_back(kept);
+  if (!logits.ok()) roll_back(before);
   unfinished.was_left = false;
   return logits;
 }
@@ -109,9 +109,9 @@ Result<Logits> Session::verify(Tokens tokens) {
   if (is_broken_) return broken_state();
   HYBRIDGE_TRY(check(tokens));
   const int64_t count = static_cast<int64_t>(tokens.size());
-  if (count > facts().verify_len()) {
+  if (count > info().verify_len()) {
     return Status(
-        HYBRIDGE_INVALID_TOKEN, "verify takes at most " + std::to_string(facts().verify_len()) + " tokens, got " +
+        HYBRIDGE_INVALID_TOKEN, "verify takes at most " + std::to_string(info().verify_len()) + " tokens, got " +
                                     std::to_string(count) + "; export with a larger --verify-len"
     );
   }
@@ -132,7 +132,7 @@ Result<int64_t> Session::commit(int64_t count) {
         "the verified block has " + block + " tokens, so commit takes 0 to " + block + ", not " + std::to_string(count)
     );
   }
-  HYBRIDGE_TRY(move("commit", count, length() + count));
+  HYBRIDGE_TRY(move_state("commit", count, length() + count));
   const auto block = std::exchange(staged_, {});
   text_.insert(text_.end(), block.begin(), block.begin() + count);
   hidden_.add(static_cast<size_t>(count));
@@ -140,17 +140,17 @@ Result<int64_t> Session::commit(int64_t count) {
 }
 
 size_t Session::hidden_width() const {
-  if (hidden_.width() > 0 || !facts().has_drafter()) return hidden_.width();
-  const size_t read = static_cast<size_t>(facts().verify_len()) * facts().draft_taps.size();
-  return program_->input_count("draft", 0) / read * static_cast<size_t>(facts().taps);
+  if (hidden_.width() > 0 || !info().has_drafter()) return hidden_.width();
+  const size_t read = static_cast<size_t>(info().verify_len()) * info().draft_taps.size();
+  return program_->input_count("draft", 0) / read * static_cast<size_t>(info().taps);
 }
 
 void Session::keep_hidden(bool wanted) {
-  hidden_.keep(wanted && facts().taps > 0 ? HiddenStates::Reader::caller : HiddenStates::Reader::nobody);
+  hidden_.keep(wanted && info().taps > 0 ? HiddenStates::Reader::caller : HiddenStates::Reader::nobody);
 }
 
 void Session::keep_for_drafter(bool reads_ahead) {
-  hidden_.keep(facts().has_drafter() ? HiddenStates::Reader::drafter : HiddenStates::Reader::nobody);
+  hidden_.keep(info().has_drafter() ? HiddenStates::Reader::drafter : HiddenStates::Reader::nobody);
   reads_ahead_ = reads_ahead;
 }
 
@@ -173,7 +173,7 @@ Result<Drafted> Session::draft(
   const Numbers tokens = without_pictures(following);
   HYBRIDGE_TRY(check_drafting(tokens, limit));
   const size_t width = rows.size() / following.size();
-  const auto taps = static_cast<size_t>(facts().taps);
+  const auto taps = static_cast<size_t>(info().taps);
   const size_t wanted = hidden_width();
   const bool has_width = width > 0 && width % taps == 0 && rows.size() % following.size() == 0;
   if (!has_width || (wanted > 0 && width != wanted)) {
@@ -183,10 +183,10 @@ Result<Drafted> Session::draft(
                                       (wanted > 0 ? std::to_string(wanted) : "a multiple of " + std::to_string(taps))
     );
   }
-  const Floats read = HiddenStates::at(rows, width, facts().draft_taps, taps);
+  const Floats read = HiddenStates::at(rows, width, info().draft_taps, taps);
   if (hidden_.reader() == HiddenStates::Reader::drafter) hidden_.clear();
   return with_drafter<Result<Drafted>>([&](const CallMethod& call) {
-    return hybridge::draft(facts(), call, read, tokens, limit, draws);
+    return hybridge::draft(info(), call, read, tokens, limit, draws);
   });
 }
 
@@ -194,30 +194,30 @@ Result<int64_t> Session::snapshot(int64_t slot) {
   if (is_broken_) return broken_state();
   HYBRIDGE_TRY(check_slot(slot));
   HYBRIDGE_TRY(read_ahead());
-  KeptText& kept = slots_[static_cast<size_t>(slot)];
+  KeptText& in_slot = slots_[static_cast<size_t>(slot)];
   KeptText text = {text_, unread()};
   has_slots_ = true;
   const int64_t before = operations();
-  auto moved = move("snapshot", slot, length());
+  auto moved = move_state("snapshot", slot, length());
   if (!moved.ok()) {
     if (!is_broken_) return moved;
-    kept = {};  // a part of the state is in the slot
+    in_slot = {};  // a part of the state is in the slot
     undo(before, [slot](int64_t each) { return each == slot; });
     return moved;
   }
-  kept = std::move(text);
+  in_slot = std::move(text);
   staged_.clear();
   return length();
 }
 
 Result<int64_t> Session::restore(int64_t slot) {
   HYBRIDGE_TRY(check_slot(slot));
-  KeptText kept = slots_[static_cast<size_t>(slot)];
-  HYBRIDGE_TRY(move("restore", slot, static_cast<int64_t>(kept.tokens.size())));
-  text_ = std::move(kept.tokens);
+  KeptText in_slot = slots_[static_cast<size_t>(slot)];
+  HYBRIDGE_TRY(move_state("restore", slot, static_cast<int64_t>(in_slot.tokens.size())));
+  text_ = std::move(in_slot.tokens);
   checkpoints_.go_back(text_.size());
   staged_.clear();
-  hidden_.set_unread(kept.unread);
+  hidden_.set_unread(in_slot.unread);
   return length();
 }
 
@@ -232,7 +232,7 @@ Result<int64_t> Session::reset() {
   checkpoints_.go_back(0);
   staged_.clear();
   hidden_.clear();
-  if (!outputs.ok() || !holds(0)) {
+  if (!outputs.ok() || !has_length(0)) {
     layout_.empty_slots([](int64_t) { return true; });
     return outputs.ok() ? wrong_answer("reset") : outputs.status();
   }
@@ -242,7 +242,7 @@ Result<int64_t> Session::reset() {
 }
 
 Result<std::shared_ptr<const Checkpoint>> Session::checkpoint() {
-  if (is_broken_ || !holds(length())) return broken_state();
+  if (is_broken_ || !has_length(length())) return broken_state();
   HYBRIDGE_TRY(read_ahead());
   return checkpoints_.make(model_->fingerprint(), text_, unread());
 }
@@ -283,7 +283,7 @@ Result<std::shared_ptr<const Checkpoint>> Session::read_checkpoint(
     }
     parent = segments[shared - 1];
   }
-  return checkpoints_.read(model_->fingerprint(), facts(), std::move(parent), parts);
+  return checkpoints_.read(model_->fingerprint(), info(), std::move(parent), parts);
 }
 
 Status Session::save(const std::string& path, std::string note) {
@@ -311,10 +311,10 @@ Session::Session(std::shared_ptr<const Model> model, std::unique_ptr<Program> pr
     : model_(std::move(model)),
       program_(std::move(program)),
       rows_(std::move(rows)),
-      layout_(*program_, model_->facts(), rows_),
+      layout_(*program_, model_->info(), rows_),
       checkpoints_(*program_, rows_),
-      slots_(static_cast<size_t>(facts().snapshot_slots)),
-      costs_(facts().verify_lens) {}
+      slots_(static_cast<size_t>(info().snapshot_slots)),
+      costs_(info().verify_lens) {}
 
 Result<int64_t> Session::apply(StateReader& file, SavedState saved) {
   is_broken_ = true;
@@ -337,12 +337,12 @@ Result<int64_t> Session::apply(StateReader& file, SavedState saved) {
 Status Session::read_ahead() {
   const size_t pairs = hidden_.count();
   const bool is_for_drafter = reads_ahead_ && hidden_.reader() == HiddenStates::Reader::drafter;
-  if (!is_for_drafter || pairs <= static_cast<size_t>(facts().verify_len())) return Status();
+  if (!is_for_drafter || pairs <= static_cast<size_t>(info().verify_len())) return Status();
   const auto rows = hidden_.unread().first((pairs - 1) * hidden_.width());
-  const Floats read = HiddenStates::at(rows, hidden_.width(), facts().draft_taps, static_cast<size_t>(facts().taps));
+  const Floats read = HiddenStates::at(rows, hidden_.width(), info().draft_taps, static_cast<size_t>(info().taps));
   const Numbers following = without_pictures(Tokens(text_).last(pairs - 1));
   const Status done = with_drafter<Status>([&](const CallMethod& call) {
-    return read_pairs(facts(), call, read, following);
+    return read_pairs(info(), call, read, following);
   });
   if (done.ok()) hidden_.keep_last();
   else hidden_.clear();
@@ -350,40 +350,40 @@ Status Session::read_ahead() {
 }
 
 HiddenRows Session::unread() const {
-  if (hidden_.reader() != HiddenStates::Reader::drafter || hidden_.count() > static_cast<size_t>(facts().verify_len()))
+  if (hidden_.reader() != HiddenStates::Reader::drafter || hidden_.count() > static_cast<size_t>(info().verify_len()))
     return {};
   return {Floats(hidden_.unread().begin(), hidden_.unread().end()), hidden_.width()};
 }
 
 Numbers Session::without_pictures(Tokens ids) const {
-  return facts().encoder ? as_tokens(ids, facts().encoder->placeholder) : Numbers(ids.begin(), ids.end());
+  return info().encoder ? as_tokens(ids, info().encoder->placeholder) : Numbers(ids.begin(), ids.end());
 }
 
 Session::RestoreBuffers Session::copy_bounded() {
-  RestoreBuffers kept{text_.size(), hidden_.count(), operations(), {}};
-  if (text_.empty() && !has_slots_) return kept;
+  RestoreBuffers copies{text_.size(), hidden_.count(), operations(), {}};
+  if (text_.empty() && !has_slots_) return copies;
   for (const std::string& name : program_->bounded()) {
     const Bytes bytes = program_->bytes(name);
-    kept.buffers.emplace_back(bytes.begin(), bytes.end());
+    copies.buffers.emplace_back(bytes.begin(), bytes.end());
   }
-  return kept;
+  return copies;
 }
 
-void Session::roll_back(const RestoreBuffers& kept) {
-  if (kept.buffers.empty()) {
+void Session::roll_back(const RestoreBuffers& before) {
+  if (before.buffers.empty()) {
     (void)reset();
     return;
   }
   is_broken_ = true;
-  for (size_t i = 0; i < kept.buffers.size(); ++i)
-    std::ranges::copy(kept.buffers[i], program_->bytes(program_->bounded()[i]).begin());
-  text_.resize(kept.length);
-  hidden_.shorten(kept.hidden);
-  undo_block(kept.operations);
+  for (size_t i = 0; i < before.buffers.size(); ++i)
+    std::ranges::copy(before.buffers[i], program_->bytes(program_->bounded()[i]).begin());
+  text_.resize(before.length);
+  hidden_.shorten(before.hidden);
+  undo_block(before.operations);
 }
 
 bool Session::is_overwritten(int64_t slot) const {
-  return has(slot) && slots_[static_cast<size_t>(slot)].tokens.size() > text_.size();
+  return has_slot(slot) && slots_[static_cast<size_t>(slot)].tokens.size() > text_.size();
 }
 
 void Session::undo_block(int64_t operations) {
@@ -395,14 +395,14 @@ void Session::undo(int64_t operations, const std::function<bool(int64_t)>& is_go
   staged_.clear();
   drop_staged();
   if (int64_t* count = program_->number("operations")) *count = operations;
-  is_broken_ = !holds(length());
+  is_broken_ = !has_length(length());
 }
 
 void Session::drop_staged() {
   if (int64_t* staged = program_->number("staged")) *staged = 0;
 }
 
-Result<std::vector<Session::Piece>> Session::parts_of(Tokens text) const {
+Result<std::vector<Session::Piece>> Session::to_pieces(Tokens text) const {
   HYBRIDGE_TRY(check(text, true));
   std::vector<Piece> parts;
   for (size_t at = 0; at < text.size(); at += parts.back().ids.size()) {
@@ -414,7 +414,7 @@ Result<std::vector<Session::Piece>> Session::parts_of(Tokens text) const {
       if (!std::ranges::equal(picture->ids(), rows)) return not_whole();
       parts.push_back({rows, std::move(picture)});
     } else {
-      const auto end = std::ranges::find_if_not(rest, [this](int64_t id) { return known(id); });
+      const auto end = std::ranges::find_if_not(rest, [this](int64_t id) { return is_token(id); });
       parts.push_back({Tokens(rest.begin(), end)});
     }
   }
@@ -428,19 +428,19 @@ Status Session::encode(const Piece& part) {
   });
 }
 
-std::vector<Session::Piece> Session::chunks(const std::vector<Piece>& parts) const {
-  const auto block = static_cast<size_t>(facts().verify_len());
+std::vector<Session::Piece> Session::to_chunks(const std::vector<Piece>& parts) const {
+  const auto block = static_cast<size_t>(info().verify_len());
   std::vector<Piece> pieces;
   for (Piece part : parts) {
     const auto chunk = static_cast<size_t>(
-        part.picture == nullptr ? facts().prefill_chunk : facts().encoder->rows(facts().prefill_chunk)
+        part.picture == nullptr ? info().prefill_chunk : info().encoder->rows(info().prefill_chunk)
     );
     const size_t rest = part.ids.size() % chunk;
-    const bool by_verify = part.picture == nullptr && facts().fixed_shapes && block > 1 && 4 * rest <= chunk;
+    const bool by_verify = part.picture == nullptr && info().fixed_shapes && block > 1 && 4 * rest <= chunk;
     const size_t last = by_verify ? block : chunk;
     while (!part.ids.empty()) {
       pieces.push_back(part.first(std::min(part.ids.size(), part.ids.size() >= chunk ? chunk : last)));
-      part = part.behind(pieces.back().ids.size());
+      part = part.after(pieces.back().ids.size());
     }
   }
   return pieces;
@@ -465,24 +465,24 @@ Status Session::check(Tokens tokens, bool pictures) const {
   if (static_cast<int64_t>(tokens.size()) <= room()) return Status();
   return Status(
       HYBRIDGE_NO_ROOM, std::to_string(tokens.size()) + " tokens do not fit: " + std::to_string(length()) +
-                            " of max_seq_len = " + std::to_string(facts().max_seq_len) +
+                            " of max_seq_len = " + std::to_string(info().max_seq_len) +
                             " are used. Reset the session, or export with a larger --max-seq-len"
   );
 }
 
 Status Session::check_known(Tokens tokens, bool pictures) const {
   const auto unknown = std::ranges::find_if_not(tokens, [&](int64_t id) {
-    return pictures ? facts().is_id(id) : known(id);
+    return pictures ? info().is_id(id) : is_token(id);
   });
   if (unknown == tokens.end()) return Status();
   return Status(
       HYBRIDGE_INVALID_TOKEN, "token id " + std::to_string(*unknown) + " is outside the vocabulary, 0 to " +
-                                  std::to_string(facts().vocab_size - 1)
+                                  std::to_string(info().vocab_size - 1)
   );
 }
 
 Status Session::check_drafting(Tokens following, size_t limit) const {
-  if (!facts().has_drafter()) {
+  if (!info().has_drafter()) {
     return Status(
         HYBRIDGE_INVALID_DRAFTER, "this artifact has no drafter of its own; export it again with --drafter or --mtp"
     );
@@ -495,8 +495,8 @@ Status Session::check_drafting(Tokens following, size_t limit) const {
 }
 
 Status Session::check_slot(int64_t slot) const {
-  if (has(slot)) return Status();
-  const int64_t slots = facts().snapshot_slots;
+  if (has_slot(slot)) return Status();
+  const int64_t slots = info().snapshot_slots;
   if (slots == 0)
     return Status(HYBRIDGE_INVALID_SLOT, "this artifact has no snapshot slots; export with --snapshot-slots");
   return Status(
@@ -508,8 +508,8 @@ Status Session::check_slot(int64_t slot) const {
 Result<Logits> Session::extend(const Piece& part, bool goes_on) {
   const Tokens tokens = part.ids;
   const auto count = static_cast<int64_t>(tokens.size());
-  const bool is_few = count > 1 && count <= facts().verify_len() && facts().verify_len() < facts().prefill_chunk;
-  if (is_few && facts().fixed_shapes && part.picture == nullptr) return extend_by_verify(tokens, goes_on);
+  const bool is_few = count > 1 && count <= info().verify_len() && info().verify_len() < info().prefill_chunk;
+  if (is_few && info().fixed_shapes && part.picture == nullptr) return extend_by_verify(tokens, goes_on);
   auto logits = part.picture != nullptr ? run_rows(part, goes_on) : run_tokens(tokens, goes_on);
   if (logits.ok() || logits.status().code() == HYBRIDGE_NOT_FINITE)
     text_.insert(text_.end(), tokens.begin(), tokens.end());
@@ -521,7 +521,7 @@ Result<Logits> Session::extend(const Piece& part, bool goes_on) {
 
 Result<Logits> Session::run_tokens(Tokens tokens, bool goes_on) {
   const auto count = static_cast<int64_t>(tokens.size());
-  const int64_t size = count == 1 ? 1 : facts().prefill_chunk;
+  const int64_t size = count == 1 ? 1 : info().prefill_chunk;
   const Numbers row = padded(tokens, size);
   if (count == 1) return run("decode", 1, tokens.size(), goes_on, {input(row, {1, size})});
   return run("prefill", 1, tokens.size(), goes_on, {input(row, {1, size}), number(count)});
@@ -529,12 +529,12 @@ Result<Logits> Session::run_tokens(Tokens tokens, bool goes_on) {
 
 Result<Logits> Session::run_rows(const Piece& part, bool goes_on) {
   const auto count = static_cast<int64_t>(part.ids.size()), width = static_cast<int64_t>(part.picture->hidden());
-  const int64_t chunk = facts().encoder->rows(facts().prefill_chunk);
+  const int64_t chunk = info().encoder->rows(info().prefill_chunk);
   const auto rows = part.picture->rows(part.begin, part.ids.size());
   Floats row(rows.begin(), rows.end());
   row.resize(static_cast<size_t>(chunk * width), 0.0f);
   const Array embeddings = input(row, {1, chunk, width});
-  const int64_t axes = facts().encoder->axes;
+  const int64_t axes = info().encoder->axes;
   if (axes == 1) return run("prefill_embeddings", 1, part.ids.size(), goes_on, {embeddings, number(count)});
   // The text's next rope position stays at the picture's first row until its last one was read.
   const bool is_last = part.begin + part.ids.size() == part.picture->ids().size();
@@ -556,7 +556,9 @@ Result<Logits> Session::extend_or_reset(const Piece& part) {
 Result<Logits> Session::extend_by_verify(Tokens tokens, bool goes_on) {
   const Logits logits = HYBRIDGE_TRY(stage(tokens, goes_on));
   last_.assign(logits.last().begin(), logits.last().end());  // the commit reuses the runtime's memory
-  HYBRIDGE_TRY(move("commit", static_cast<int64_t>(tokens.size()), length() + static_cast<int64_t>(tokens.size())));
+  HYBRIDGE_TRY(
+      move_state("commit", static_cast<int64_t>(tokens.size()), length() + static_cast<int64_t>(tokens.size()))
+  );
   const auto block = std::exchange(staged_, {});
   text_.insert(text_.end(), block.begin(), block.end());
   hidden_.add_last(tokens.size());
@@ -565,9 +567,9 @@ Result<Logits> Session::extend_by_verify(Tokens tokens, bool goes_on) {
 
 Result<Logits> Session::stage(Tokens tokens, bool goes_on) {
   const auto count = static_cast<int64_t>(tokens.size());
-  const int64_t length = *std::lower_bound(facts().verify_lens.begin(), facts().verify_lens.end(), count);
-  const std::string name = length == facts().verify_len() ? "verify" : "verify_" + std::to_string(length);
-  const int64_t size = facts().fixed_shapes ? length : count;
+  const int64_t length = *std::lower_bound(info().verify_lens.begin(), info().verify_lens.end(), count);
+  const std::string name = length == info().verify_len() ? "verify" : "verify_" + std::to_string(length);
+  const int64_t size = info().fixed_shapes ? length : count;
   const Numbers row = padded(tokens, size);
   const int64_t before = operations();
   auto logits = run(name, tokens.size(), tokens.size(), goes_on, {input(row, {1, size})});
@@ -580,19 +582,19 @@ Result<Logits> Session::run(
     const std::string& name, size_t rows, size_t tokens, bool goes_on, std::initializer_list<Array> inputs
 ) {
   staged_.clear();
-  if (!holds(length())) return is_broken_ = true, broken_state();
+  if (!has_length(length())) return is_broken_ = true, broken_state();
   const int64_t before = operations();
-  const auto outputs = HYBRIDGE_TRY(change(name, inputs));
+  const auto outputs = HYBRIDGE_TRY(call_changing_state(name, inputs));
   if (before < 0 || operations() != before + 1) {  // NaN is the program's refusal, and no result
-    is_broken_ = operations() != before || !holds(length());
+    is_broken_ = operations() != before || !has_length(length());
     return wrong_answer(name);
   }
-  const auto width = static_cast<size_t>(facts().vocab_size);
+  const auto width = static_cast<size_t>(info().vocab_size);
   const float* first = outputs.empty() ? nullptr : outputs[0].real();
   if (first == nullptr || outputs[0].count() < rows * width) return wrong_answer(name);
   const Logits logits(first, rows, width);
   const bool are_numbers = are_finite(logits.all());
-  if (are_numbers && facts().taps > 0) HYBRIDGE_TRY(hidden_.see(outputs, tokens, goes_on));
+  if (are_numbers && info().taps > 0) HYBRIDGE_TRY(hidden_.see(outputs, tokens, goes_on));
   is_broken_ = false;
   if (are_numbers) return logits;
   return Status(
@@ -613,20 +615,22 @@ Result<std::span<const Array>> Session::call(const std::string& name, std::initi
   return outputs;
 }
 
-Result<std::span<const Array>> Session::change(const std::string& name, std::initializer_list<Array> inputs) {
+Result<std::span<const Array>> Session::call_changing_state(
+    const std::string& name, std::initializer_list<Array> inputs
+) {
   if (!program_->is_unchanged()) return changed_file();
   const int64_t before = operations();
   const bool was_broken = std::exchange(is_broken_, true);
   auto outputs = program_->call(name, inputs);
   if (!outputs.ok() && program_->has_changed_nothing())
-    is_broken_ = was_broken || operations() != before || !holds(length());
+    is_broken_ = was_broken || operations() != before || !has_length(length());
   if (outputs.ok() && !program_->is_unchanged()) return changed_file();
   return outputs;
 }
 
-Result<int64_t> Session::move(const char* name, int64_t argument, int64_t wanted) {
+Result<int64_t> Session::move_state(const char* name, int64_t argument, int64_t wanted) {
   const bool was_broken = is_broken_;
-  const auto outputs = HYBRIDGE_TRY(change(name, {number(argument)}));
+  const auto outputs = HYBRIDGE_TRY(call_changing_state(name, {number(argument)}));
   const int64_t* length = outputs.empty() ? nullptr : outputs[0].integer();
   if (length == nullptr) return wrong_answer(name);
   if (*length < 0) {
@@ -638,14 +642,14 @@ Result<int64_t> Session::move(const char* name, int64_t argument, int64_t wanted
         "(an earlier snapshot was restored and another way taken)"
     );
   }
-  if (*length != wanted || !holds(wanted)) return wrong_answer(name);
+  if (*length != wanted || !has_length(wanted)) return wrong_answer(name);
   is_broken_ = false;
   return wanted;
 }
 
-bool Session::holds(int64_t length) {
-  const int64_t* own = program_->number("length");
-  return own != nullptr && *own == length;
+bool Session::has_length(int64_t length) {
+  const int64_t* own_length = program_->number("length");
+  return own_length != nullptr && *own_length == length;
 }
 
 }  // namespace hybridge

@@ -4,7 +4,7 @@
 //   auto created = hybridge::Session::create(model.get());      // for each conversation: a state of its own
 //   hybridge::Session& session = **created;                     // where created.ok()
 //   auto logits = session.prefill(prompt);                      // any number of tokens; logits->last() follow the last
-//   auto checked = session.verify(proposed);                    // logits (*checked)[i] after each, nothing is committed
+//   auto checked = session.verify(proposed);                    // logits (*checked)[i] after each; commits nothing
 //   session.commit(2);                                          // accepts the first two
 //   session.snapshot(0), session.decode(token), session.restore(0);  // keep a state, go on, come back
 //   session.prefill((*model->picture(rgb, 512, 512))->ids());   // a picture is ids, too: engine/picture.h
@@ -30,10 +30,10 @@
 //   INVALID_ARTIFACT  a model.pte that was written to since it was mapped
 //   NO_ROOM           the tokens do not fit into what is left of max_seq_len
 //   CANCELLED         a prefill that was cancelled
-//   NOT_FINITE        logits that are NaN or infinite; what one call of the program had committed by then stays committed
-//   PROGRAM_FAILED    a method failed, refused tokens that fit by the program's own account, or answered in another form
-//   BROKEN_STATE      a call failed in the middle, or the program's state is of another length than the text: reset the session, or
-//                     restore, resume or load a state
+//   NOT_FINITE        logits that are NaN or infinite; what one call of the program had committed stays committed
+//   PROGRAM_FAILED    a method failed, refused what fits by the program's own account, or answered in another form
+//   BROKEN_STATE      a call failed in the middle, or the program's state is of another length than the text: reset the
+//                     session, or restore, resume or load a state
 //   UNREADABLE_FILE, UNWRITABLE_FILE
 //
 // Sessions of one model may be used in turn by one thread; two threads need a lock around their calls.
@@ -53,7 +53,7 @@
 
 #include "engine/checkpoint.h"
 #include "engine/draft.h"
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/hidden_states.h"
 #include "engine/logits.h"
 #include "engine/picture.h"
@@ -76,11 +76,11 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  const Facts& facts() const { return model_->facts(); }
+  const ModelInfo& info() const { return model_->info(); }
   Tokens tokens() const { return text_; }  // committed
   Tokens slot(int64_t number) const;
   int64_t length() const { return static_cast<int64_t>(text_.size()); }
-  int64_t room() const { return facts().max_seq_len - length(); }
+  int64_t room() const { return info().max_seq_len - length(); }
 
   // Returns whether a call failed in the middle, and no reset, restore, resume or load came since.
   bool is_broken() const { return is_broken_; }
@@ -117,7 +117,7 @@ class Session {
   // They were read.
   void forget_hidden() { hidden_.clear(); }
 
-  // At most `limit` draft tokens behind `next`, the token that follows the text, by the drafter in the program: it
+  // At most `limit` draft tokens after `next`, the token that follows the text, by the drafter in the program: it
   // reads the hidden states that were kept since it was last asked. None where it has nothing new to read, or its
   // context is full. draws: how a drafter that can draws them; without, they are its best.
   Result<Drafted> draft(int64_t next, size_t limit, const std::optional<Draws>& draws = std::nullopt);
@@ -197,7 +197,7 @@ class Session {
 
   RestoreBuffers copy_bounded();
 
-  void roll_back(const RestoreBuffers& kept);
+  void roll_back(const RestoreBuffers& before);
 
   // Returns whether a slot counts rows past the length, which a call that failed may have written.
   bool is_overwritten(int64_t slot) const;
@@ -218,24 +218,24 @@ class Session {
     size_t begin = 0;
 
     Piece first(size_t count) const { return {ids.first(count), picture, begin}; }
-    Piece behind(size_t count) const { return {ids.subspan(count), picture, begin + count}; }
+    Piece after(size_t count) const { return {ids.subspan(count), picture, begin + count}; }
   };
 
   // A text as tokens and whole open pictures, in order. INVALID_TOKEN for no text and an id that is none,
   // INVALID_PICTURE for a picture of which not all rows are there.
-  Result<std::vector<Piece>> parts_of(Tokens text) const;
+  Result<std::vector<Piece>> to_pieces(Tokens text) const;
 
   Status encode(const Piece& part);
 
-  // Parts in pieces that `extend` takes: prefill's, and behind tokens verify's if they are a quarter of one at most. A
+  // Parts in pieces that `extend` takes: prefill's, and after tokens verify's if they are a quarter of one at most. A
   // prefill takes at least half of its time, however few tokens it is given, and a verify that many in less.
-  std::vector<Piece> chunks(const std::vector<Piece>& parts) const;
+  std::vector<Piece> to_chunks(const std::vector<Piece>& parts) const;
 
   Result<Logits> extend_in_order(
       const std::vector<Piece>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read
   );
 
-  bool known(int64_t token) const { return 0 <= token && token < facts().vocab_size; }
+  bool is_token(int64_t token) const { return 0 <= token && token < info().vocab_size; }
 
   // Refuses no tokens, those outside the vocabulary, and more than there is room for. pictures: ids of their rows may
   // be there.
@@ -243,12 +243,12 @@ class Session {
 
   Status check_known(Tokens tokens, bool pictures = false) const;
 
-  // Refuses what the drafter in the program cannot propose behind.
+  // Refuses what the drafter in the program cannot propose after.
   Status check_drafting(Tokens following, size_t limit) const;
 
   Status check_slot(int64_t slot) const;
 
-  bool has(int64_t slot) const { return 0 <= slot && slot < facts().snapshot_slots; }
+  bool has_slot(int64_t slot) const { return 0 <= slot && slot < info().snapshot_slots; }
 
   // Commits at most one chunk of a checked part; goes_on: it is not the first of its call.
   Result<Logits> extend(const Piece& part, bool goes_on = false);
@@ -278,13 +278,13 @@ class Session {
   Result<std::span<const Array>> call(const std::string& name, std::initializer_list<Array> inputs);
 
   // A method that changes the state, which is broken until the caller has seen that all of it was done.
-  Result<std::span<const Array>> change(const std::string& name, std::initializer_list<Array> inputs);
+  Result<std::span<const Array>> call_changing_state(const std::string& name, std::initializer_list<Array> inputs);
 
   // A method that answers with the length that it leaves, or with -1 where it refuses.
-  Result<int64_t> move(const char* name, int64_t argument, int64_t wanted);
+  Result<int64_t> move_state(const char* name, int64_t argument, int64_t wanted);
 
   // Returns whether the program's state has this length. A caller's program that answers wrongly may leave another one.
-  bool holds(int64_t length);
+  bool has_length(int64_t length);
 
   std::shared_ptr<const Model> model_;  // outlives the program
   std::unique_ptr<Program> program_;

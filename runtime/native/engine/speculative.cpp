@@ -34,12 +34,12 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Generator::Generator(Session& session, Generation options, std::vector<Drafter*> drafters)
+Generator::Generator(Session& session, GenerationOptions options, std::vector<Drafter*> drafters)
     : session_(session),
       options_(std::move(options)),
       drafters_(std::move(drafters)),
       sampler_(options_.sampling, options_.mask, options_.noise),
-      longest_(static_cast<size_t>(session.facts().verify_len())),
+      longest_(static_cast<size_t>(session.info().verify_len())),
       costs_(session.costs()) {
   if (longest_ < 2) drafters_.clear();
   if (options_.block_length > 0) fixed_length_ = std::min(options_.block_length, longest_);
@@ -61,6 +61,25 @@ Result<Tokens> Generator::next() {
   auto round = in_turn([&] { return follow(); });
   is_running_ = round.ok();
   return round;
+}
+
+Result<Generated> Generator::run(Tokens prompt, const OnToken& on_token) {
+  const auto& ends = session_.info().eos_ids;
+  Tokens given = HYBRIDGE_TRY(begin(prompt));
+  while (!given.empty()) {
+    size_t taken = 0;
+    bool is_wanted = true;
+    while (taken < given.size() && is_wanted) {
+      const int64_t token = given[taken++];
+      is_wanted = on_token(token) && std::ranges::find(ends, token) == ends.end() && !is_cancelled();
+    }
+    if (!is_wanted) {
+      HYBRIDGE_TRY(end(taken));
+      break;
+    }
+    given = HYBRIDGE_TRY(next());
+  }
+  return done();
 }
 
 Status Generator::end(size_t taken) {
@@ -141,10 +160,10 @@ void Generator::account(const Round& round, double seconds, size_t accepted, Tok
     DraftLengthController& controller = controller_of(*each);
     if (each != round.drafter) controller.round_passed(seconds);
     else controller.round_done(costs_, round.planned, proposed, accepted, target + round.drafting, round.drafting);
-    // Whatever a decode takes longer behind a proposal or a block, because the caches hold other things, is a part of
+    // Whatever a decode takes longer after a proposal or a block, because the caches hold other things, is a part of
     // its price.
     if (proposed == 0 && (each == round.compared || each == before_)) {
-      controller.spend(costs_, std::max(0.0, std::min(target, 2 * costs_.of(1)) - costs_.of(1)));
+      controller.spend(costs_, std::max(0.0, std::min(target, 2 * costs_.round_seconds(1)) - costs_.round_seconds(1)));
     }
     for (const int64_t token : came) controller.compare(token);
   }
@@ -301,44 +320,6 @@ std::vector<int64_t> Generator::accept_block(const Logits& logits, const Proposa
   if (!is_stuck_) tokens.push_back(next);
   for (size_t i = 0; i < tokens.size(); ++i) see(tokens[i], logits[i]);
   return tokens;
-}
-
-Result<Generated> generate(
-    Generator& generator, const Facts& facts, const std::atomic<bool>* cancelled, Tokens prompt, const OnToken& on_token
-) {
-  const auto is_end = [&](int64_t token) { return std::ranges::find(facts.eos_ids, token) != facts.eos_ids.end(); };
-  Tokens given = HYBRIDGE_TRY(generator.begin(prompt));
-  while (!given.empty()) {
-    size_t taken = 0;
-    bool is_wanted = true;
-    while (taken < given.size() && is_wanted) {
-      const int64_t token = given[taken++];
-      is_wanted = on_token(token) && !is_end(token) && !(cancelled != nullptr && *cancelled);
-    }
-    if (!is_wanted) {
-      HYBRIDGE_TRY(generator.end(taken));
-      break;
-    }
-    given = HYBRIDGE_TRY(generator.next());
-  }
-  return generator.done();
-}
-
-Result<Generated> generate(
-    Session& session, Tokens prompt, const Generation& options, std::vector<Drafter*> drafters, const OnToken& on_token
-) {
-  Generator generator(session, options, std::move(drafters));
-  return generate(generator, session.facts(), options.cancelled, prompt, on_token);
-}
-
-Result<Generated> generate(
-    Session& session, Tokens prompt, const Generation& options, Drafter& drafter, const OnToken& on_token
-) {
-  return generate(session, prompt, options, std::vector<Drafter*>{&drafter}, on_token);
-}
-
-Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, const OnToken& on_token) {
-  return generate(session, prompt, options, std::vector<Drafter*>(), on_token);
 }
 
 }  // namespace hybridge

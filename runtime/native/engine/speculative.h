@@ -1,7 +1,8 @@
 // Generation, plain and speculative, over one loop: propose, verify, accept, commit.
 //
 //   hybridge::PromptLookup lookup;
-//   auto done = hybridge::generate(session, prompt, {.max_new_tokens = 64}, lookup, [](int64_t token) { return show(token); });
+//   hybridge::Generator generator(session, {.max_new_tokens = 64}, {&lookup});
+//   auto done = generator.run(prompt, [](int64_t token) { return show(token); });
 //
 // A draft token is accepted if it is what the model itself would have gone on with, by its best logit or by the draw of
 // that place, so the text is the same with every drafter. Without a seed a drafter may draw its tokens, which are then
@@ -21,7 +22,7 @@
 
 #include "engine/draft_length_controller.h"
 #include "engine/drafter.h"
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/logits.h"
 #include "engine/round_costs.h"
 #include "engine/sampling.h"
@@ -41,6 +42,9 @@ using Fitting = std::function<size_t(Tokens text, Tokens proposed)>;
 // Called with each new token and the logits [V] that it was drawn from.
 using Watch = std::function<void(int64_t token, std::span<const float> logits)>;
 
+// Called with each new token; false ends the generation.
+using OnToken = std::function<bool(int64_t)>;
+
 // Lets other sessions of a model run between two rounds of a generation: taken before the program runs, released after
 // it.
 class Turns {
@@ -58,7 +62,7 @@ class Turns {
 // token with the text that ends the answer's reasoning, empty without one, from where on the mask counts. turns: of
 // this generation, which are taken while the program runs and not between two rounds; null if nothing else runs. For
 // tests that repeat themselves: clock, in seconds, and noise, the seed of a sampling without one.
-struct Generation {
+struct GenerationOptions {
   size_t max_new_tokens = 64, block_length = 0;
   const std::atomic<bool>* cancelled = nullptr;
   Sampling sampling = {};
@@ -89,16 +93,16 @@ struct Generated {
 class Generator {
  public:
   // drafters: none for plain decoding; of several, each round asks the one that promises the most tokens a second.
-  Generator(Session& session, Generation options, std::vector<Drafter*> drafters);
+  Generator(Session& session, GenerationOptions options, std::vector<Drafter*> drafters);
 
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
 
-  // Reads the prompt; the first token. Refuses what `generate` does.
+  // Reads the prompt; the first token. Refuses what `run` does.
   Result<Tokens> begin(Tokens prompt);
 
   // All tokens that were given last are wanted; what follows them. None where the context is full, where there are
-  // max_new_tokens, and where it is cancelled. INVALID_STATE behind a call that failed: the session's text may lack
+  // max_new_tokens, and where it is cancelled. INVALID_STATE after a call that failed: the session's text may lack
   // tokens.
   Result<Tokens> next();
 
@@ -106,7 +110,15 @@ class Generator {
   // before the last one.
   Status end(size_t taken);
 
-  const Generation& options() const { return options_; }
+  // Runs the generation to its end. It ends early after an end-of-sequence token, where the context is full, where
+  // on_token answers false, or where it is cancelled; the session's text then ends just before the last token.
+  // Cancelled before its first token it is CANCELLED, and the session's text is what it was. Refuses what `prefill`
+  // does, a max_new_tokens of 0 and a sampling that makes no distribution. With draft tokens outside the vocabulary
+  // (INVALID_TOKEN), a mask that leaves no token (INVALID_GRAMMAR) and logits that are NaN, tokens that were given may
+  // be committed.
+  Result<Generated> run(Tokens prompt, const OnToken& on_token);
+
+  const GenerationOptions& options() const { return options_; }
   const Generated& done() const { return done_; }
 
   // The draft tokens that were verified for the last tokens; whether a grammar forced them.
@@ -135,7 +147,7 @@ class Generator {
   };
 
   bool is_cancelled() const { return options_.cancelled != nullptr && *options_.cancelled; }
-  DraftLengthController& controller_of(Drafter& drafter) const { return drafter.controller(&session_.facts()); }
+  DraftLengthController& controller_of(Drafter& drafter) const { return drafter.controller(&session_.info()); }
 
   void see(int64_t token, std::span<const float> logits);
 
@@ -190,7 +202,7 @@ class Generator {
   // The tokens that follow the text, of which all but the last were proposed; they wait for a commit.
   Status verify(const Proposal& proposal);
 
-  // The draft tokens that are accepted, and the model's own token behind them; row i of its logits comes after draft
+  // The draft tokens that are accepted, and the model's own token after them; row i of its logits comes after draft
   // token i - 1.
   std::vector<int64_t> accept(const Logits& logits, const Proposal& proposal);
 
@@ -198,7 +210,7 @@ class Generator {
   std::vector<int64_t> accept_block(const Logits& logits, const Proposal& proposal);
 
   Session& session_;
-  const Generation options_;
+  const GenerationOptions options_;
   std::vector<Drafter*> drafters_;
   const Drafter* before_ = nullptr;  // whose block the last round was
   Sampler sampler_;
@@ -211,30 +223,6 @@ class Generator {
   Round now_;
   Generated done_;
 };
-
-// Called with each new token; false ends the generation.
-using OnToken = std::function<bool(int64_t)>;
-
-// Runs a generation to its end; see below.
-Result<Generated> generate(
-    Generator& generator, const Facts& facts, const std::atomic<bool>* cancelled, Tokens prompt, const OnToken& on_token
-);
-
-// Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence
-// token, where the context is full, where on_token(token) answers false, or where it is cancelled. The session's text
-// then ends just before the last token. Cancelled before its first token it is CANCELLED, and the session's text is
-// what it was. Refuses what `prefill` does, a max_new_tokens of 0 and a sampling that makes no distribution. With draft
-// tokens outside the vocabulary (INVALID_TOKEN), a mask that leaves no token (INVALID_GRAMMAR) and logits that are NaN,
-// tokens that were given may be committed.
-Result<Generated> generate(
-    Session& session, Tokens prompt, const Generation& options, std::vector<Drafter*> drafters, const OnToken& on_token
-);
-
-Result<Generated> generate(
-    Session& session, Tokens prompt, const Generation& options, Drafter& drafter, const OnToken& on_token
-);
-
-Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, const OnToken& on_token);
 
 }  // namespace hybridge
 

@@ -20,10 +20,10 @@ void append(std::vector<uint8_t>& out, const void* data, size_t size) {
   out.insert(out.end(), bytes, bytes + size);
 }
 
-bool read_bytes(std::span<const uint8_t>& in, void* data, size_t size) {
-  if (in.size() < size) return false;
-  if (size > 0) std::memcpy(data, in.data(), size);
-  in = in.subspan(size);
+bool read_bytes(std::span<const uint8_t>& bytes, void* data, size_t size) {
+  if (bytes.size() < size) return false;
+  if (size > 0) std::memcpy(data, bytes.data(), size);
+  bytes = bytes.subspan(size);
   return true;
 }
 

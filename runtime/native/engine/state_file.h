@@ -26,8 +26,8 @@ struct StateHeader {
 
 void append(std::vector<uint8_t>& out, const void* data, size_t size);
 
-// Takes `size` bytes off the front of `in`; false where it has fewer.
-bool read_bytes(std::span<const uint8_t>& in, void* data, size_t size);
+// Takes `size` bytes off the front of `bytes`; false where it has fewer.
+bool read_bytes(std::span<const uint8_t>& bytes, void* data, size_t size);
 
 // Writes a state piece by piece.
 class StateWriter {

@@ -34,10 +34,10 @@ void write_unread(StateWriter& out, const HiddenRows& rows) {
   out.write_counted(std::span(rows.floats));
 }
 
-void read_unread(StateReader& in, HiddenRows& rows) {
+void read_unread(StateReader& reader, HiddenRows& rows) {
   uint64_t width = 0;
-  in.read(&width, sizeof(width));
-  in.read_counted(rows.floats, std::numeric_limits<size_t>::max());
+  reader.read(&width, sizeof(width));
+  reader.read_counted(rows.floats, std::numeric_limits<size_t>::max());
   rows.width = width;
 }
 
@@ -77,8 +77,8 @@ std::vector<T> StateLayout::numbers(const SavedState& state, const std::string& 
   return values;
 }
 
-StateLayout::StateLayout(Program& program, const Facts& facts, const RowBuffers& rows)
-    : program_(&program), facts_(facts), rows_(&rows) {
+StateLayout::StateLayout(Program& program, const ModelInfo& info, const RowBuffers& rows)
+    : program_(&program), info_(info), rows_(&rows) {
   for (const std::string& name : program.names()) {
     const size_t size = program.bytes(name).size();
     const bool has_rows = std::ranges::find(rows.names(), name) != rows.names().end();
@@ -95,7 +95,7 @@ bool StateLayout::is_whole() const {
 }
 
 void StateLayout::set_length(int64_t length) const {
-  if (int64_t* own = program_->number(LENGTH)) *own = length;
+  if (int64_t* current = program_->number(LENGTH)) *current = length;
   empty_slots([](int64_t) { return true; });
 }
 
@@ -117,7 +117,7 @@ SavedState StateLayout::now(std::vector<KeptText> texts, std::string note) const
 
 void StateLayout::write(StateWriter& out, const SavedState& state) const {
   for (const KeptText& text : state.texts) out.write_counted(std::span(text.tokens));
-  if (facts_.has_drafter()) {
+  if (info_.has_drafter()) {
     for (const KeptText& text : state.texts) write_unread(out, text.unread);
   }
   each_piece(state, [&](const Piece& piece, Bytes bytes) {
@@ -131,11 +131,11 @@ void StateLayout::write(StateWriter& out, const SavedState& state) const {
   out.write_counted(std::span(state.note));
 }
 
-Result<SavedState> StateLayout::read(StateReader& in, size_t slots) const {
+Result<SavedState> StateLayout::read(StateReader& reader, size_t slots) const {
   SavedState state{.texts = std::vector<KeptText>(1 + slots)};
-  for (KeptText& text : state.texts) in.read_counted(text.tokens, static_cast<size_t>(facts_.max_seq_len));
-  if (facts_.has_drafter()) {
-    for (KeptText& text : state.texts) read_unread(in, text.unread);
+  for (KeptText& text : state.texts) reader.read_counted(text.tokens, static_cast<size_t>(info_.max_seq_len));
+  if (info_.has_drafter()) {
+    for (KeptText& text : state.texts) read_unread(reader, text.unread);
   }
   size_t size = 0;
   for (const auto& each : sizes_) size += each.second;
@@ -145,27 +145,29 @@ Result<SavedState> StateLayout::read(StateReader& in, size_t slots) const {
     state.buffers.emplace(each.first, Bytes(next, each.second));
     next += each.second;
   }
-  each_piece(state, [&](const Piece& piece, Bytes bytes) { return in.read(bytes.data() + piece.offset, piece.size); });
-  if (!in.status().ok()) return in.status();
-  if (!allows(state)) return in.invalid("has a state that no session of this model can have; save it again");
-  state.rows_place = in.place();
-  each_chunk(state, [&](size_t i, size_t start, size_t stop) {
-    return in.skip((stop - start) * (*rows_)[i].row_bytes());
+  each_piece(state, [&](const Piece& piece, Bytes bytes) {
+    return reader.read(bytes.data() + piece.offset, piece.size);
   });
-  in.read_counted(state.note, LONGEST_NOTE);
-  return in.finish() ? Result<SavedState>(std::move(state)) : in.status();
+  if (!reader.status().ok()) return reader.status();
+  if (!allows(state)) return reader.invalid("has a state that no session of this model can have; save it again");
+  state.rows_place = reader.place();
+  each_chunk(state, [&](size_t i, size_t start, size_t stop) {
+    return reader.skip((stop - start) * (*rows_)[i].row_bytes());
+  });
+  reader.read_counted(state.note, LONGEST_NOTE);
+  return reader.finish() ? Result<SavedState>(std::move(state)) : reader.status();
 }
 
-Status StateLayout::restore(StateReader& in, const SavedState& state) const {
-  in.go_back(state.rows_place);
+Status StateLayout::restore(StateReader& reader, const SavedState& state) const {
+  reader.go_back(state.rows_place);
   std::vector<uint8_t> chunk;
   each_chunk(state, [&](size_t i, size_t start, size_t stop) {
     chunk.resize((stop - start) * (*rows_)[i].row_bytes());
-    if (!in.read(chunk.data(), chunk.size())) return false;
+    if (!reader.read(chunk.data(), chunk.size())) return false;
     (*rows_)[i].write(rows_->memory(i), start, chunk);
     return true;
   });
-  if (!in.status().ok()) return in.status();
+  if (!reader.status().ok()) return reader.status();
   each_piece(state, [&](const Piece& piece, Bytes bytes) {
     std::ranges::copy(
         bytes.subspan(piece.offset, piece.size),
@@ -178,10 +180,10 @@ Status StateLayout::restore(StateReader& in, const SavedState& state) const {
 
 bool StateLayout::allows(const SavedState& state) const {
   const auto is_text = [&](const KeptText& text) {
-    const auto known = [&](int64_t id) { return facts_.is_id(id); };
+    const auto known = [&](int64_t id) { return info_.is_id(id); };
     const size_t length = text.tokens.size();
-    return length <= static_cast<size_t>(facts_.max_seq_len) && std::ranges::all_of(text.tokens, known) &&
-           text.unread.fits(facts_, length);
+    return length <= static_cast<size_t>(info_.max_seq_len) && std::ranges::all_of(text.tokens, known) &&
+           text.unread.fits(info_, length);
   };
   const std::vector<int64_t> operations = numbers<int64_t>(state, OPERATIONS);
   return std::all_of(state.texts.begin(), state.texts.end(), is_text) &&
@@ -195,7 +197,7 @@ bool StateLayout::is_drafted(float value, size_t longest) {
 }
 
 std::vector<StateLayout::Piece> StateLayout::pieces_of(const std::string& name, size_t size) const {
-  const auto slots = static_cast<size_t>(facts_.snapshot_slots);
+  const auto slots = static_cast<size_t>(info_.snapshot_slots);
   if (name.starts_with(SLOT) && !is_number(name)) return {{name, 0, size, std::atoll(name.c_str() + SLOT.size())}};
   if (!name.ends_with("_slots") || slots == 0 || size % slots != 0) return {{name, 0, size}};
   std::vector<Piece> pieces;
@@ -216,8 +218,8 @@ std::vector<size_t> StateLayout::rows_in_use(const SavedState& state) const {
   const auto lengths = slot_lengths(state);
   for (size_t slot = 0; slot + 1 < state.texts.size(); ++slot) {
     if (!keeps(lengths, slot)) continue;
-    const auto kept = filled(state.texts[slot + 1].tokens, drafted, slot);
-    for (size_t i = 0; i < counts.size(); ++i) counts[i] = std::max(counts[i], kept[i]);
+    const auto in_slots = filled(state.texts[slot + 1].tokens, drafted, slot);
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] = std::max(counts[i], in_slots[i]);
   }
   return counts;
 }
@@ -225,7 +227,7 @@ std::vector<size_t> StateLayout::rows_in_use(const SavedState& state) const {
 Names StateLayout::slot_names() const {
   if (sizes_.contains(SLOT_LENGTHS)) return {SLOT_LENGTHS};
   Names names;
-  for (int64_t slot = 0; slot < facts_.snapshot_slots; ++slot)
+  for (int64_t slot = 0; slot < info_.snapshot_slots; ++slot)
     names.push_back(std::string(SLOT) + std::to_string(slot) + ".length");
   return names;
 }
@@ -233,8 +235,8 @@ Names StateLayout::slot_names() const {
 std::vector<int64_t> StateLayout::slot_lengths(const SavedState& state) const {
   std::vector<int64_t> lengths;
   for (const std::string& name : slot_names()) {
-    const auto own = numbers<int64_t>(state, name);
-    lengths.insert(lengths.end(), own.begin(), own.end());
+    const auto current = numbers<int64_t>(state, name);
+    lengths.insert(lengths.end(), current.begin(), current.end());
   }
   return lengths;
 }
@@ -249,14 +251,14 @@ bool StateLayout::allows_slots(const SavedState& state) const {
 }
 
 bool StateLayout::allows_drafted(const SavedState& state) const {
-  const auto is_length = [&](float value) { return is_drafted(value, static_cast<size_t>(facts_.max_seq_len)); };
+  const auto is_length = [&](float value) { return is_drafted(value, static_cast<size_t>(info_.max_seq_len)); };
   const std::vector<int64_t> slots = slot_lengths(state);
   for (const auto& [name, buffer] : state.buffers) {
     if (!name.ends_with(DRAFTED)) continue;
-    const auto own = numbers<float>(state, name), kept = numbers<float>(state, name + "_slots");
-    if (!std::all_of(own.begin(), own.end(), is_length)) return false;
-    for (size_t i = 0; i < std::min(kept.size(), slots.size()); ++i) {
-      if (slots[i] != -1 && !is_length(kept[i])) return false;
+    const auto current = numbers<float>(state, name), in_slots = numbers<float>(state, name + "_slots");
+    if (!std::all_of(current.begin(), current.end(), is_length)) return false;
+    for (size_t i = 0; i < std::min(in_slots.size(), slots.size()); ++i) {
+      if (slots[i] != -1 && !is_length(in_slots[i])) return false;
     }
   }
   return true;
@@ -266,10 +268,10 @@ bool StateLayout::allows_rope_deltas(const SavedState& state) const {
   const std::vector<int64_t> slots = slot_lengths(state);
   for (const auto& [name, buffer] : state.buffers) {
     if (!is_rope_delta(name)) continue;
-    const auto own = numbers<float>(state, name), kept = numbers<float>(state, name + "_slots");
-    if (own.size() != 1 || !is_drafted(-own[0], state.texts.front().tokens.size())) return false;
-    for (size_t i = 0; i < std::min(kept.size(), slots.size()); ++i) {
-      if (slots[i] != -1 && !is_drafted(-kept[i], static_cast<size_t>(slots[i]))) return false;
+    const auto current = numbers<float>(state, name), in_slots = numbers<float>(state, name + "_slots");
+    if (current.size() != 1 || !is_drafted(-current[0], state.texts.front().tokens.size())) return false;
+    for (size_t i = 0; i < std::min(in_slots.size(), slots.size()); ++i) {
+      if (slots[i] != -1 && !is_drafted(-in_slots[i], static_cast<size_t>(slots[i]))) return false;
     }
   }
   return true;

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/hidden_states.h"
 #include "engine/program.h"
 #include "engine/row_buffers.h"
@@ -38,7 +38,7 @@ struct SavedState {
 
 class StateLayout {
  public:
-  StateLayout(Program& program, const Facts& facts, const RowBuffers& rows);
+  StateLayout(Program& program, const ModelInfo& info, const RowBuffers& rows);
 
   // Returns whether the program has the buffers that a saved state is checked by.
   bool is_whole() const;
@@ -56,11 +56,11 @@ class StateLayout {
 
   // Reads a file to its end, but leaves the rows there, for `restore`. UNREADABLE_FILE if it cannot be read;
   // INVALID_SAVED_STATE if it is damaged, or no program could have left this state.
-  Result<SavedState> read(StateReader& in, size_t slots) const;
+  Result<SavedState> read(StateReader& reader, size_t slots) const;
 
   // Gives the program a state that was read, and its rows. Fails if these can no longer be read: some of them are there
   // then.
-  Status restore(StateReader& in, const SavedState& state) const;
+  Status restore(StateReader& reader, const SavedState& state) const;
 
   // Returns whether a program could have left this state. Other numbers index nothing: wrong ones give wrong logits.
   bool allows(const SavedState& state) const;
@@ -99,7 +99,7 @@ class StateLayout {
 
   std::vector<int64_t> slot_lengths(const SavedState& state) const;
 
-  // A slot of length -1 keeps nothing; the others keep their texts, which stand behind the state's own.
+  // A slot of length -1 keeps nothing; the others keep their texts, which stand after the state's own.
   bool allows_slots(const SavedState& state) const;
 
   // In a slot that keeps nothing it may be anything.
@@ -112,7 +112,7 @@ class StateLayout {
   std::vector<T> numbers(const SavedState& state, const std::string& name) const;
 
   Program* program_;
-  const Facts& facts_;
+  const ModelInfo& info_;
   const RowBuffers* rows_;
   std::map<std::string, size_t, std::less<>> sizes_;
   std::vector<Piece> numbers_, pieces_;

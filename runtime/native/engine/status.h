@@ -46,7 +46,8 @@ class [[nodiscard]] Status {
     hybridge_status code;
     std::string words;
 
-    Failure(hybridge_status of, std::string in) : code(of), words(std::move(in)) {}
+    Failure(hybridge_status failure_code, std::string failure_words)
+        : code(failure_code), words(std::move(failure_words)) {}
   };
 
   std::shared_ptr<const Failure> failure_;

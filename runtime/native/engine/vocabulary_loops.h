@@ -61,7 +61,7 @@ inline void exponentials(const float* logits, float top, float temperature, floa
   }
 }
 
-// Calls f(begin, count) for each block, and for what is left behind the last one, unless all of it is below `least()`,
+// Calls f(begin, count) for each block, and for what is left after the last one, unless all of it is below `least()`,
 // which f may raise.
 template <typename Least, typename F>
 void for_blocks_from(std::span<const float> logits, const Least& least, const F& f) {

@@ -347,11 +347,11 @@ class PteModel final : public Model {
           std::to_string(FORMAT) + "; export the model again"
       );
     }
-    Facts facts = HYBRIDGE_TRY(read(*file));
+    ModelInfo info = HYBRIDGE_TRY(read(*file));
     auto bounded = HYBRIDGE_TRY(constants(*file, "hybridge_bounded"));
     const uint64_t fingerprint = sample(mapped->bytes());
     return std::shared_ptr<const Model>(new PteModel(
-        std::move(mapped), std::move(loader), std::move(*file), std::move(facts), std::move(bounded), fingerprint
+        std::move(mapped), std::move(loader), std::move(*file), std::move(info), std::move(bounded), fingerprint
     ));
   }
 
@@ -370,17 +370,17 @@ class PteModel final : public Model {
   static constexpr const char* METHOD_PREFIX = "hybridge_";
 
   PteModel(
-      std::unique_ptr<MappedFile> mapped, std::unique_ptr<DataLoader> loader, File file, Facts facts,
+      std::unique_ptr<MappedFile> mapped, std::unique_ptr<DataLoader> loader, File file, ModelInfo info,
       std::vector<int64_t> bounded, uint64_t fingerprint
   )
-      : Model(std::move(facts), fingerprint),
+      : Model(std::move(info), fingerprint),
         mapped_(std::move(mapped)),
         loader_(std::move(loader)),
         file_(std::move(file)),
         bounded_(std::move(bounded)) {}
 
-  static Result<Facts> read(const File& file) {
-    Facts facts{
+  static Result<ModelInfo> read(const File& file) {
+    ModelInfo info{
         .max_seq_len = HYBRIDGE_TRY(constants(file, "get_max_seq_len")).front(),
         .vocab_size = HYBRIDGE_TRY(constants(file, "get_vocab_size")).front(),
         .prefill_chunk = HYBRIDGE_TRY(constants(file, "hybridge_prefill_chunk")).front(),
@@ -391,16 +391,16 @@ class PteModel final : public Model {
         .taps = HYBRIDGE_TRY(constants(file, "hybridge_taps")).front(),
         .draft_taps = HYBRIDGE_TRY(constants_if_any(file, "hybridge_draft_taps")),
     };
-    if (facts.eos_ids.front() < 0) facts.eos_ids.clear();  // -1: the model has none
+    if (info.eos_ids.front() < 0) info.eos_ids.clear();  // -1: the model has none
     if (has_method(file, "hybridge_vision")) {
       const auto form = HYBRIDGE_TRY(constants_if_any(file, "hybridge_vision_form"));
-      facts.encoder = Encoder::of(HYBRIDGE_TRY(constants(file, "hybridge_vision")), form);
-      if (!facts.encoder)
+      info.encoder = Encoder::read(HYBRIDGE_TRY(constants(file, "hybridge_vision")), form);
+      if (!info.encoder)
         return invalid("the program describes an encoder of pictures that is not known; export the model again");
     }
-    facts.draft_samples = has_method(file, "hybridge_draft") && file.method_meta("hybridge_draft")->num_inputs() > 3;
-    if (!facts.are_sane()) return invalid("the program has sizes that cannot be; export the model again");
-    return facts;
+    info.draft_samples = has_method(file, "hybridge_draft") && file.method_meta("hybridge_draft")->num_inputs() > 3;
+    if (!info.are_sane()) return invalid("the program has sizes that cannot be; export the model again");
+    return info;
   }
 
   // Looks through the names: to ask ExecuTorch for a method that is not there would log an error.

@@ -55,7 +55,7 @@ Message read_message(const Json& value) {
   if (const Json content = value["content"]; content.is_string()) {
     read.content = content.string();
   } else {
-    content.each([&](const Json& each) {  // pictures, and a text behind them
+    content.each([&](const Json& each) {  // pictures, and a text after them
       if (each["text"]) read.content += each["text"].string();
       else ++read.pictures;
     });
@@ -102,7 +102,7 @@ Turn read_turn(const Json& value) {
 
 // Turns are about the last messages: a user's or the results of calls, and an assistant's unless it is not answered.
 bool is_whole(ChatLog& log) {
-  size_t at = 0, behind = log.tokens.size();
+  size_t at = 0, next_start = log.tokens.size();
   while (at < log.messages.size() && log.messages[at].role == "system") ++at;
   for (Turn& turn : log.turns) {
     const auto is_result = [&] { return at < log.messages.size() && log.messages[at].role == "tool"; };
@@ -118,9 +118,9 @@ bool is_whole(ChatLog& log) {
     if (is_answered != turn.said.has_value()) return false;
     at += is_answered;
   }
-  for (size_t i = log.turns.size(); i-- > 0; behind = log.turns[i].start > 0 ? log.turns[i].start : SIZE_MAX) {
+  for (size_t i = log.turns.size(); i-- > 0; next_start = log.turns[i].start > 0 ? log.turns[i].start : SIZE_MAX) {
     const Turn& turn = log.turns[i];
-    if (turn.answer <= turn.start || turn.answer > behind || turn.lasting > turn.answer) return false;
+    if (turn.answer <= turn.start || turn.answer > next_start || turn.lasting > turn.answer) return false;
   }
   return at == log.messages.size() && (log.turns.empty() || log.turns[0].start == 0);
 }

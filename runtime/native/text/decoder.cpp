@@ -243,7 +243,7 @@ std::unique_ptr<Decoder> read_decoder(const Json& json) {
   if (type == "Sequence") return std::make_unique<Sequence>(json);
   if (type == "ByteLevel") return simple(byte_level, spell_byte_level);
   if (type == "ByteFallback") return simple(byte_fallback, spell_byte_fallback);
-  if (type == "Fuse") {  // what is behind it changes the text as a whole
+  if (type == "Fuse") {  // what is after it changes the text as a whole
     return simple([](Tokens& tokens) { tokens = {joined(tokens)}; }, [](std::string&, bool&) { return false; });
   }
   if (type == "Replace") return replace(json);

@@ -16,8 +16,8 @@ class Decoder {
   // Replaces the tokens' texts by others, which together are the text.
   virtual void apply(std::vector<std::string>& tokens) const = 0;
 
-  // Replaces a token's text by the bytes that it adds behind other tokens. bytes: of one of the kinds that can write
-  // any bytes. Returns false where decoders behind this one in a sequence change nothing any more. Throws TextError if
+  // Replaces a token's text by the bytes that it adds after other tokens. bytes: of one of the kinds that can write
+  // any bytes. Returns false where decoders after this one in a sequence change nothing any more. Throws TextError if
   // only a whole text says.
   virtual bool spell(std::string& token, bool& bytes) const = 0;
 };

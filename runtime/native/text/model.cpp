@@ -153,7 +153,7 @@ class BytePairs : public Model {
         flush();
         into.push_back({*id, begin, end});
       } else if (bytes_ && add_bytes(*bytes_, text, {0, 0, 1}, into)) {
-        // an unknown token in front of bytes comes behind them, as in the reference
+        // an unknown token in front of bytes comes after them, as in the reference
       } else if (!unknown_text_.empty()) {
         if (!unknown_) throw TextError("the vocabulary does not have its unknown token " + unknown_text_);
         if (unknown && fuse_unknown_) {
@@ -328,7 +328,7 @@ class Unigram : public Model {
 
   static uint64_t next_hash(uint64_t hash, char byte) { return mixed(hash + static_cast<uint8_t>(byte) + 1); }
 
-  // Keeps a hash of each beginning of a token: behind one that is none, no longer token begins. A false hit costs a
+  // Keeps a hash of each beginning of a token: after one that is none, no longer token begins. A false hit costs a
   // look-up.
   void add_prefixes() {
     std::vector<uint64_t> all;

@@ -39,7 +39,7 @@ NormalizedText NormalizedText::slice(size_t begin, size_t end) const {
 }
 
 void NormalizedText::transform(const std::vector<Change>& changes, size_t skipped) {
-  size_t place = 0;  // behind what of the old text is dealt with
+  size_t place = 0;  // after what of the old text is dealt with
   const auto skip = [&](size_t count) {
     while (count-- > 0 && place < text_.size()) place += length_of(text_[place]);
   };

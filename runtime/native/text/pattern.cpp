@@ -120,7 +120,7 @@ std::string translate(std::string_view from) {
       if (!same) refuse(from, "has a group '(?" + std::string(rest.substr(0, 4)) + "', which is not supported");
       to += c;
     } else if (c == '}' && next == '+') {
-      refuse(from, "has a '+' behind braces, which repeats in one syntax and is possessive in the other");
+      refuse(from, "has a '+' after braces, which repeats in one syntax and is possessive in the other");
     } else {
       to += c;
     }
@@ -193,7 +193,7 @@ std::vector<Found> Pattern::parts(std::string_view text, Work& work) const {
       if ((begin = text.find(literal_, from)) == std::string_view::npos) break;
       end = begin + literal_.size();
     }
-    if (begin == end && matched && end == last) {  // no empty match right behind a match
+    if (begin == end && matched && end == last) {  // no empty match right after a match
       from += from < text.size() ? length_of(text[from]) : 1;
       continue;
     }

@@ -114,19 +114,19 @@ class PlainParts {
 
   // Whether anything of a stretch is in one of the parts.
   bool touch(size_t begin, size_t end) const {
-    const auto next = behind(begin);
+    const auto next = after(begin);
     return next != parts_.end() && next->begin < end;
   }
 
   // Whether all of a stretch is in one of the parts.
   bool cover(size_t begin, size_t end) const {
-    const auto next = behind(begin);
+    const auto next = after(begin);
     return next != parts_.end() && next->begin <= begin && end <= next->end;
   }
 
  private:
-  // The first part that ends behind a place.
-  std::vector<TextPart>::const_iterator behind(size_t place) const {
+  // The first part that ends after a place.
+  std::vector<TextPart>::const_iterator after(size_t place) const {
     return std::ranges::upper_bound(parts_, place, {}, &TextPart::end);
   }
 
@@ -543,7 +543,7 @@ size_t Tokenizer::vocab_size() const {
   return size;
 }
 
-// Whether a token is a byte behind the first one of a character, as vocabularies that fall back to bytes have it:
+// Whether a token is a byte after the first one of a character, as vocabularies that fall back to bytes have it:
 // <0x80> to <0xBF>.
 static bool is_further_byte(std::string_view token) {
   static constexpr std::string_view first = "89ABab";
@@ -559,7 +559,7 @@ std::string TextStream::push(uint32_t id) {
   if (text.size() <= given) return "";
   if (!text.ends_with(REPLACEMENT)) return settle(ids_.size(), text.substr(given));
   if (ids_.size() - settled_ <= LONGEST_CHARACTER) return "";
-  // Bytes that are no character are given if the last token begins a new character behind them: no further byte of one
+  // Bytes that are no character are given if the last token begins a new character after them: no further byte of one
   // does.
   size_t further = 0;
   while (further < ids_.size() - settled_ && is_further_byte(tokenizer_.token(ids_[ids_.size() - 1 - further])))

@@ -51,7 +51,7 @@ class Tokenizer {
   // The text of tokens; ids that nothing has are left out.
   std::string decode(std::span<const uint32_t> ids, bool skip_special = true) const;
 
-  // The bytes that a token adds to a text behind others, such as a part of a character: those that `decode` makes
+  // The bytes that a token adds to a text after others, such as a part of a character: those that `decode` makes
   // characters of. Empty for special tokens and ids that nothing has. Throws TextError for a tokenizer that has no
   // tokens for single bytes.
   std::string bytes(uint32_t id) const;
@@ -110,7 +110,7 @@ class TextStream {
   // Tokens that make no text are held back no longer: each further one would have all of them decoded again.
   static constexpr size_t MOST_HELD = 64;
 
-  std::vector<uint32_t> ids_;  // of the last piece, and those behind it that are held back
+  std::vector<uint32_t> ids_;  // of the last piece, and those after it that are held back
   size_t settled_ = 0;         // how many are of the last piece
   std::string given_;          // the last piece, as it is decoded by itself
 };

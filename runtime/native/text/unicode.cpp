@@ -43,7 +43,7 @@ std::vector<Change> decomposed(std::string_view text, bool compatibility) {
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | (compatibility ? UTF8PROC_COMPAT : 0));
   std::vector<Change> all;
   std::array<utf8proc_int32_t, 32> parts;
-  size_t starter = 0;  // behind it, marks are put into the order of their classes
+  size_t starter = 0;  // after it, marks are put into the order of their classes
   const auto order = [&] {
     std::stable_sort(all.begin() + starter, all.end(), [](const Change& left, const Change& right) {
       return combining_class(left.first) < combining_class(right.first);

@@ -61,8 +61,8 @@ size_t grapheme_length(std::string_view text, size_t place);
 
 enum class NormalForm { NFC, NFD, NFKC, NFKD };
 
-// A character of a transformed text, and how it came about: 0 stands for one of before, 1 was added behind the last, -n
-// stands for one and the n behind it.
+// A character of a transformed text, and how it came about: 0 stands for one of before, 1 was added after the last, -n
+// stands for one and the n after it.
 using Change = std::pair<char32_t, int>;
 
 std::vector<Change> normalize(std::string_view text, NormalForm form);

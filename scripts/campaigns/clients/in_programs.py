@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from compiler_flags import link_flags
 from filelock import FileLock
 
 from campaigns.clients.conversations import Client, ClientError, Functions, Row
@@ -65,7 +66,7 @@ def c_api(source: Path, folder: Path) -> Path:
     compile_with("gcc", "-std=c11", *STRICT, f"-I{SOURCES}", "-c", source, "-o", folder / "main.o")
     built = [core.build(), library.build()]
     rpaths = [f"-Wl,-rpath,{each.parent}" for each in built]
-    links = ["-Wl,--no-as-needed", *compiling.link_flags(*OPERATORS_AND_BACKENDS), *built, *rpaths]
+    links = ["-Wl,--no-as-needed", *link_flags(*OPERATORS_AND_BACKENDS), *built, *rpaths]
     return compile_with(cpp(), folder / "main.o", "-o", folder / "program", *links)
 
 

@@ -204,7 +204,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "expression": (
         {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a{2}+"}, "behavior": "Isolated", "invert": False}},
-        "has a '+' behind braces",
+        "has a '+' after braces",
     ),
 }
 """Files of the tokenizers library that it reads itself, and what is said of them."""

@@ -19,7 +19,13 @@ from hybridge.runtime.binding.library import SOURCES
 from hybridge.runtime.kernels import compiling, library
 
 EXAMPLE = CHECKOUT / "examples/native/main.cpp"
-APPS = [EXAMPLE, EXAMPLE.with_name("tools.cpp"), SOURCES / "c_api.cpp", SOURCES / "c_api/chat.cpp", SOURCES / "pte/program.cpp"]
+APPS = [
+    EXAMPLE,
+    EXAMPLE.with_name("tools.cpp"),
+    SOURCES / "c_api/chat.cpp",
+    SOURCES / "engine/session.cpp",
+    SOURCES / "pte/program.cpp",
+]
 # The statement expressions are in ExecuTorch's ET_UNWRAP and our HYBRIDGE_TRY.
 STRICT = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wno-gnu-statement-expression", *MACROS)
 APP_FLAGS = (*STRICT, "-Wconversion", f"-I{SOURCES}")
@@ -45,7 +51,7 @@ def compile_for(target: str, folder: Path) -> None:
 @pytest.mark.parametrize("target", ["x86_64-linux-gnu", "aarch64-linux-gnu", "aarch64-macos"])
 def test_clang_has_no_warning(target: str, tmp_path: Path) -> None:
     """What passed once is not compiled again until something changes."""
-    headers = [path for folder in ("hybridge", "c_api", "text") for path in sorted((SOURCES / folder).glob("*.h"))]
+    headers = [path for folder in ("hybridge", "engine", "c_api", "text") for path in sorted((SOURCES / folder).glob("*.h*"))]
     files = [*APPS, *kernel_sources(), *headers, *sorted(library.FOLDER.glob("*.h"))]
     passed = compiling.cache_folder("clang") / f"{compiling.key([*files, Path(__file__)])}-{target}" / "passed"
 

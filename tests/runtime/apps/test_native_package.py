@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from checkout import CHECKOUT
-from compiler_flags import MACROS, include_flags
 from documents import Document
 from native_programs import app_links, native_program
 from store import demo_folder
@@ -22,7 +21,7 @@ from typer.testing import CliRunner
 import hybridge
 from hybridge.__main__ import app
 from hybridge.runtime import Sampling, Session
-from hybridge.runtime.binding.library import SOURCES
+from hybridge.runtime.binding.library import SOURCES, build
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import executorch
 from hybridge.runtime.text.chat_template import load_template
@@ -101,22 +100,26 @@ def test_the_example_says_what_is_wrong(kernels_artifact: Path, tmp_path: Path) 
         assert why in done.stderr
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_cpp_program_generates_and_chats_by_the_header_over_the_c_functions() -> None:
+    """The program compares its texts by a drafter of its own with plain decoding's, and moves, resumes and fails."""
+    demo = demo_folder() / "hybridge-demo"
+    tokens, said, *_ = run(native_program("cpp_api"), demo, QUESTION, *PROMPT).split("\n", 1)
+    session = Session.load(demo)
+    assert [int(token) for token in tokens.split()] == list(session.generate(PROMPT, max_new_tokens=20, drafter=None))
+    assert said == conversation(demo, QUESTION) + "\n"
+
+
 @pytest.mark.slow
 def test_the_tutorials_program_goes_on_with_the_sessions_text(kernels_artifact: Path, tmp_path: Path) -> None:
-    """Its CMakeLists.txt is the example's but for what it links to: the headers, in tokens."""
+    """Its CMakeLists.txt is the example's, which test_cmake_builds_the_example_from_installed_packages builds."""
     tutorial = Document.read(CHECKOUT / "docs/tutorial.md")
     (source,), (cmake,) = tutorial.blocks("cpp"), tutorial.blocks("cmake")
     (tmp_path / "main.cpp").write_text(source, encoding="utf-8")
-    flags = ["-std=c++20", *STRICT, "-Wconversion", f"-I{SOURCES}"]
-    run(compiling.compiler(), *flags, "-c", tmp_path / "main.cpp", "-o", tmp_path / "main.o")
-    engine = [each for each in (SOURCES / "engine").glob("*.cpp") if '"text/' not in read(each) + read(each.with_suffix(".h"))]
-    core = [*flags, *MACROS, *include_flags(), *(SOURCES / "pte").glob("*.cpp"), *engine]
-    run(compiling.compiler(), *core, tmp_path / "main.o", "-o", tmp_path / "app", *app_links())
-    assert set(cmake.splitlines()) <= set(read(EXAMPLE / "CMakeLists.txt").splitlines()) | {
-        "find_package(hybridge REQUIRED)",
-        "target_link_libraries(talk PRIVATE hybridge::session hybridge::kernels)",
-    }
+    core = build()
+    flags = ["-std=c++20", *STRICT, "-Wconversion", f"-I{SOURCES}", f"-Wl,-rpath,{core.parent}"]
+    run(compiling.compiler(), *flags, tmp_path / "main.cpp", "-o", tmp_path / "app", core, *app_links())
+    assert set(cmake.splitlines()) <= {*read(EXAMPLE / "CMakeLists.txt").splitlines(), "find_package(hybridge REQUIRED)"}
     shown = run(tmp_path / "app", kernels_artifact / "model.pte", QUESTION)
     session = Session.load(kernels_artifact)
     tokens = session.generate([ord(each) for each in QUESTION], max_new_tokens=55)

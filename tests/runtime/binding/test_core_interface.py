@@ -181,3 +181,16 @@ def test_a_handle_of_another_kind_is_refused() -> None:
     session.close()
     with pytest.raises(UsageError, match="closed"):
         library.run("decode", session.handle, 1, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("call", "compiles"), [("decode(session, 1, 0)", True), ("decode(model, 1, 0)", False)])
+def test_a_compiler_knows_kinds_of_handles(tmp_path: Path, call: str, compiles: bool) -> None:
+    source = tmp_path / "kinds.c"
+    source.write_text(
+        "#include <hybridge/hybridge.h>\n"
+        f"int f(hybridge_model model, hybridge_session session) {{ (void)model, (void)session; return hybridge_{call}; }}\n"
+    )
+    words = ["cc", "-std=c11", "-fsyntax-only", f"-I{library.SOURCES}", source]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == compiles, done.stderr

@@ -257,7 +257,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an expression that is read in two ways": (
         {"normalizer": {"type": "Replace", "pattern": {"Regex": r"a{2}+"}, "content": ""}},
-        "has a '\\+' behind braces",
+        "has a '\\+' after braces",
     ),
     "a rule that is no base64": (
         {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "?"}},

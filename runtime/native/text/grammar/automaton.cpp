@@ -16,7 +16,7 @@ constexpr size_t MOST_TRANSITIONS = size_t(1) << 24;  // in one call
 Automaton::Automaton(const GrammarExpressions& grammar, const TokenBytes& tokens)
     : expressions_(grammar.all),
       start_(grammar.start),
-      behind_(grammar.behind),
+      after_blank_line_(grammar.after_blank_line),
       item_(grammar.item),
       tokens_(tokens),
       classes_(expressions_.classes()),
@@ -91,7 +91,7 @@ const std::vector<uint32_t>& Automaton::forced(State state) {
   if (!is_new) return forced;
   const std::string bytes = forced_bytes(state);
   if (bytes.empty()) return forced;
-  // The tokens may be others once more follows: those that end behind the first place from which a longer token might
+  // The tokens may be others once more follows: those that end after the first place from which a longer token might
   // begin.
   size_t certain = 0;
   while (certain < bytes.size() && !tokens_.all().has_longer(std::string_view(bytes).substr(certain))) certain++;

@@ -12,10 +12,11 @@
 
 namespace hybridge::text {
 
-// A grammar that is read. behind: the same behind a blank line. item: a character of a string of JSON, if there is one.
+// A grammar that is read. after_blank_line: the same after a blank line. item: a character of a string of JSON, if
+// there is one.
 struct GrammarExpressions {
   Expressions all;
-  Expression start = Expressions::NONE, behind = Expressions::NONE, item = Expressions::NONE;
+  Expression start = Expressions::NONE, after_blank_line = Expressions::NONE, item = Expressions::NONE;
 };
 
 // Bits, one for each token.
@@ -29,7 +30,7 @@ class Automaton {
   Automaton(const GrammarExpressions& grammar, const TokenBytes& tokens);
 
   // The state at the beginning of a text, or before the blank line that is in front of it.
-  State start(bool has_blank_line = false) { return state_of(has_blank_line ? behind_ : start_); }
+  State start(bool has_blank_line = false) { return state_of(has_blank_line ? after_blank_line_ : start_); }
 
   // Throw TextError where the grammar is too complex; a new automaton may then go on.
   State step(State from, uint8_t byte) {
@@ -61,7 +62,7 @@ class Automaton {
   TokenMask allowed(State state);
 
   Expressions expressions_;
-  const Expression start_, behind_, item_;
+  const Expression start_, after_blank_line_, item_;
   const TokenBytes& tokens_;
   const Expressions::Classes classes_;
   const size_t width_, first_size_;

@@ -207,7 +207,7 @@ GrammarExpressions read_all(
       }
   );
   const Expression line = found.all.literal("\n");
-  found.behind = found.all.concat(found.all.repeat(line, 0, 2), found.start);
+  found.after_blank_line = found.all.concat(found.all.repeat(line, 0, 2), found.start);
   return found;
 }
 

@@ -36,7 +36,7 @@ class Utf8 {
  public:
   Utf8(const CharacterSet& set, Expressions& in) : set_(set), in_(in) {}
 
-  // The characters from `first` to `last`, which have `further` bytes behind the first one.
+  // The characters from `first` to `last`, which have `further` bytes after the first one.
   Expression characters(char32_t first, char32_t last, size_t further) {
     const char32_t step = char32_t(1) << 6 * further;
     const uint8_t mark = further == 1 ? 0xC0 : further == 2 ? 0xE0 : 0xF0;

@@ -65,7 +65,7 @@ class Digits {
     return in_.concat(whole(), in_.concat(point_, in_.concat(more(0), in_.byte('1', '9'))));
   }
 
-  // Numbers without zeros behind their point: each can be written in one way alone.
+  // Numbers without zeros after their point: each can be written in one way alone.
   Expression shortest() const { return in_.either(whole(), fractions()); }
 
   // Numbers that are not 0, if they are numbers.
@@ -88,7 +88,7 @@ class Digits {
     return first > last ? Expressions::NONE : in_.byte(static_cast<uint8_t>(first), static_cast<uint8_t>(last));
   }
 
-  // Whole parts of as many digits that are above, or below, with any fraction; or are the same, with `rest` behind
+  // Whole parts of as many digits that are above, or below, with any fraction; or are the same, with `rest` after
   // them.
   Expression same_length(std::string_view whole, bool above, Expression rest) const {
     for (size_t place = whole.size(); place > 0; place--) {
@@ -101,7 +101,7 @@ class Digits {
     return rest;
   }
 
-  // Fractions that are above, or below, with any digits behind; or have the same digits, with `rest` behind them.
+  // Fractions that are above, or below, with any digits after; or have the same digits, with `rest` after them.
   Expression compared(std::string_view fraction, bool above, Expression rest) const {
     for (size_t place = fraction.size(); place > 0; place--) {
       const char digit = fraction[place - 1];

@@ -12,7 +12,7 @@
 
 namespace hybridge::text {
 
-// A number in decimal digits: the whole part without zeros before it, the fraction without zeros behind it.
+// A number in decimal digits: the whole part without zeros before it, the fraction without zeros after it.
 struct Decimal {
   bool is_negative = false;
   std::string whole, fraction;

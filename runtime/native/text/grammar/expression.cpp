@@ -347,7 +347,7 @@ Expression Expressions::derivative(Expression of, std::string_view by) {
   return of;
 }
 
-// Adds the choices that are left of an expression behind a byte.
+// Adds the choices that are left of an expression after a byte.
 void Expressions::derive(Expression of, uint8_t by, std::vector<Expression>& into) {
   for (;;) {
     if (++steps_ > MOST_STEPS) refuse();

@@ -1,4 +1,4 @@
-// Languages of bytes as expressions, and what is left of one behind a byte: its derivative (Brzozowski, 1964).
+// Languages of bytes as expressions, and what is left of one after a byte: its derivative (Brzozowski, 1964).
 //
 // Equal expressions have the same number. So the rest of a text is one number, however deep the text is nested: a
 // concatenation is a stack, a choice is a set of them, and intersections, complements and counted repetitions need no
@@ -72,10 +72,10 @@ class Expressions {
   // One of many texts, as a tree of their common beginnings; the texts are sorted.
   Expression one_of(std::span<const std::string_view> sorted);
 
-  // Decimal digits, with at most so many places behind a point, that are a multiple of coefficient / 10^places.
+  // Decimal digits, with at most so many places after a point, that are a multiple of coefficient / 10^places.
   Expression multiple_of(uint32_t coefficient, uint32_t places);
 
-  // A name for an expression that is defined later, and may refer to itself behind a byte. The names must be defined,
+  // A name for an expression that is defined later, and may refer to itself after a byte. The names must be defined,
   // and checked by `find_endless`, before derivatives are asked for.
   Expression add_rule();
   void define(Expression rule, Expression as) { rules_[nodes_[rule].a] = as; }

@@ -28,8 +28,8 @@ std::shared_ptr<Grammar> read(
   try {
     GrammarExpressions expressions = read();
     if (!expressions.all.is_alive(expressions.start)) throw TextError("nothing fits it");
-    if (expressions.behind == Expressions::NONE) {
-      expressions.behind = expressions.all.concat(expressions.all.literal(BLANK_LINE), expressions.start);
+    if (expressions.after_blank_line == Expressions::NONE) {
+      expressions.after_blank_line = expressions.all.concat(expressions.all.literal(BLANK_LINE), expressions.start);
     }
     return std::make_shared<Grammar>(std::move(expressions), std::move(tokenizer), std::move(free));
   } catch (const TextError& error) {

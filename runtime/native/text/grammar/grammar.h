@@ -107,7 +107,7 @@ class GrammarFollower {
   std::optional<size_t> start_;
   std::string awaited_, failure_;
   std::vector<int64_t> taken_;
-  std::vector<Place> places_;  // before each token, and behind all
+  std::vector<Place> places_;  // before each token, and after all
   uint64_t generation_ = 0;
 };
 

@@ -17,7 +17,7 @@ constexpr size_t DEEPEST = 60;       // groups and brackets inside each other
 constexpr size_t MOST_CLASSES = 32;  // different ones, each looked up among all characters
 constexpr uint32_t MOST_REPETITIONS = 1'000'000;
 
-// A part of an expression: what it matches anywhere, at the beginning of the text alone (behind ^), at its end, and as
+// A part of an expression: what it matches anywhere, at the beginning of the text alone (after ^), at its end, and as
 // a whole.
 struct Piece {
   Expression anywhere = Expressions::NONE, first = Expressions::NONE, last = Expressions::NONE,
@@ -335,7 +335,7 @@ class Reader {
     return number;
   }
 
-  // What is behind [, up to its ].
+  // What is after [, up to its ].
   CharacterSet in_brackets(size_t depth) {
     if (depth > DEEPEST) fail("brackets are nested too deeply");
     const bool is_inverted = take("^");
@@ -367,7 +367,7 @@ class Reader {
     return is_inverted ? set.inverted() : set;
   }
 
-  // What is behind &&, -- or ~~: all up to the next of them, or to the end.
+  // What is after &&, -- or ~~: all up to the next of them, or to the end.
   CharacterSet operand(size_t depth) {
     CharacterSet set;
     for (;;) {

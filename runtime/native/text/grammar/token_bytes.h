@@ -56,7 +56,7 @@ class SortedTokens {
   std::string bytes_;
   std::vector<uint32_t> begins_, ids_;
   std::vector<uint8_t> shared_;  // bytes in common with the token before, at most 255
-  std::vector<size_t> ends_;     // behind the last token that begins with a byte
+  std::vector<size_t> ends_;     // after the last token that begins with a byte
   size_t longest_ = 0;
 };
 

@@ -59,7 +59,7 @@ class Lexer {
     at_ = to;
   }
 
-  size_t behind_spaces(size_t at) const {
+  size_t after_spaces(size_t at) const {
     while (at < text_.size() && is_python_space(character_at(text_, at))) at += length_of(text_[at]);
     return at;
   }
@@ -67,11 +67,11 @@ class Lexer {
   // Where a tag ends that may end here, such as -%} or %} with a line's end; 0 for none.
   size_t end_of_tag(size_t at, std::string_view end, bool is_trimmed = true) const {
     const std::string_view rest = text_.substr(at);
-    if (rest.starts_with('-') && rest.substr(1).starts_with(end)) return behind_spaces(at + 1 + end.size());
+    if (rest.starts_with('-') && rest.substr(1).starts_with(end)) return after_spaces(at + 1 + end.size());
     if (is_trimmed && rest.starts_with('+') && rest.substr(1).starts_with(end)) return at + 1 + end.size();
     if (!rest.starts_with(end)) return 0;
-    const size_t behind = at + end.size();
-    return is_trimmed && behind < text_.size() && text_[behind] == '\n' ? behind + 1 : behind;
+    const size_t after = at + end.size();
+    return is_trimmed && after < text_.size() && text_[after] == '\n' ? after + 1 : after;
   }
 
   // Adds what is before a tag, whose whitespace control is `sign`.
@@ -81,7 +81,7 @@ class Lexer {
       data = stripped({data}, false, true).bytes;
     } else if (sign != '+' && !is_variable) {
       const size_t line = data.rfind('\n') + 1;
-      if ((line > 0 || line_starts_) && behind_spaces(at_ + line) >= end) data.resize(line);
+      if ((line > 0 || line_starts_) && after_spaces(at_ + line) >= end) data.resize(line);
     }
     if (!data.empty()) add(TokenType::DATA, data);
   }
@@ -116,9 +116,9 @@ class Lexer {
 
   // Where a raw block's text begins, or 0.
   size_t behind_raw(size_t at) const {
-    at = behind_spaces(at);
+    at = after_spaces(at);
     if (!text_.substr(at).starts_with("raw")) return 0;
-    at = behind_spaces(at + 3);
+    at = after_spaces(at + 3);
     return end_of_tag(at, "%}", false);
   }
 
@@ -126,9 +126,9 @@ class Lexer {
     go(begin);
     for (size_t tag = at_; (tag = text_.find("{%", tag)) != std::string_view::npos; ++tag) {
       const char sign = sign_at(tag + 2);
-      const size_t word = behind_spaces(tag + 2 + (sign != '\0'));
+      const size_t word = after_spaces(tag + 2 + (sign != '\0'));
       if (!text_.substr(word).starts_with("endraw")) continue;
-      const size_t end = end_of_tag(behind_spaces(word + 6), "%}");
+      const size_t end = end_of_tag(after_spaces(word + 6), "%}");
       if (end == 0) continue;
       add_data(tag, sign, false);
       return go(end);
@@ -152,8 +152,8 @@ class Lexer {
           return go(end);
         }
       }
-      const size_t behind = behind_spaces(at_);
-      if (behind > at_) go(behind);
+      const size_t after = after_spaces(at_);
+      if (after > at_) go(after);
       else if (is_digit(here())) read_number();
       else if (is_word(character_at(text_, at_))) read_name();
       else if (here() == '\'' || here() == '"') read_string();

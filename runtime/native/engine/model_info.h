@@ -1,6 +1,6 @@
 // Arrays of numbers, and what a session must know of its program.
-#ifndef HYBRIDGE_ENGINE_FACTS_H
-#define HYBRIDGE_ENGINE_FACTS_H
+#ifndef HYBRIDGE_ENGINE_MODEL_INFO_H
+#define HYBRIDGE_ENGINE_MODEL_INFO_H
 
 #include <cstddef>
 #include <cstdint>
@@ -66,7 +66,7 @@ struct Encoder {
   bool has_corners = false, has_rope = false, has_table = false, is_bidirectional = false, is_square = false;
 
   // The numbers of a program's `hybridge_vision`, and of its `hybridge_vision_form` if it has one; none without any.
-  static std::optional<Encoder> of(const std::vector<int64_t>& numbers, const std::vector<int64_t>& form = {});
+  static std::optional<Encoder> read(const std::vector<int64_t>& numbers, const std::vector<int64_t>& form = {});
 
   // Rows of one call of `prefill_embeddings`.
   int64_t rows(int64_t prefill_chunk) const { return is_bidirectional ? budgets.back() : prefill_chunk; }
@@ -78,7 +78,7 @@ struct Encoder {
 };
 
 // docs/artifact.md; lengths in tokens.
-struct Facts {
+struct ModelInfo {
   int64_t max_seq_len, vocab_size, prefill_chunk, snapshot_slots;
   std::vector<int64_t> verify_lens;  // of each verify method, ascending
   std::vector<int64_t> eos_ids;
@@ -93,7 +93,7 @@ struct Facts {
 
   int64_t verify_len() const { return verify_lens.back(); }
 
-  // Most tokens of a call that commits them, and so the rows behind `max_seq_len` that a refused one writes to.
+  // Most tokens of a call that commits them, and so the rows after `max_seq_len` that a refused one writes to.
   int64_t longest_block() const;
   bool has_drafter() const { return !draft_blocks.empty(); }
 

@@ -1,4 +1,4 @@
-#include "engine/block_drafter.h"
+#include "engine/own_drafter.h"
 
 #include <algorithm>
 #include <cmath>
@@ -48,12 +48,12 @@ std::vector<Distribution> distributions(const Drafted& drafted, double temperatu
 
 }  // namespace
 
-void BlockDrafter::listen(bool wanted) {
+void OwnDrafter::listen(bool wanted) {
   if (!wanted) return session_.keep_hidden(false);
-  session_.keep_for_drafter(controller(&session_.facts()).could_pay(session_.costs(), 1 + longest()));
+  session_.keep_for_drafter(controller(&session_.info()).could_pay(session_.costs(), 1 + longest()));
 }
 
-Proposal BlockDrafter::propose(Tokens text, size_t limit, Sampler& sampler) {
+Proposal OwnDrafter::propose(Tokens text, size_t limit, Sampler& sampler) {
   calibration_.learn(text);
   const auto draws = this->draws(text.size(), limit, sampler);
   const auto drafted = session_.draft(text.back(), limit, draws);
@@ -67,8 +67,8 @@ Proposal BlockDrafter::propose(Tokens text, size_t limit, Sampler& sampler) {
   return proposal;
 }
 
-std::optional<Draws> BlockDrafter::draws(size_t start, size_t limit, const Sampler& sampler) const {
-  if (!session_.facts().draft_samples || !sampler.draws_drafts()) return std::nullopt;
+std::optional<Draws> OwnDrafter::draws(size_t start, size_t limit, const Sampler& sampler) const {
+  if (!session_.info().draft_samples || !sampler.draws_drafts()) return std::nullopt;
   Draws draws{{}, sampler.temperature()};
   for (size_t i = 0; i < limit; ++i) draws.noise.push_back(sampler.noise(start + i, Stream::draft));
   return draws;

@@ -1,9 +1,9 @@
 // The drafter inside an artifact (--drafter, --mtp of hybridge export): it proposes from the model's own hidden states.
 //
 //   hybridge::BlockDrafter drafter(session);   // where session.facts().has_drafter()
-//   auto done = hybridge::generate(session, prompt, {.max_new_tokens = 64}, drafter, [](int64_t token) { return show(token); });
-#ifndef HYBRIDGE_ENGINE_BLOCK_DRAFTER_H
-#define HYBRIDGE_ENGINE_BLOCK_DRAFTER_H
+//   hybridge::Generator generator(session, {.max_new_tokens = 64}, {&drafter});
+#ifndef HYBRIDGE_ENGINE_OWN_DRAFTER_H
+#define HYBRIDGE_ENGINE_OWN_DRAFTER_H
 
 #include <cstddef>
 #include <optional>
@@ -11,7 +11,7 @@
 #include "engine/calibration.h"
 #include "engine/draft.h"
 #include "engine/drafter.h"
-#include "engine/facts.h"
+#include "engine/model_info.h"
 #include "engine/sampling.h"
 #include "engine/session.h"
 
@@ -19,19 +19,19 @@ namespace hybridge {
 
 // While it lives and listens, the session keeps the hidden states that it has yet to read. Its state rolls back with
 // the session's, and is a part of its checkpoints.
-class BlockDrafter final : public Drafter {
+class OwnDrafter final : public Drafter {
  public:
-  explicit BlockDrafter(Session& session) : session_(session) { listen(true); }
-  ~BlockDrafter() override { listen(false); }
+  explicit OwnDrafter(Session& session) : session_(session) { listen(true); }
+  ~OwnDrafter() override { listen(false); }
 
-  BlockDrafter(const BlockDrafter&) = delete;
-  BlockDrafter& operator=(const BlockDrafter&) = delete;
+  OwnDrafter(const OwnDrafter&) = delete;
+  OwnDrafter& operator=(const OwnDrafter&) = delete;
 
   // Starts or stops reading what is committed. Unless it cannot pay, it reads a text before a checkpoint of it is made:
   // that is a prefill, too.
   void listen(bool wanted);
 
-  size_t longest() const override { return static_cast<size_t>(session_.facts().draft_blocks.back()) - 1; }
+  size_t longest() const override { return static_cast<size_t>(session_.info().draft_blocks.back()) - 1; }
 
   size_t unread(Tokens) const override { return session_.hidden().count(); }
 

@@ -1,4 +1,4 @@
-#include "engine/facts.h"
+#include "engine/model_info.h"
 
 #include <algorithm>
 #include <numeric>
@@ -30,7 +30,7 @@ Array input(const Floats& values, Shape shape) {
   return {Type::float32, std::move(shape), const_cast<float*>(values.data())};
 }
 
-std::optional<Encoder> Encoder::of(const std::vector<int64_t>& numbers, const std::vector<int64_t>& form) {
+std::optional<Encoder> Encoder::read(const std::vector<int64_t>& numbers, const std::vector<int64_t>& form) {
   if (numbers.size() < 5 || (!form.empty() && form.size() != 3 && form.size() != 5 && form.size() != 6))
     return std::nullopt;
   Encoder encoder{numbers[0], numbers[1], numbers[2], numbers[3], {numbers.begin() + 4, numbers.end()}};
@@ -51,11 +51,11 @@ bool Encoder::is_sane(int64_t vocab_size) const {
           (has_rope && (is_square ? budgets.back() * merge * merge <= side * side : budgets.back() * merge <= side)));
 }
 
-int64_t Facts::longest_block() const {
+int64_t ModelInfo::longest_block() const {
   return std::max({prefill_chunk, verify_len(), encoder ? encoder->rows(prefill_chunk) : 0});
 }
 
-bool Facts::are_sane() const {
+bool ModelInfo::are_sane() const {
   const auto within = [](int64_t value, int64_t lowest, int64_t highest) {
     return lowest <= value && value <= highest;
   };
