@@ -133,7 +133,7 @@ MODELOPT = QuantizationMethod(
 )
 
 
-# bitsandbytes: 4 bits as indices into a table of 16 numbers, 8 bits with a scale for each row.
+# bitsandbytes: 4 bits as indices into a table of 16 numbers, 8 bits with a scale for each row (LLM.int8).
 # Source: bitsandbytes 0.48 ``functional.py``, ``QuantState.from_dict`` and ``dequantize_4bit``.
 
 

@@ -22,7 +22,7 @@ from drafter_twins import (
 from store import exported
 from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
 
-from hybridge.errors import ArtifactError, DraftError, HybridgeError, TokenError, ValidationError
+from hybridge.errors import ArtifactError, DraftError, HybridgeError, TokenError, UsageError, ValidationError
 from hybridge.export.api import export_model
 from hybridge.export.check.validate import validate_session
 from hybridge.export.progress import ExportProgress
@@ -227,7 +227,7 @@ def test_what_is_no_draft_is_refused(session: Session) -> None:
         (TokenError, hidden, [*prompt[1:], -1], 3),
         (TokenError, hidden, [*prompt[1:], 10**6], 3),
         (TokenError, hidden, [*prompt[1:], 10**30], 3),
-        (DraftError, hidden, [*prompt[1:], 5], 0),
+        (UsageError, hidden, [*prompt[1:], 5], 0),
         (DraftError, hidden[:, :-1], [*prompt[1:], 5], 3),
         (TokenError, hidden, [5], 3),
         (TokenError, hidden[:0], [], 3),

@@ -83,7 +83,7 @@ def test_what_is_refused_changes_nothing(request: pytest.FixtureRequest, artifac
     assert chat.note == before
     assert picture.encodings == 0
     other = opened(request, artifact)
-    with pytest.raises(PictureError, match="another model"):
+    with pytest.raises(UsageError, match="another model"):
         said(chat_of(other), "What is this?", picture)
     picture.close()
     with pytest.raises(UsageError):
