@@ -48,8 +48,8 @@ int main(int argc, char** argv) {
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The document's first C++ example that is a whole file, with a main function, compiled."""
-    example = re.search(r"```cpp\n(#include.*?)```", DOCUMENT, re.DOTALL)
+    """The document's C++ example over ExecuTorch's own Module, with a main function, compiled."""
+    example = re.search(r"```cpp\n(#include <algorithm>.*?)```", DOCUMENT, re.DOTALL)
     assert example
     folder = tmp_path_factory.mktemp("on_device")
     (folder / "example.cpp").write_text(example[1] + MAIN)
