@@ -102,4 +102,4 @@ class Block:
         entry = (key, id(of))
         if entry not in self._shared:
             self._shared[entry] = of, compute()
-        return self._shared[entry][1]
+        return self._shared[entry][1]  # type: ignore[no-any-return]

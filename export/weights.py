@@ -149,7 +149,8 @@ class PackedLinear(_Packed):
         self.bias = None if bias is None else constant(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.hybridge.block_linear(x, self.packed, *self.factors, self.bias, self.out_features, self.integer)
+        out: Tensor = torch.ops.hybridge.block_linear(x, self.packed, *self.factors, self.bias, self.out_features, self.integer)
+        return out
 
     def some_outputs(self, ids: Tensor) -> PanelLinear:
         """Return a layer over the same weight with the outputs ``ids`` alone: whole panels, ascending."""
@@ -171,9 +172,10 @@ class PanelLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map x float32 [..., K] to [..., outputs]."""
         factors = (self.scales, self.minima, self.superscales, self.table)
-        return torch.ops.hybridge.panel_linear(
+        out: Tensor = torch.ops.hybridge.panel_linear(
             x, self.packed, *factors, self.bias, self.panels, self.rows, self.out_features, self.integer
         )
+        return out
 
 
 class PackedExperts(_Packed):
@@ -191,9 +193,10 @@ class PackedExperts(_Packed):
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
         """Map x [M, K], chosen int64 [M] to [M, N]."""
-        return torch.ops.hybridge.block_experts(
+        out: Tensor = torch.ops.hybridge.block_experts(
             x, chosen, self.packed, *self.factors, self.bias, self.out_features, self.integer
         )
+        return out
 
 
 class PackedEmbedding(_Packed):
@@ -216,7 +219,8 @@ def float_rows(weight: Tensor) -> Iterator[Tensor]:
 
 
 def _chunks(weight: Tensor) -> Sequence[Tensor]:
-    return weight.split(max(1, CHUNK // (weight.shape[1] * LANES)) * LANES)
+    chunks: Sequence[Tensor] = weight.split(max(1, CHUNK // (weight.shape[1] * LANES)) * LANES)
+    return chunks
 
 
 def constant(values: Tensor) -> nn.Parameter:
@@ -287,11 +291,13 @@ def _first(module: Any) -> str:
 
 
 def _activated(module: Any, inner: Tensor) -> Tensor:
-    return gated(module, inner) if module.has_gate else module.act_fn(inner)
+    activated: Tensor = gated(module, inner) if module.has_gate else module.act_fn(inner)
+    return activated
 
 
 def _normed(module: Any, out: Tensor) -> Tensor:
-    return module.post_expert_norm(out) if module.has_post_expert_norm else out
+    normed: Tensor = module.post_expert_norm(out) if module.has_post_expert_norm else out
+    return normed
 
 
 def _project(module: Any, name: str, x: Tensor) -> Tensor:

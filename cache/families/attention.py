@@ -66,7 +66,8 @@ def gemma4_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index:
 
 def first_sharing(config: Config) -> int:
     """Return how many layers have keys and values of their own; those after them share these."""
-    return config.num_hidden_layers - config.num_kv_shared_layers
+    count: int = config.num_hidden_layers - config.num_kv_shared_layers
+    return count
 
 
 def shared_source(config: Config, kind: str) -> int:
@@ -103,11 +104,13 @@ def all_sliding(config: Config) -> list[str]:
 
 
 def head_dim(config: Config) -> int:
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return dim
 
 
 def kv_heads(config: Config) -> int:
-    return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    heads: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return heads
 
 
 def planned_by_window(config: Config) -> Sequence[str]:

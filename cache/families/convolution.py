@@ -29,7 +29,8 @@ def written_plan(config: Config) -> Sequence[str]:
             f"config.json of this {config.model_type!r} model has no layer_types, expected one of them for each of its "
             f"{config.num_hidden_layers} layers; take the config.json that came with the checkpoint."
         )
-    return config.layer_types
+    types: Sequence[str] = config.layer_types
+    return types
 
 
 LFM2 = Family(layers={"full_attention": full_attention, "conv": short_conv}, plan=written_plan)

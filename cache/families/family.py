@@ -127,5 +127,6 @@ def _longest(config: Config, rope: Mapping[str, Any]) -> int | None:
     """Return the number of tokens up to which the angles stay the same; None for any number."""
     kind = rope.get("rope_type") or "default"
     if kind == "longrope":
-        return rope["original_max_position_embeddings"]
+        limit: int = rope["original_max_position_embeddings"]
+        return limit
     return config.max_position_embeddings if "dynamic" in kind else None

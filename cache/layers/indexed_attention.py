@@ -125,7 +125,8 @@ class KeyPoolLayer(ShortConvLayer):
         members = members.clamp(max=window.shape[1] - 1).flatten()  # of a pool that is not complete, anything will do
         places = window.index_select(1, members).unflatten(1, (-1, self.pool))  # [B, M, P, 2 D]
         share = (places[..., self.head_dim :] + bias).softmax(2)
-        return (share * places[..., : self.head_dim]).sum(2, keepdim=True)
+        pooled: Tensor = (share * places[..., : self.head_dim]).sum(2, keepdim=True)
+        return pooled
 
 
 def as_it_is(pooled: Tensor, first: Tensor) -> Tensor:

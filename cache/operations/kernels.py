@@ -85,7 +85,8 @@ def relative_bias(profiles: Tensor, block: Block) -> Callable[[Tensor], Tensor]:
         # Layers of equal caches see one and the same tensor.
         source = block.shared(("profile", length), lambda: _source(block, held, length), of=held)
         # One flat index on one dimension, the same for every head: a gather would need one the size of all scores.
-        return profiles.flatten(2).index_select(2, source).unflatten(2, (T, -1))
+        by_key: Tensor = profiles.flatten(2).index_select(2, source).unflatten(2, (T, -1))
+        return by_key
 
     return bias
 

@@ -45,12 +45,14 @@ class QuantizedRows:
 
 def key_rows(keys: Tensor) -> Tensor:
     """Return a view by row of the keys' memory, [B, N, 4, 16, G, K / 4, 4]; the second to fourth dimension are the row."""
-    return keys.unflatten(3, (BLOCK // LANES, -1)).unflatten(-1, (LANES, QUAD)).permute(0, 1, 3, 5, 2, 4, 6)
+    by_row: Tensor = keys.unflatten(3, (BLOCK // LANES, -1)).unflatten(-1, (LANES, QUAD)).permute(0, 1, 3, 5, 2, 4, 6)
+    return by_row
 
 
 def value_rows(values: Tensor) -> Tensor:
     """Return a view by row of the values' memory, [B, N, 16, 4, G, C / 16, 16]; the second to fourth dimension are the row."""
-    return values.unflatten(3, (-1, LANES)).unflatten(-1, (LANES, QUAD)).permute(0, 1, 4, 6, 2, 3, 5)
+    by_row: Tensor = values.unflatten(3, (-1, LANES)).unflatten(-1, (LANES, QUAD)).permute(0, 1, 4, 6, 2, 3, 5)
+    return by_row
 
 
 def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,8 @@ CARDS = Path(__file__).parent
 def own_texts(target: Qwen3_5ForCausalLM, data: Tensor, minutes: float, path: Path) -> Tensor:
     """[rows, WINDOW + 1] texts of the target's own: those kept by an earlier run, or new ones."""
     if path.exists():
-        return torch.load(path, weights_only=True)
+        kept: Tensor = torch.load(path, weights_only=True)
+        return kept
     return teacher.write_texts(target, data, minutes, path)
 
 

@@ -39,7 +39,8 @@ class Drafter(nn.Module):
         """hidden, embedded: [rows, length, width]; mask: [1, 1, length, keys] bool -> g, like hidden."""
         halves = [self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(hidden)]
         mixed = self.fc(torch.cat(halves, -1))
-        return self.norm(self.layers[0](mixed, position_embeddings=rope, attention_mask=mask, past_key_values=cache))
+        out: Tensor = self.norm(self.layers[0](mixed, position_embeddings=rope, attention_mask=mask, past_key_values=cache))
+        return out
 
 
 def build(target: Qwen3_5ForCausalLM) -> Drafter:

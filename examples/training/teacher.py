@@ -33,7 +33,8 @@ def cut_prompts(data: Tensor, count: int, generator: torch.Generator) -> Tensor:
 def write_on(model: Qwen3_5ForCausalLM, prompts: Tensor, new: int, temperature: float = 0.0) -> Tensor:
     """[rows, prompt + new]: greedy at temperature 0."""
     how = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
-    return model.generate(prompts, max_new_tokens=new, **how)
+    written: Tensor = model.generate(prompts, max_new_tokens=new, **how)
+    return written
 
 
 def write_texts(model: Qwen3_5ForCausalLM, data: Tensor, minutes: float, path: Path) -> Tensor:

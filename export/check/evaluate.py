@@ -162,7 +162,8 @@ class Comparison:
 def divergence(original: Tensor, model: Tensor) -> Tensor:
     """Return the KL divergence [T] in nats of logits [T, V] from the original's, never below 0."""
     want, got = original.log_softmax(-1), model.log_softmax(-1)
-    return (want.exp() * (want - got)).sum(-1).clamp(min=0)  # rounding errors may make it slightly less than 0
+    total: Tensor = (want.exp() * (want - got)).sum(-1).clamp(min=0)  # rounding errors may make it slightly less than 0
+    return total
 
 
 def _rows(tokens: Tensor, original: Tensor, model: Tensor) -> Tensor:

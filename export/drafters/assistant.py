@@ -211,7 +211,8 @@ class TargetAttention(nn.Module):
     def forward(self, rows: AttentionLayer, x: Tensor, block: Block, angles: Angles) -> Tensor:
         """Attend with x [1, T, H] over the rows up to the block's positions."""
         query = rotate(self.q_norm(self.q_proj(x).unflatten(-1, (-1, self.head_dim))), angles)
-        return self.o_proj(rows.attend_only(query, block, Scoring(scale=1.0)).flatten(2))
+        out: Tensor = self.o_proj(rows.attend_only(query, block, Scoring(scale=1.0)).flatten(2))
+        return out
 
 
 class AssistantLayer(nn.Module):

@@ -289,7 +289,10 @@ class MaskedBlockDrafter(ArtifactDrafter):
         hidden = hidden[:, block.length - draft_len :]
         selector = TokenSelector(self.length.kernels, draws, self.ids)
         logits, softcap = target.head(hidden) * weights.config.output_multiplier, weights.config.softcap
-        return weights.tail(hidden, logits if softcap is None else (logits / softcap).tanh() * softcap, last, selector)
+        out: DraftProposals = weights.tail(
+            hidden, logits if softcap is None else (logits / softcap).tanh() * softcap, last, selector
+        )
+        return out
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,8 @@ class Backbone(nn.Module):
         """Run a block's embedded tokens x [1, T, H]. Returns the hidden states [1, T, H] after the last norm."""
         for index, layer in enumerate(self.layers):
             x = layer(state_of(cache, place + index), x, block, angles)
-        return self.norm(x)
+        out: Tensor = self.norm(x)
+        return out
 
 
 def state_of(cache: HybridCache, index: int) -> DrafterAttentionLayer | DrafterSlidingAttentionLayer:

@@ -127,7 +127,8 @@ class EagleLayer(nn.Module):
         keys, values = attention.rows(both, angles)
         out: Tensor = state.attend(attention.query(both, angles), keys, values, block, Scoring(scale=self.scale))
         h = (normed if self.norm_before_residual else h) + attention.o_proj(out.flatten(2))
-        return h + self.mlp(self.post_attention_layernorm(h))
+        answer: Tensor = h + self.mlp(self.post_attention_layernorm(h))
+        return answer
 
 
 class EagleWeights(nn.Module):
@@ -224,7 +225,8 @@ class EagleDrafter(ArtifactDrafter):
         own = self.weights.embed_tokens
         embedded = target.embed(tokens) if own is None else own(tokens)
         state = self.cache.part(self.place + 1, DrafterAttentionLayer)
-        return self.weights.layers[0](state, embedded, h, block, self.weights.rope)
+        out: Tensor = self.weights.layers[0](state, embedded, h, block, self.weights.rope)
+        return out
 
 
 @dataclass(frozen=True)

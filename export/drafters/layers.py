@@ -99,7 +99,8 @@ class Mlp(nn.Module):
         self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+        return out
 
 
 class Rope(nn.Module):

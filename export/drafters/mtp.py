@@ -58,7 +58,8 @@ class MtpLayer(nn.Module):
     def joined(self, embedded: Tensor, hidden: Tensor) -> Tensor:
         """Return the input [1, T, H] of the decoder layer from embedded tokens and hidden states [1, T, H]."""
         parts = [self.enorm(embedded), self.hnorm(hidden)]
-        return self.eh_proj(torch.cat(parts[::-1] if self.hidden_first else parts, dim=-1))
+        z: Tensor = self.eh_proj(torch.cat(parts[::-1] if self.hidden_first else parts, dim=-1))
+        return z
 
 
 class MtpWeights(nn.Module):
@@ -74,7 +75,8 @@ class MtpWeights(nn.Module):
     def normed(self, index: int, out: Tensor) -> Tensor:
         """Return the output [1, T, H] of decoder layer ``index`` as the next layer and the target's head take it."""
         norm = getattr(self.layers[index], "norm", None) or getattr(self, "chain_norm", None)
-        return out if norm is None else norm(out)
+        normed: Tensor = out if norm is None else norm(out)
+        return normed
 
 
 UNKNOWN = "?"

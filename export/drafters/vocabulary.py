@@ -110,7 +110,8 @@ class DraftRows:
     def head(self, head: Any) -> nn.Module:
         """Return the rows of the target's output layer, float, quantized or packed, that these tokens have."""
         some = getattr(head, "some_outputs", None)
-        return rows_of(head, self.ids) if some is None else some(self.ids)
+        layer: nn.Module = rows_of(head, self.ids) if some is None else some(self.ids)
+        return layer
 
 
 def rows_of(layer: nn.Linear, ids: Tensor) -> nn.Linear:

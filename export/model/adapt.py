@@ -54,7 +54,8 @@ class AdaptedModel(nn.Module):
         rope = self.cache.cache.block.rope_positions
         positions = {"position_ids": rope.unsqueeze(-2)} if "position_ids" in self.takes else {}
         given = {"inputs_embeds": tokens, **self._by_layer()} if tokens.is_floating_point() else {"input_ids": tokens}
-        return self.decoder(**given, use_cache=False, **positions).last_hidden_state
+        hidden: Tensor = self.decoder(**given, use_cache=False, **positions).last_hidden_state
+        return hidden
 
     def _by_layer(self) -> dict[str, Tensor]:
         """Return what embeddings need besides if each layer reads one more (Gemma 4): rows of pictures have the pad token's."""

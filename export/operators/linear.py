@@ -24,7 +24,8 @@ def round_activations(x: Tensor, groups: int) -> Tensor:
     parts = x.unflatten(-1, (groups, -1))
     largest = parts.abs().amax(-1, keepdim=True)
     inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
-    return ((parts * inverse).round() * (largest * (1.0 / 127.0))).flatten(-2)
+    rounded: Tensor = ((parts * inverse).round() * (largest * (1.0 / 127.0))).flatten(-2)
+    return rounded
 
 
 def block_linear(
@@ -273,7 +274,8 @@ def numbers(quanta: Tensor, bits: int, factors: Factors) -> Tensor:
     grouped = whole.unflatten(1, (scales.shape[1], -1)) * _scaled(scales, None if pairs is None else pairs[..., 0])
     if minima is not None:
         grouped = grouped + _scaled(minima, None if pairs is None else pairs[..., 1])
-    return grouped.flatten(1)
+    flat: Tensor = grouped.flatten(1)
+    return flat
 
 
 def _scaled(values: Tensor, superscales: Tensor | None) -> Tensor:

@@ -214,7 +214,8 @@ def load_program(runtime: Any, path: Path) -> Any:
 
 def call_method(method: Any, inputs: tuple[Any, ...]) -> list[Any]:
     """Call a method and return its outputs in the program's own memory, valid until its next call. Raises RuntimeError."""
-    return method.call(inputs, clone_outputs=False)
+    outputs: list[Any] = method.call(inputs, clone_outputs=False)
+    return outputs
 
 
 def reset_threads(runtime: Any, count: int) -> None:

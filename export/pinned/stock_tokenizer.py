@@ -37,7 +37,8 @@ def encode(path: Path, texts: Sequence[str]) -> list[list[int] | None]:
     if done.returncode != 0:
         logged = LOGGED.findall(done.stderr)
         raise StockTokenizerError(logged[-1][:300] if logged else "its process ends")
-    return json.loads(done.stdout)
+    answer: list[list[int] | None] = json.loads(done.stdout)
+    return answer
 
 
 def main() -> None:

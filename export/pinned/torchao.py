@@ -23,7 +23,8 @@ def symmetric_scales(weight: Tensor, group: int, low: int, high: int) -> Tensor:
 def quantize(weight: Tensor, scales: Tensor, group: int, low: int, high: int) -> Tensor:
     """Return int8 [N, K]: each number over its group's scale, rounded half to even and clamped."""
     zeros = torch.zeros_like(scales, dtype=torch.int32)
-    return quantize_affine(weight, (1, group), scales, zeros, torch.int8, low, high)
+    quanta: Tensor = quantize_affine(weight, (1, group), scales, zeros, torch.int8, low, high)
+    return quanta
 
 
 def dequantize_stored(description: str, parts: Mapping[str, Tensor]) -> Tensor:
@@ -37,4 +38,5 @@ def dequantize_stored(description: str, parts: Mapping[str, Tensor]) -> Tensor:
     if content["_type"] not in ALLOWED_TENSORS_SUBCLASSES:
         raise ValueError(f"torchao stores no {content['_type']}")
     content["_data"].update(parts)
-    return object_from_dict(content).dequantize(torch.float32)
+    tensor: Tensor = object_from_dict(content).dequantize(torch.float32)
+    return tensor

@@ -87,12 +87,14 @@ def chosen_attention(model: PreTrainedModel) -> str:
 
 def attention_function(name: str, plain: Callable[..., Any] | None) -> Callable[..., Any]:
     """Return the attention function ``name``, for "eager" the one ``plain`` of the model's own file."""
-    return ALL_ATTENTION_FUNCTIONS.get_interface(name, plain)
+    found: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(name, plain)
+    return found
 
 
 def mask_function(name: str) -> Callable[..., Any]:
     """Return what makes the masks for the attention function ``name``."""
-    return ALL_MASK_ATTENTION_FUNCTIONS[name]
+    found: Callable[..., Any] = ALL_MASK_ATTENTION_FUNCTIONS[name]
+    return found
 
 
 def register_experts(name: str, function: Callable[..., Tensor]) -> None:
@@ -111,12 +113,14 @@ def is_experts(module: nn.Module) -> bool:
 
 def gated(module: Any, inner: Tensor) -> Tensor:
     """Return gate and up halves [..., 2 I] of an experts module with a gate as [..., I], by the module's own activation."""
-    return module._apply_gate(inner)
+    out: Tensor = module._apply_gate(inner)
+    return out
 
 
 def gather_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """Run transformers' own experts function that gathers the weights each token chose, for T tokens: [T, H]."""
-    return batched_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
+    out: Tensor = batched_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
+    return out
 
 
 def rope_types(module: nn.Module) -> Mapping[str, str]:
@@ -262,7 +266,8 @@ def with_origin(tensor: Tensor, origin: Origin | None) -> Tensor:
 
 def origin_of(tensor: Tensor) -> Origin | None:
     """Return the origin of a tensor, if it has one."""
-    return getattr(tensor, "_hybridge_origin", None)
+    origin: Origin | None = getattr(tensor, "_hybridge_origin", None)
+    return origin
 
 
 class UnfitWeightsError(Exception):
@@ -396,10 +401,11 @@ def block_masks(config: Any, ids: Tensor, counts: Sequence[int]) -> dict[str, Te
     """
     blocks = torch.full(ids.shape, -1)
     blocks[ids < 0] = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts, dtype=torch.long))
-    return MASKING[config.model_type].create_masks_for_vision_model(
+    masks: dict[str, Tensor | None] = MASKING[config.model_type].create_masks_for_vision_model(
         config=config, inputs_embeds=torch.zeros(*blocks.shape, 1), attention_mask=None, past_key_values=None,
         position_ids=None, block_sequence_ids=blocks,
     )  # fmt: skip
+    return masks
 
 
 def rope_frequencies(sizes: Mapping[str, Any]) -> tuple[Tensor, float]:

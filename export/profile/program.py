@@ -75,7 +75,8 @@ class ExecuTorchProgram:
 
     def buffer(self, name: str) -> NDArray[Any]:
         """Return a buffer's memory. Raises KeyError without one."""
-        return self._buffers[name]
+        buffer: NDArray[Any] = self._buffers[name]
+        return buffer
 
 
 class ProgramFile:

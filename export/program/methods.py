@@ -66,7 +66,8 @@ class EncodePicture(ProgramMethod):
 
     def forward(self, *patches: Tensor) -> Tensor:
         assert self.state.vision is not None
-        return self.state.vision(*patches)
+        embeddings: Tensor = self.state.vision(*patches)
+        return embeddings
 
 
 class Decode(ProgramMethod):

@@ -224,7 +224,8 @@ def inverse_factor(moment: Tensor, one: Tensor) -> Tensor:
         if not failed:
             upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(factor), upper=True)
             if not failed:
-                return upper.float()
+                found: Tensor = upper.float()
+                return found
         damping *= 10
 
 

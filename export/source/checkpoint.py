@@ -246,7 +246,8 @@ class LoadedModel:
 
 def logits_width(config: Any) -> int:
     """Return the number of logits that a text model of ``config`` puts out."""
-    return getattr(config, "unpadded_vocab_size", None) or config.vocab_size
+    width: int = getattr(config, "unpadded_vocab_size", None) or config.vocab_size
+    return width
 
 
 def load_checkpoint(

@@ -131,7 +131,8 @@ def _awq(parts: WeightParts, quantization: Quantization) -> Tensor:
 
 
 def _in_order(numbers: Tensor) -> Tensor:
-    return numbers.unflatten(1, (-1, 8))[:, :, torch.tensor(AWQ_ORDER)].flatten(1)
+    ordered: Tensor = numbers.unflatten(1, (-1, 8))[:, :, torch.tensor(AWQ_ORDER)].flatten(1)
+    return ordered
 
 
 def _check_awq(quantization: Quantization) -> None:

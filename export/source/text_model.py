@@ -44,7 +44,8 @@ def text_model(model: PreTrainedModel) -> PreTrainedModel:
         return model
     if decoder.get_output_embeddings() is not None:  # a causal language model inside of the whole one, as in Nemotron-H Omni
         decoder.generation_config = model.generation_config
-        return decoder.eval()
+        text: PreTrainedModel = decoder.eval()
+        return text
     text = empty_model(decoder.config)
     empty = decoder_of(text)
     text.set_submodule(next(name for name, module in text.named_modules() if module is empty), decoder)

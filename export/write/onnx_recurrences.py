@@ -115,7 +115,8 @@ class OnnxGatedDeltaRule(OnnxRecurrence, GatedDeltaRule):
         inputs = key, mixed[..., 2 * size :], *_activated(gates)
         for buffer, each in zip(staged, inputs, strict=True):
             self.held[buffer] = (each,)
-        return self._recur("gated_delta", query, *inputs, state=state, key_heads=heads).unflatten(-1, (H, -1))
+        out: Tensor = self._recur("gated_delta", query, *inputs, state=state, key_heads=heads).unflatten(-1, (H, -1))
+        return out
 
     def commit(self, state: Tensor, staged: DeltaStaged, count: Tensor) -> None:
         key, *rest = self._accepted(count, *staged)

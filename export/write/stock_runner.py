@@ -65,7 +65,8 @@ class TokenEmbedding(ProgramMethod):
         self.dynamic_shapes: Any = ({1: torch.export.Dim.DYNAMIC(min=1, max=most)},)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.embedding(tokens)
+        embeddings: Tensor = self.embedding(tokens)
+        return embeddings
 
 
 class TextDecoder(ProgramMethod):

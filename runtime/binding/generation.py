@@ -373,7 +373,8 @@ def _write(tokens: Sequence[int], to: Any) -> None:
 def _kind(drafter: Drafter | None) -> DrafterKind:
     if drafter is None:
         return DrafterKind.NONE
-    return getattr(drafter, "kind", DrafterKind.CALLBACK)
+    kind: DrafterKind = getattr(drafter, "kind", DrafterKind.CALLBACK)
+    return kind
 
 
 def _number_of(drafter: Drafter | None) -> int:

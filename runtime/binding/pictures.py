@@ -75,7 +75,8 @@ class Picture(Owned):
     @property
     def encodings(self) -> int:
         """Return how often its parts were encoded, all together."""
-        return self._read()[1].encodings
+        encodings: int = self._read()[1].encodings
+        return encodings
 
     def part(self, number: int) -> EncodedPart:
         """Return a part, with its embeddings once it was encoded. Raises UsageError if there is none of this number."""

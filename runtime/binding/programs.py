@@ -114,7 +114,8 @@ def seen(view: ArrayStruct) -> Numbers:
     if not size:
         return np.empty(shape, dtype)
     memory: Any = (c_uint8 * size).from_address(view.data)
-    return np.frombuffer(memory, dtype).reshape(shape)
+    array: Numbers = np.frombuffer(memory, dtype).reshape(shape)
+    return array
 
 
 def show(view: ArrayStruct, array: Numbers) -> None:
@@ -203,7 +204,8 @@ class TextProgram:
     @property
     def text(self) -> list[int]:
         """Return the committed tokens."""
-        return self.rows[: int(self.numbers[0])].tolist()
+        text: list[int] = self.rows[: int(self.numbers[0])].tolist()
+        return text
 
     def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
         length, staged, operations, *slots = self.numbers.tolist()
@@ -241,7 +243,8 @@ class TextProgram:
     def _write(self, length: int, tokens: list[int]) -> list[int]:
         """Write rows after the length; return the text with them."""
         self.rows[length : length + len(tokens)] = tokens
-        return self.rows[: length + len(tokens)].tolist()
+        text: list[int] = self.rows[: length + len(tokens)].tolist()
+        return text
 
     def _move(self, length: int, staged: int, operations: int, slots: list[int]) -> None:
         self.numbers[:] = [length, staged, operations + 1, *slots]

@@ -193,7 +193,8 @@ def characters_before(data: bytes) -> NDArray[np.intp]:
 
 def _begins_character(data: bytes) -> NDArray[np.bool_]:
     """Return for each byte in UTF-8 whether a character begins there."""
-    return (np.frombuffer(data, np.uint8) & 0xC0) != 0x80
+    begins: NDArray[np.bool_] = (np.frombuffer(data, np.uint8) & 0xC0) != 0x80
+    return begins
 
 
 def check_draft_tokenizer(draft: Artifact, target: Artifact) -> None:

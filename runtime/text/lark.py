@@ -95,7 +95,8 @@ class LarkFollower:
         self._check()
 
     def forced(self) -> list[int]:
-        return self._matcher.compute_ff_tokens()
+        tokens: list[int] = self._matcher.compute_ff_tokens()
+        return tokens
 
     def fitting(self, tokens: Sequence[int]) -> int:
         return int(self._matcher.validate_tokens(list(tokens)))

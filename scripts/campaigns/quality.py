@@ -116,7 +116,8 @@ def tokens_of(checkpoint: LoadedModel) -> list[int]:
 @torch.no_grad()
 def logits(checkpoint: LoadedModel, tokens: list[int]) -> Tensor:
     """Return the logits [T, V] after each token."""
-    return checkpoint.model(torch.tensor([tokens]), use_cache=False).logits[0].float()
+    found: Tensor = checkpoint.model(torch.tensor([tokens]), use_cache=False).logits[0].float()
+    return found
 
 
 if __name__ == "__main__":

@@ -57,11 +57,11 @@ class Machine(RuleBasedStateMachine):
 
     def call(self, name: str, *inputs: list[int] | int) -> Tensor:
         with torch.no_grad():
-            return self.methods[name](*(torch.tensor([each]) for each in inputs))
+            return self.methods[name](*(torch.tensor([each]) for each in inputs))  # type: ignore[no-any-return]
 
     def logits(self, text: list[int]) -> Tensor:
         with torch.no_grad():
-            return self.oracle(torch.tensor([text]), use_cache=False).logits[0]
+            return self.oracle(torch.tensor([text]), use_cache=False).logits[0]  # type: ignore[no-any-return]
 
     def agree(self, got: Tensor, text: list[int], rows: int) -> None:
         torch.testing.assert_close(got[0, :rows], self.logits(text)[len(text) - rows :], rtol=1e-4, atol=1e-5)

@@ -59,7 +59,8 @@ class SquareEncoder(PatchEncoder):
         for layer in self.layers:
             hidden = layer(hidden, seen)
         squares = self.post_layernorm(hidden).reshape(1, length // self.square, self.square, -1).mean(2)
-        return self.norm(squares) @ self.projection
+        embedded: Tensor = self.norm(squares) @ self.projection
+        return embedded
 
 
 def square_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -76,7 +76,8 @@ class PoolingEncoder(PatchEncoder):
         squares = hidden.reshape(1, length // self.square, self.square, -1).mean(2) * self.scale
         if self.bias is not None and self.factor is not None:
             squares = (squares - self.bias) * self.factor
-        return self.projector(squares)
+        embedded: Tensor = self.projector(squares)
+        return embedded
 
 
 class ProjectingEncoder(PatchEncoder):
@@ -107,7 +108,8 @@ class ProjectingEncoder(PatchEncoder):
         patches = embedder.patch_ln1(pixels.float() * self.scale + self.shift)
         hidden = embedder.patch_ln2(embedder.patch_dense(patches))
         hidden = hidden + F.embedding(column, self.by_column) + F.embedding(row, self.by_row)
-        return embedder.multimodal_embedder(embedder.pos_norm(hidden))[None]
+        embedded: Tensor = embedder.multimodal_embedder(embedder.pos_norm(hidden))[None]
+        return embedded
 
 
 class ClippedLinear(nn.Module):

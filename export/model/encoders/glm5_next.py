@@ -44,7 +44,8 @@ class JoiningEncoder(PatchEncoder):
             hidden = hidden + attend(block.attn, block.norm1(hidden), cos, sin, seen)
             hidden = hidden + block.mlp(block.norm2(hidden))
         squares = self.norm(hidden).reshape(1, -1, self.join.in_features)
-        return self.merger(self.join(squares))
+        embedded: Tensor = self.merger(self.join(squares))
+        return embedded
 
 
 def _tokens(config: Any, processor: Mapping[str, Any]) -> tuple[int, int]:

@@ -64,7 +64,8 @@ class NaflexEncoder(PatchEncoder):
         projector = self.projector
         if projector.use_layer_norm:
             squares = projector.layer_norm(squares)
-        return projector.linear_2(projector.act(projector.linear_1(squares)))
+        embedded: Tensor = projector.linear_2(projector.act(projector.linear_1(squares)))
+        return embedded
 
 
 def naflex_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -50,7 +50,8 @@ class ConvolvingEncoder(PatchEncoder):
             hidden = hidden + layer.feed_forward(layer.ffn_norm(hidden))
         projector = self.projector
         squares = projector.layer_norm(hidden).reshape(1, pixels.shape[0] // self.merge**2, -1)
-        return projector.linear_2(projector.act(projector.linear_1(squares)))
+        embedded: Tensor = projector.linear_2(projector.act(projector.linear_1(squares)))
+        return embedded
 
 
 def attend(attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor, seen: Patches) -> Tensor:
@@ -62,7 +63,8 @@ def attend(attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor, seen: Patch
     query, key = attention.q_norm(query), attention.k_norm(key)
     query, key = (each * cos + rotate_half(each) * sin for each in (query, key))
     mixed = seen.kernels.attend(query, key, value, seen.block, Scoring(scale=attention.scaling), seen.visible)
-    return attention.out_proj(mixed.flatten(2))
+    attended: Tensor = attention.out_proj(mixed.flatten(2))
+    return attended
 
 
 def convolve(conv: Any, hidden: Tensor, around: Sequence[Tensor]) -> Tensor:
@@ -71,7 +73,8 @@ def convolve(conv: Any, hidden: Tensor, around: Sequence[Tensor]) -> Tensor:
     gated = torch.cat([(before * inner)[0], torch.zeros(1, inner.shape[-1])])
     taps = conv.spatial_conv.weight.flatten(1).t()  # [kernel_size², hidden]
     summed = sum((gated.index_select(0, each) * tap for each, tap in zip(around, taps, strict=True)), torch.zeros(()))
-    return conv.out_proj(after * summed)
+    mixed: Tensor = conv.out_proj(after * summed)
+    return mixed
 
 
 def neighbours(places: Tensor, merge: int, kernel_size: int) -> list[Tensor]:

@@ -64,7 +64,8 @@ class RadioEncoder(PatchEncoder):
         hidden = hidden[:, first:]
         if self.final_norm is not None:
             hidden = self.final_norm(hidden)
-        return self.projector(hidden.reshape(1, length // self.square, -1))
+        embedded: Tensor = self.projector(hidden.reshape(1, length // self.square, -1))
+        return embedded
 
     def _interpolated(self, places: Tensor) -> Tensor:
         """Return the learned positions float32 [N, hidden] at places [N, 2].

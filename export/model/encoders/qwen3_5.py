@@ -57,7 +57,8 @@ class MergingEncoder(PatchEncoder):
             hidden = hidden + block.mlp(block.norm2(hidden))
         merger = self.merger
         squares = merger.norm(hidden).reshape(1, length // self.square, -1)
-        return merger.linear_fc2(merger.act_fn(merger.linear_fc1(squares)))
+        embedded: Tensor = merger.linear_fc2(merger.act_fn(merger.linear_fc1(squares)))
+        return embedded
 
 
 def attend(attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor, seen: Patches) -> Tensor:
@@ -75,7 +76,8 @@ def attend(attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor, seen: Patch
         query, key = attention.q_norm(query), attention.k_norm(key)
     query, key = (each * cos + rotate_half(each) * sin for each in (query, key))
     mixed = seen.kernels.attend(query, key, value, seen.block, Scoring(scale=attention.scaling), seen.visible)
-    return attention.proj(mixed.flatten(2))
+    attended: Tensor = attention.proj(mixed.flatten(2))
+    return attended
 
 
 def patch_embedding(weight: Tensor, bias: Tensor | float, processor: Mapping[str, Any]) -> nn.Linear:

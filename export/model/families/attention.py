@@ -88,7 +88,8 @@ class Llama4Experts(nn.Module):
         tokens = hidden_states.reshape(-1, m.hidden_dim)
         best, chosen = torch.topk(nn.functional.linear(tokens, m.router.weight), m.top_k, dim=1)
         if chosen.numel() >= m.num_experts:
-            return m(hidden_states)
+            every: tuple[Any, Any] = m(hidden_states)
+            return every
         routed = tokens.repeat_interleave(m.top_k, dim=0) * best.sigmoid().reshape(-1, 1)
         experts, chosen = m.experts, chosen.reshape(-1)
         gate, up = (routed.unsqueeze(1) @ experts.gate_up_proj[chosen]).chunk(2, dim=-1)

@@ -31,7 +31,8 @@ class ShortConv(StatefulMixer):
         m = self.original
         before, after, x = m.in_proj(hidden_states).chunk(3, dim=-1)
         mixed = self.cache_layer(ShortConvLayer).mix(before * x, block=self.cache.block)
-        return m.out_proj(after * mixed)
+        projected: Tensor = m.out_proj(after * mixed)
+        return projected
 
 
 SHORT_CONV = Adaptation(mixers={"conv": ShortConv})
@@ -127,7 +128,8 @@ class InklingAttention(StatefulMixer):
             tau: Tensor = 1.0 + alpha * growth
             return tau[:, None, None]
 
-        return (x.float() * block.shared("log_scaling", factor)).to(x.dtype)
+        grown: Tensor = (x.float() * block.shared("log_scaling", factor)).to(x.dtype)
+        return grown
 
 
 class GatedAttention(InklingAttention):
@@ -224,12 +226,14 @@ class ConvolvedAttention(StatefulMixer):
         # Of each query and its key, and for each key head of those.
         query, key = (each.unflatten(-1, (m.num_key_value_heads, -1, m.head_dim)) for each in (query, key))
         means = (query + key) * 0.5
-        return mixed.unflatten(-1, (-1, m.head_dim)) + torch.cat([means.flatten(2, 3), means.mean(3)], dim=2)
+        heads: Tensor = mixed.unflatten(-1, (-1, m.head_dim)) + torch.cat([means.flatten(2, 3), means.mean(3)], dim=2)
+        return heads
 
     def _convolve(self, window: Tensor) -> Tensor:
         """Convolve window [B, C, W + T] to [B, C, T]."""
         m: Any = self.original.qkv_proj
-        return m.conv_qk_grouped(m.conv_qk_depthwise(window))
+        mixed: Tensor = m.conv_qk_grouped(m.conv_qk_depthwise(window))
+        return mixed
 
     def _normalize(self, heads: Tensor) -> Tensor:
         """Normalize heads [B, T, H + G, D] to norm sqrt(D), the keys to a learned multiple of it."""
@@ -243,7 +247,8 @@ class ConvolvedAttention(StatefulMixer):
         m: Any = self.original.qkv_proj
         now, delayed = m.v_proj_current(x), m.v_proj_delayed(x)
         before = self.cache_layer(DelayLayer, "delay").mix(delayed, block=self.cache.block)
-        return torch.cat([now, before], dim=-1).unflatten(-1, (-1, m.head_dim))
+        values: Tensor = torch.cat([now, before], dim=-1).unflatten(-1, (-1, m.head_dim))
+        return values
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -48,7 +48,8 @@ class GatedDeltaNet(StatefulMixer):
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
         """Apply norm, gate and projection to the rule's output [B, T, Hv, V]."""
         m = self.original
-        return m.out_proj(m.norm(out, gate.reshape(out.shape)).flatten(2))
+        projected: Tensor = m.out_proj(m.norm(out, gate.reshape(out.shape)).flatten(2))
+        return projected
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Map x [B, T, hidden] to conv input [B, T, C], gate z, and b, a [B, T, Hv]."""
@@ -87,7 +88,8 @@ class OlmoGatedDeltaNet(GatedDeltaNet):
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
         m = self.original
-        return m.o_proj(m.o_norm(out, gate.reshape(out.shape)).flatten(2))
+        projected: Tensor = m.o_proj(m.o_norm(out, gate.reshape(out.shape)).flatten(2))
+        return projected
 
 
 def text_positions_only(model: PreTrainedModel, cache: HybridCache) -> None:
@@ -126,12 +128,14 @@ class KimiDeltaAttention(StatefulMixer):
         mixed = torch.cat([m.q_proj(hidden_states), m.k_proj(hidden_states), m.v_proj(hidden_states)], dim=-1)
         out = self.cache_layer(KimiDeltaAttentionLayer).mix(mixed, self._gates(hidden_states), block=self.cache.block)
         gate = self._output_gate(hidden_states).unflatten(-1, (m.num_heads, m.head_dim))
-        return m.o_proj(m.o_norm(out, gate).flatten(2))
+        projected: Tensor = m.o_proj(m.o_norm(out, gate).flatten(2))
+        return projected
 
     def _output_gate(self, x: Tensor) -> Tensor:
         """Map x [B, T, hidden] to [B, T, H D]."""
         m = self.original
-        return m.g_b_proj(m.g_a_proj(x))
+        gate: Tensor = m.g_b_proj(m.g_a_proj(x))
+        return gate
 
     def _gates(self, x: Tensor) -> DeltaGates:
         m = self.original
@@ -141,7 +145,8 @@ class KimiDeltaAttention(StatefulMixer):
 
     def _decay(self, gate: Any, x: Tensor) -> Tensor:
         """Map x [B, T, hidden] to [B, T, H D]."""
-        return gate.f_b_proj(gate.f_a_proj(x))
+        decay: Tensor = gate.f_b_proj(gate.f_a_proj(x))
+        return decay
 
     def _floor(self, gate: Any) -> float | None:
         """Return the lowest log decay, for models that have one."""
@@ -152,10 +157,13 @@ class FullRankGated(KimiDeltaAttention):
     """Ling 3's, with one projection for each of its gates. Source: transformers 5.23 ``BailingHybridDeltaAttention``."""
 
     def _output_gate(self, x: Tensor) -> Tensor:
-        return self.original.g_proj(x)
+        m = self.original
+        gate: Tensor = m.g_proj(x)
+        return gate
 
     def _decay(self, gate: Any, x: Tensor) -> Tensor:
-        return gate.f_proj(x)
+        decay: Tensor = gate.f_proj(x)
+        return decay
 
     def _floor(self, gate: Any) -> float | None:
         return gate.lower_bound if gate.safe_gate else None
@@ -188,7 +196,7 @@ def in_latent_space(attention: Any, cache: HybridCache) -> nn.Module:
     replace_method(attention, "expand_kv", lambda latent, shared: (latent, shared))
     layer = cache.part(attention.layer_idx, LatentAttentionLayer, "attention")
     layer.absorb, layer.expand = projections.absorb, projections.expand
-    return attention
+    return attention  # type: ignore[no-any-return]
 
 
 def mixer(delta: Mixer, original: Any, cache: HybridCache) -> nn.Module:
@@ -266,7 +274,7 @@ class IndexedAttention(StatefulMixer):
 
     def _select(self, hidden_states: Tensor, rope: Rope) -> None:
         """Select with pools that are plain averages: all gates are alike."""
-        m: Any = self.original.indexer
+        m = self.original.indexer
         layer, block = self.cache_layer(KeyPoolLayer, "indexer"), self.cache.block
         layer.finish = self._finish
         projected = m.index_qk_proj(hidden_states)
@@ -279,9 +287,10 @@ class IndexedAttention(StatefulMixer):
 
     def _finish(self, pooled: Tensor, first: Tensor) -> Tensor:
         """RMS-normalize the pooled key and apply RoPE at the pool's first position."""
-        m: Any = self.original.indexer
+        m = self.original.indexer
         cos, sin = self.rotary[0](pooled, first[None])
-        return rotate(m.k_layernorm(pooled), cos=cos, sin=sin, unsqueeze_dim=2)
+        finished: Tensor = rotate(m.k_layernorm(pooled), cos=cos, sin=sin, unsqueeze_dim=2)
+        return finished
 
 
 class NGrams(StatefulMixer):
@@ -303,7 +312,8 @@ class NGrams(StatefulMixer):
             mixed = torch.bitwise_xor(mixed, before[back] * m.layer_multipliers[back])
             heads = slice((back - 1) * m.heads_per_ngram, back * m.heads_per_ngram)
             hashes.append(mixed.unsqueeze(-1) % m.ngram_heads_vocab_sizes[heads] + m.ngram_heads_offsets[heads])
-        return m.ngram_embedding(torch.cat(hashes, dim=-1)).flatten(-2)
+        embedded: Tensor = m.ngram_embedding(torch.cat(hashes, dim=-1)).flatten(-2)
+        return embedded
 
 
 def ngram_layer(original: Any, cache: HybridCache) -> nn.Module:
@@ -316,7 +326,7 @@ def ngram_layer(original: Any, cache: HybridCache) -> nn.Module:
         return F.silu(F.conv1d(window, conv.weight, groups=window.shape[1], dilation=conv.dilation)).transpose(1, 2)
 
     replace_method(original, "_short_conv", convolve)
-    return original
+    return original  # type: ignore[no-any-return]
 
 
 def _prepare(model: PreTrainedModel, cache: HybridCache) -> None:

@@ -37,7 +37,8 @@ class Mamba2(StatefulMixer):
         projected, inner = self._project(hidden_states), m.intermediate_size
         layer = self.cache_layer(Mamba2Layer, "mamba")
         out = layer.mix(projected, self._steps(projected), block=self.cache.block, start=inner)
-        return m.out_proj(self._gated(out, projected[..., :inner]).to(hidden_states.dtype))
+        contextualized: Tensor = m.out_proj(self._gated(out, projected[..., :inner]).to(hidden_states.dtype))
+        return contextualized
 
     def _steps(self, projected: Tensor) -> StepSize:
         """Return step sizes as the uncached forward has them; one token at a time, transformers forgets the limits."""
@@ -47,10 +48,14 @@ class Mamba2(StatefulMixer):
 
     def _project(self, x: Tensor) -> Tensor:
         """Map x [B, T, hidden] to gate, conv input and step side by side."""
-        return self.original.in_proj(x)
+        m = self.original
+        projected: Tensor = m.in_proj(x)
+        return projected
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
-        return self.original.norm(out, gate)
+        m = self.original
+        normed: Tensor = m.norm(out, gate)
+        return normed
 
 
 class FalconH1Mamba(Mamba2):
@@ -58,7 +63,8 @@ class FalconH1Mamba(Mamba2):
 
     def _project(self, x: Tensor) -> Tensor:
         m = self.original
-        return m.in_proj(x * m.ssm_in_multiplier) * m.mup_vector
+        projected: Tensor = m.in_proj(x * m.ssm_in_multiplier) * m.mup_vector
+        return projected
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
         return super()._gated(out, gate) if self.original.mamba_rms_norm else out * F.silu(gate)
@@ -97,7 +103,8 @@ class Mamba(StatefulMixer):
         conv_input, gate = self._project(hidden_states)
         x = layer.convolved(conv_input, block=self.cache.block)
         out = layer.mix(self._select(x), block=self.cache.block)
-        return self.original.out_proj((out * F.silu(gate)).to(hidden_states.dtype))
+        contextualized: Tensor = self.original.out_proj((out * F.silu(gate)).to(hidden_states.dtype))
+        return contextualized
 
     def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Map hidden [B, T, hidden] to a row that begins with the conv's input [B, T, C], and the gate [B, T, C]."""
@@ -178,7 +185,7 @@ class RecurrentBlock(StatefulMixer):
 
     def _gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Map x [B, T, C] to the log decay and the gated and normalized input, [B, T, C] each."""
-        m: Any = self.original.rg_lru
+        m = self.original.rg_lru
         input_gate = self._by_head(x, m.input_gate_weight, m.input_gate_bias)
         recurrent_gate = self._by_head(x, m.recurrent_gate_weight, m.recurrent_gate_bias)
         log_decay = -8.0 * recurrent_gate * F.softplus(m.recurrent_param)
@@ -190,7 +197,8 @@ class RecurrentBlock(StatefulMixer):
     def _by_head(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Return the gate [B, T, C] of x, whose heads have a matrix [C / H, C / H] each."""
         heads = x.unflatten(-1, (len(weight), -1)).transpose(1, 2) @ weight + bias.unsqueeze(1)
-        return heads.transpose(1, 2).flatten(2).sigmoid()
+        gate: Tensor = heads.transpose(1, 2).flatten(2).sigmoid()
+        return gate
 
 
 def temporal_block(mixer: nn.Module, cache: HybridCache) -> nn.Module:

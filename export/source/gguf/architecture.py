@@ -136,7 +136,8 @@ def unpaired(heads: str) -> Callable[[Config, Tensor], Tensor]:
     """Return a function that undoes the pairing of queries' or keys' rows for RoPE. heads: the config's name for H."""
 
     def make(config: Config, tensor: Tensor) -> Tensor:
-        return tensor.unflatten(0, (config[heads], -1, 2)).transpose(1, 2).reshape(tensor.shape)
+        halves: Tensor = tensor.unflatten(0, (config[heads], -1, 2)).transpose(1, 2).reshape(tensor.shape)
+        return halves
 
     return make
 

@@ -74,7 +74,8 @@ class Client:
         if not line:
             code = self.process.wait()
             raise EngineError(f"its process ended with {code}; see {self.log.name}")
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 def _pipe(pipe: IO[str] | None) -> IO[str]:

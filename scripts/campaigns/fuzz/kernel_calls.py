@@ -306,7 +306,7 @@ def _argument(rng: Rng, kind: str, value: Any) -> Argument:
     """Return an operator's argument, which may as well be missing if it is optional."""
     given: Any = Array(value.numpy()) if isinstance(value, Tensor) else int(value) if isinstance(value, bool) else value
     if not kind.startswith("Optional"):
-        return given
+        return given  # type: ignore[no-any-return]
     kept = given if rng.random() < 0.7 else None
     return MaybeReal(kept) if "float" in kind else Maybe(kept)
 

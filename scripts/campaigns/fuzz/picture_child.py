@@ -182,7 +182,8 @@ def _serving(models: Sequence[TextModel]) -> int:
     threading.Thread(target=runner.run, kwargs={"sockets": [opened]}, daemon=True).start()
     while not runner.started:
         time.sleep(0.01)
-    return opened.getsockname()[1]
+    port: int = opened.getsockname()[1]
+    return port
 
 
 def _asked(port: int, data: bytes) -> tuple[int, bytes]:

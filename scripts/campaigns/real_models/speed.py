@@ -120,14 +120,16 @@ def llama_lookup(python: Path, gguf: Path, prompt: list[int], rounds: int) -> di
         asked, answered = Path(folder) / "tokens.json", Path(folder) / "answer.json"
         asked.write_text(json.dumps(prompt))
         peer(python, "lookup", gguf, asked, NEW_TOKENS, rounds, answered)
-        return json.loads(answered.read_text())
+        found: dict[str, Any] = json.loads(answered.read_text())
+        return found
 
 
 def run(artifact: Path, prompt: str, *words: str) -> dict[str, Any]:
     """Return what ``hybridge run --json`` says of an answer."""
     command = [COMMAND, "run", artifact, "--chat", "--prompt", prompt, "--max-new-tokens", NEW_TOKENS, "--threads", 1, "--json"]
     said = subprocess.run(list(map(str, [*command, *words])), check=True, capture_output=True, text=True).stdout
-    return json.loads(said)
+    answer: dict[str, Any] = json.loads(said)
+    return answer
 
 
 def first_token_seconds(artifact: Path, prompt: str) -> float:

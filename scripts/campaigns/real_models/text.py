@@ -56,7 +56,8 @@ def llama_greedy(python: Path, gguf: Path, prompt: list[int]) -> list[int]:
         asked, answered = Path(folder) / "tokens.json", Path(folder) / "answer.json"
         asked.write_text(json.dumps(prompt))
         peer(python, "greedy", gguf, asked, GREEDY, answered)
-        return json.loads(answered.read_text())
+        found: list[int] = json.loads(answered.read_text())
+        return found
 
 
 def served_lines(artifact: Path) -> Iterator[str]:

@@ -140,7 +140,7 @@ def read_four_bits(parts: Parts) -> Tensor:
     def number(n: int, k: int) -> float:
         i = n * columns + k
         byte = packed[i // 2]
-        return table[byte // 16 if i % 2 == 0 else byte % 16] * absmax[i // state["blocksize"]]
+        return table[byte // 16 if i % 2 == 0 else byte % 16] * absmax[i // state["blocksize"]]  # type: ignore[no-any-return]
 
     return weight(rows, columns, number)
 
@@ -165,4 +165,4 @@ def read_compressed(parts: Parts, config: Mapping[str, Any]) -> Tensor:
     local = {end.removeprefix("."): part for end, part in parts.items()}
     # Its own order of two float32 products, with the scale in float32.
     local |= {name: part.float() for name, part in local.items() if part.dtype in (torch.float16, torch.bfloat16)}
-    return kind.decompress(local, scheme)["weight"].float()
+    return kind.decompress(local, scheme)["weight"].float()  # type: ignore[no-any-return]

@@ -54,7 +54,7 @@ def write(request: pytest.FixtureRequest) -> Write:
         case "plot":
             return lambda path: plot_divergence([RANGE], path)
         case "state":
-            return request.getfixturevalue("session").save
+            return request.getfixturevalue("session").save  # type: ignore[no-any-return]
     tokenizer = Tokenizer.from_file(EMBEDDED / "tokenizer.json")
     talk = Conversation(request.getfixturevalue("session"), tokenizer, template_of("a"), GenerationSettings())
     return talk.save

@@ -56,7 +56,7 @@ def in_transformers(logits: Tensor, text: list[int], sampling: Sampling) -> Tens
         processors.append(TopPLogitsWarper(sampling.top_p))
     if sampling.min_p:
         processors.append(MinPLogitsWarper(sampling.min_p))
-    return processors(torch.tensor([text]), logits.double()[None])[0].softmax(-1)
+    return processors(torch.tensor([text]), logits.double()[None])[0].softmax(-1)  # type: ignore[no-any-return]
 
 
 @pytest.mark.slow
