@@ -111,4 +111,5 @@ def _compile(library: Path) -> None:
 
 @functools.cache
 def _key() -> str:
-    return compiling.key([each for each in sorted(FOLDER.rglob("*")) if each.suffix in (".cpp", ".h", ".txt")])
+    sources = [each for each in sorted(FOLDER.rglob("*")) if each.suffix in (".cpp", ".h", ".txt")]
+    return compiling.key([*sources, compiling.NATIVE / "CMakeLists.txt"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -79,6 +80,14 @@ def test_processes_and_units_are_counted() -> None:
     counter.charge(START)
     costs = counter.costs["cache/test_a.py"]
     assert (costs.processes, len(costs.units)) == (3, 2)
+
+
+def test_what_was_compiled_before_the_run_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell that became this process had waited for compilers: their processor seconds are this process's, too."""
+    monkeypatch.setattr(os, "times", lambda: os.times_result((5.0, 1.0, 700.0, 42.0, 0.0)))
+    counter = Counter()
+    counter.charge("cache/test_a.py")
+    assert counter.costs[START].seconds == 6
 
 
 def test_the_units_of_a_build_are_those_that_were_made(tmp_path: Path) -> None:
