@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.families.family import Config, Family, LayerBuilder, Signatures
+from hybridge.cache.families.family import Config, Family, LayerBuilder, Signatures, check_positive
 from hybridge.cache.layers.attention import AttentionLayer, FullAttentionLayer, QuantizedAttentionLayer, SharedAttentionLayer
+from hybridge.cache.layers.latent_attention import LatentAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
 from hybridge.cache.operations.kernels import Kernels
@@ -50,18 +51,34 @@ def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, option: str
     return SlidingAttentionLayer(sizes, kernels, window=window, chunked=chunked, **shape)
 
 
+def latent_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """Return attention over one compressed row a position. Raises CheckpointError if heads share keys."""
+    check_positive(config, "num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
+    heads = config.num_attention_heads
+    if config.num_key_value_heads != heads:
+        raise CheckpointError(
+            f"config.json says num_key_value_heads = {config.num_key_value_heads}, expected num_attention_heads = {heads}: "
+            "latent attention expands keys and values for every query head. Correct config.json."
+        )
+    return LatentAttentionLayer(sizes, kernels, rank=config.kv_lora_rank, shared_dim=config.qk_rope_head_dim)
+
+
+def sharing_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """Return a layer; the last layers attend over keys and values of the last one of their type before."""
+    kind = config.layer_types[index]
+    if index >= first_sharing(config):
+        return SharedAttentionLayer(sizes, kernels, source=shared_source(config, kind))
+    return LAYERS[kind](config, sizes, kernels, index)
+
+
 def gemma4_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Return a layer with its own heads; the last layers attend over keys and values of the last one of their type before."""
-    types, first_shared = config.layer_types, first_sharing(config)
-    if index >= first_shared and getattr(config, "hidden_size_per_layer_input", None) == 0:
+    """Return a layer of ``sharing_attention`` with heads of its own."""
+    if index >= first_sharing(config) and getattr(config, "hidden_size_per_layer_input", None) == 0:
         raise UnsupportedModelError(
             f"config.json says num_kv_shared_layers = {config.num_kv_shared_layers} and hidden_size_per_layer_input = 0, which "
             "transformers itself cannot run; take the config.json that came with the checkpoint."
         )
-    if index >= first_shared:
-        return SharedAttentionLayer(sizes, kernels, source=shared_source(config, types[index]))
-    build = full_attention if types[index] == "full_attention" else sliding_attention
-    return build(HeadsOf(config, index), sizes, kernels, index)
+    return sharing_attention(HeadsOf(config, index), sizes, kernels, index)
 
 
 def first_sharing(config: Config) -> int:
@@ -89,6 +106,8 @@ class HeadsOf:
         self.sliding_window, self.head_dim = config.sliding_window, own.head_dim
         self.num_key_value_heads = own.num_key_value_heads
         self.hidden_size, self.num_attention_heads = config.hidden_size, config.num_attention_heads
+        self.layer_types, self.num_hidden_layers = config.layer_types, config.num_hidden_layers
+        self.num_kv_shared_layers = config.num_kv_shared_layers
 
 
 # The plans of models that do not read ``layer_types``
@@ -124,20 +143,27 @@ def planned_by_window(config: Config) -> Sequence[str]:
 LAYERS: Mapping[str, LayerBuilder] = {"full_attention": full_attention, "sliding_attention": sliding_attention}
 ATTENTION = Family(layers=LAYERS)
 WINDOWED = Family(layers=LAYERS, plan=all_sliding)
+LATENT = Family(layers={"full_attention": latent_attention}, plan=all_full)
 GEMMA4 = Family(layers=dict.fromkeys(LAYERS, gemma4_attention))
 UNTRIED = Family(layers=LAYERS, plan=planned_by_window)
 """The family of configs that were found to be of attention alone; see ``family_of``."""
 
 FAMILIES: Mapping[str, Family] = {
     "cohere2": ATTENTION,
+    "deepseek_v2": LATENT,
     "exaone4": ATTENTION,
     "gemma2": ATTENTION,
     "gemma3_text": ATTENTION,
+    "gemma3n_text": Family(layers=dict.fromkeys(LAYERS, sharing_attention)),
     "gemma4_text": GEMMA4,
     "gemma4_unified_text": GEMMA4,
+    "glm4_moe_lite": LATENT,
     "gpt_oss": ATTENTION,
+    "granite_swa": ATTENTION,
+    "hunyuan_v1_dense": Family(layers=LAYERS, plan=all_full),
     "llama": Family(layers=LAYERS, plan=all_full),
     "llama4_text": Family(layers={"full_attention": full_attention, "chunked_attention": chunked_attention}),
+    "minicpm3": LATENT,
     "ministral": ATTENTION,
     "mistral": WINDOWED,
     "olmo3": ATTENTION,
@@ -146,6 +172,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3": ATTENTION,
     "qwen3_moe": WINDOWED,
     "smollm3": ATTENTION,
+    "youtu": LATENT,
 }
 
 SIGNATURES: Signatures = (

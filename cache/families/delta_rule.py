@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import torch
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.families.attention import full_attention, head_dim, kv_heads
+from hybridge.cache.families.attention import full_attention, head_dim, kv_heads, latent_attention
 from hybridge.cache.families.family import Config, Family, Signatures, check_positive
 from hybridge.cache.layers.indexed_attention import IndexedAttentionLayer, IndexedFullAttentionLayer, KeyPoolLayer
-from hybridge.cache.layers.latent_attention import LatentAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer, CompositeLayer
 from hybridge.cache.layers.recurrent import GatedDeltaNetLayer, KimiDeltaAttentionLayer
 from hybridge.cache.layers.short_conv import ShortConvLayer
@@ -60,16 +59,6 @@ def kimi_delta_attention(config: Config, sizes: CacheSizes, kernels: Kernels, in
         head_dim=config.linear_head_dim,
         conv_kernel=config.linear_conv_kernel_dim,
     )
-
-
-def latent_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    heads = config.num_attention_heads
-    if config.num_key_value_heads != heads:
-        raise CheckpointError(
-            f"config.json says num_key_value_heads = {config.num_key_value_heads}, expected num_attention_heads = {heads}: "
-            "latent attention expands keys and values for every query head. Correct config.json."
-        )
-    return LatentAttentionLayer(sizes, kernels, rank=config.kv_lora_rank, shared_dim=config.qk_rope_head_dim)
 
 
 KIMI_DELTA = Family(layers={"full_attention": latent_attention, "linear_attention": kimi_delta_attention})

@@ -129,4 +129,6 @@ def _longest(config: Config, rope: Mapping[str, Any]) -> int | None:
     if kind == "longrope":
         limit: int = rope["original_max_position_embeddings"]
         return limit
+    if config.model_type == "hunyuan_v1_dense" and rope.get("alpha"):
+        return None  # called dynamic, but the base is stretched by alpha once and for all
     return config.max_position_embeddings if "dynamic" in kind else None

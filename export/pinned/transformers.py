@@ -55,6 +55,7 @@ replaceable: Mapping[str, str] = {
     "recomposition_frequencies": "cos or sin [3, 1, T, D / 2] of time, height and width to [1, T, D], in its rotary module",
     "expand_kv": "latents and shared keys to what attention gets as keys and values, in latent attention",
     "build_attention_mask_from_topk": "keyword arguments to the mask of an indexer's selection, in GLM-5's attention",
+    "_gaussian_topk": "x [B, T, intermediate] to the same without all but the largest, in Gemma 3n's MLP",
     "_short_conv": "x [B, T, C] and a transformers cache to [B, T, C], in Qwen4's layer of n-grams",
 }
 """Methods that a model's own forward calls on itself, so that an attribute of an instance takes their place."""
@@ -172,6 +173,11 @@ def register_text_model(kind: type, configs: Collection[type], like: str, prefix
     register_checkpoint_conversion_mapping(kind.__name__, [*names, moved], overwrite=True)
     for config in configs:
         AutoModelForCausalLM._model_mapping.register(config, kind, exist_ok=True)
+
+
+def load_text_alone(kind: type, config: type) -> None:
+    """Let ``AutoModelForCausalLM`` load the text model ``kind`` of a checkpoint whose whole model has that ``config``."""
+    AutoModelForCausalLM._model_mapping.register(config, kind, exist_ok=True)
 
 
 def choose_experts_like(kind: Any, decoder: Any) -> None:

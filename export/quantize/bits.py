@@ -152,10 +152,10 @@ GROUPS = (32, 16, 8)
 
 
 def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """Yield the linear layers that can have fewer bits, by name."""
+    """Yield the linear layers that can have fewer bits, by name: not those with less than a group of columns."""
     for name, module in model.named_modules():
         wide = type(module) is nn.Linear and module.out_features * NARROW > module.in_features
-        if wide and (GATES | READ_DIRECTLY).isdisjoint(name.split(".")):
+        if wide and module.in_features >= GROUPS[-1] and (GATES | READ_DIRECTLY).isdisjoint(name.split(".")):
             yield name, module
 
 

@@ -1,6 +1,6 @@
 """Make the model to export of the one that transformers loaded: take the text model out of a multimodal one, merge adapters.
 
-Importing this module registers GLM-5.3-Flash's text model, which transformers has no class for.
+Importing this module registers the text models of GLM-5.3-Flash, which transformers has no class for, and of Gemma 3n.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    Gemma3nConfig,
+    Gemma3nForCausalLM,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
 from hybridge.cache.families import FAMILIES, text_config
@@ -28,6 +35,7 @@ from hybridge.export.pinned.transformers import (
     TextWithHead,
     build_empty,
     choose_experts_like,
+    load_text_alone,
     register_text_model,
     tie_head,
 )
@@ -232,3 +240,4 @@ def _register_glm5_next() -> None:
 
 
 _register_glm5_next()
+load_text_alone(Gemma3nForCausalLM, Gemma3nConfig)  # transformers needs one more package for the whole model

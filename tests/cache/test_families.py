@@ -18,7 +18,14 @@ from hybridge.runtime.artifact.options import ExportOptions
 MOST_NODES = 120
 """Of decode, for each layer; what embedding, head and bookkeeping need comes on top."""
 
-OWN_NODES = {"glm5_next_text": 200, "inkling2_text": 215, "inkling_text": 130, "qwen4_exp_text": 235, "zaya": 135}
+OWN_NODES = {
+    "gemma3n_text": 170,
+    "glm5_next_text": 200,
+    "inkling2_text": 215,
+    "inkling_text": 130,
+    "qwen4_exp_text": 235,
+    "zaya": 135,
+}
 """Families that compute more in a layer themselves: several residual streams, attention across blocks, routers with a state."""
 
 

@@ -52,8 +52,9 @@ def test_a_tokenizer_class_is_found_by_its_name() -> None:
 
 OWNERS = {
     "recomposition_frequencies": ["qwen3_5", "qwen3_5_moe", "qwen4_exp"],
-    "expand_kv": ["bailing_hybrid", "glm5_next", "kimi_linear"],
+    "expand_kv": ["bailing_hybrid", "glm4_moe_lite", "glm5_next", "kimi_linear", "minicpm3", "youtu"],
     "build_attention_mask_from_topk": ["glm5_next"],
+    "_gaussian_topk": ["gemma3n"],
     "_short_conv": ["qwen4_exp"],
 }
 

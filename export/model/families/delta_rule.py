@@ -15,12 +15,12 @@ import hybridge.export.source.text_model  # noqa: F401  transformers has no clas
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.layers.indexed_attention import KeyPoolLayer, provide
-from hybridge.cache.layers.latent_attention import LatentAttentionLayer
 from hybridge.cache.layers.recurrent import GatedDeltaNetLayer, KimiDeltaAttentionLayer
 from hybridge.cache.layers.short_conv import ShortConvLayer
 from hybridge.cache.operations.kernels import Scoring
 from hybridge.cache.recurrences.gated_delta_rule import DeltaGates
-from hybridge.export.model.families.family import Adaptation, Mixer, StatefulMixer, UngroupedRouter, short_convolution
+from hybridge.export.model.families.attention import in_latent_space, router
+from hybridge.export.model.families.family import Adaptation, Mixer, StatefulMixer, short_convolution
 from hybridge.export.pinned.transformers import replace_method, rotate
 from hybridge.export.source.text_model import decoder_of
 
@@ -169,44 +169,9 @@ class FullRankGated(KimiDeltaAttention):
         return gate.lower_bound if gate.safe_gate else None
 
 
-class LatentProjections(nn.Module):
-    """The two halves of ``kv_b_proj``, apart and head by head, as ``hybridge.cache.layers.latent_attention`` uses them.
-
-    Two parameters and not views of one: a runtime would copy a slice of a weight at every call.
-    """
-
-    def __init__(self, attention: Any) -> None:
-        super().__init__()
-        self.own = attention.qk_nope_head_dim
-        weight = attention.kv_b_proj.weight.detach().unflatten(0, (attention.num_heads, -1))  # [H, N + V, C]
-        self.key = nn.Parameter(weight[:, : self.own].clone())  # [H, N, C]
-        self.value = nn.Parameter(weight[:, self.own :].transpose(1, 2).clone())  # [H, C, V]
-
-    def absorb(self, query: Tensor) -> Tensor:
-        absorbed = (query[..., : self.own].transpose(1, 2) @ self.key).transpose(1, 2)
-        return absorbed if query.shape[-1] == self.own else torch.cat([absorbed, query[..., self.own :]], dim=-1)
-
-    def expand(self, attended: Tensor) -> Tensor:
-        return (attended.transpose(1, 2) @ self.value).transpose(1, 2)
-
-
-def in_latent_space(attention: Any, cache: HybridCache) -> nn.Module:
-    """Return transformers' own latent attention, which keeps its latents compressed."""
-    projections = attention.kv_b_proj = LatentProjections(attention)
-    replace_method(attention, "expand_kv", lambda latent, shared: (latent, shared))
-    layer = cache.part(attention.layer_idx, LatentAttentionLayer, "attention")
-    layer.absorb, layer.expand = projections.absorb, projections.expand
-    return attention  # type: ignore[no-any-return]
-
-
 def mixer(delta: Mixer, original: Any, cache: HybridCache) -> nn.Module:
     """Return ``delta`` for recurrent layers, transformers' own attention for the others: both are called ``self_attn``."""
     return delta(original, cache) if hasattr(original, "forget_gate") else in_latent_space(original, cache)
-
-
-def router(original: Any, cache: HybridCache) -> nn.Module:
-    """Return a router without choosing among groups if there is only one; several groups are transformers' own business."""
-    return UngroupedRouter(original) if original.num_group == 1 else original
 
 
 # GLM-5.3-Flash: Kimi delta attention beside latent attention with an indexer; its residual streams are

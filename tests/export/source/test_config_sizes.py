@@ -16,6 +16,7 @@ from tiny import save_checkpoint, tiny_config
 
 from hybridge.cache.families import FAMILIES
 from hybridge.errors import HybridgeError
+from hybridge.export.check.oracle import uncached
 from hybridge.export.program.build import build_cache
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime.artifact.options import ExportOptions
@@ -100,3 +101,12 @@ def test_a_size_beyond_any_models_is_named(tmp_path: Path, model_type: str, name
     edit_json(tmp_path / "config.json", **{name: value})
     with at_once():
         assert f"says {name} = {str(value)[:30]}, expected at most" in refusal(tmp_path)
+
+
+def test_a_head_dim_of_null_is_what_the_heads_leave(tmp_path: Path) -> None:
+    """transformers' config class takes it, and its layers do not."""
+    width = {"hidden_size": 48, "num_attention_heads": 4}
+    save_checkpoint(tmp_path, tiny_config("hunyuan_v1_dense", **width, head_dim=12))
+    want = uncached(load_checkpoint(tmp_path).model)([5, 6, 7])
+    edit_json(tmp_path / "config.json", head_dim=None)
+    assert uncached(load_checkpoint(tmp_path).model)([5, 6, 7]).equal(want)

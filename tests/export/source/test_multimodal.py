@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import lively
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from zoo import VARIANTS
 from zoo.sizes import SIZES
 
@@ -51,6 +51,22 @@ def test_the_text_model_of_a_multimodal_checkpoint(tmp_path: Path, whole: str) -
     assert not [name for name, _ in loaded.named_parameters() if "vision" in name]
     session = eager_session(loaded, ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=5))
     torch.testing.assert_close(torch.from_numpy(session.prefill(text[0].tolist())), want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_text_model_of_a_published_gemma_3n(tmp_path: Path) -> None:
+    """Without the package of its encoder of pictures; layers that share keys have weights for keys in the file."""
+    sizes = VARIANTS["gemma3n_text"][0]
+    text = lively(AutoModelForCausalLM.from_config(AutoConfig.for_model("gemma3n_text", **sizes), dtype=torch.float32).eval())
+    weights = {name.replace("model.", "model.language_model.", 1): each for name, each in text.state_dict().items()}
+    del weights["lm_head.weight"]
+    for name in [name for name in weights if ".layers.3.self_attn." in name]:
+        weights.setdefault(name.replace(".3.", ".4.", 1), weights[name].clone())
+    weights |= {"model.vision_tower.timm_model.conv_stem.conv.weight": torch.ones(4, 3), "model.embed_audio.x": torch.ones(3)}
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    AutoConfig.for_model("gemma3n", text_config={"model_type": "gemma3n_text", **sizes}).save_pretrained(tmp_path)
+    loaded = load_checkpoint(tmp_path).model
+    tokens = torch.arange(20)[None] + 40
+    assert loaded(tokens, use_cache=False).logits.equal(text(tokens, use_cache=False).logits)
 
 
 @pytest.mark.parametrize("pictures", [False, True])

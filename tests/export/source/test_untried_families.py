@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
-from zoo.sizes import SIZES
+from transformers import PreTrainedConfig, PreTrainedModel
 from zoo.untried import UNTRIED
 
 from hybridge.errors import UnsupportedModelError, ValidationError
@@ -27,7 +25,7 @@ from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoin
 from hybridge.runtime.artifact.options import ExportOptions
 
 SMALL = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0)
-UNSCALED = tiny_config("granite_swa", 1)
+UNSCALED = tiny_config("granite_swa", attention_multiplier=1.0)
 """Attention's scores are products that nothing divides: with large weights they are in the hundreds."""
 VARIANTS = [(family, variant) for family, sizes in UNTRIED.items() for variant in range(len(sizes))]
 
@@ -44,16 +42,6 @@ def test_a_session_gives_the_uncached_logits(tmp_path: Path, family: str, varian
     torch.testing.assert_close(torch.from_numpy(session.verify(tokens[30:35])), want[30:35], rtol=0, atol=atol)
     session.commit(3)
     torch.testing.assert_close(torch.from_numpy(session.decode(tokens[33])), want[33], rtol=0, atol=atol)
-
-
-def test_a_head_dim_of_null_is_what_the_heads_leave(tmp_path: Path) -> None:
-    """transformers' config class takes it, and its layers do not."""
-    sizes = {**SIZES, "head_dim": SIZES["hidden_size"] // SIZES["num_attention_heads"]}
-    save_lively_checkpoint(tmp_path, AutoConfig.for_model("hunyuan_v1_dense", **sizes))
-    config = json.loads((tmp_path / "config.json").read_text())
-    want = uncached(load_checkpoint(tmp_path).model)([5, 6, 7])
-    (tmp_path / "config.json").write_text(json.dumps(config | {"head_dim": None}))
-    assert uncached(load_checkpoint(tmp_path).model)([5, 6, 7]).equal(want)
 
 
 def scaled(folder: Path, config: PreTrainedConfig, factor: int) -> PreTrainedModel:

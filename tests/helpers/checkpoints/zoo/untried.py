@@ -6,20 +6,11 @@ from zoo.sizes import SIZES, Sizes
 
 COMMON: Sizes = {**SIZES, "num_key_value_heads": 2}
 ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-SWASH: Sizes = {**COMMON, **ENDS, "num_hidden_layers": 4, "sliding_window": 7, "layer_rope_theta": [0, 10000.0, 10000.0, 500.0]}
-"""Full attention without positions in the first layer, and windows in the others."""
 EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2, **ENDS}
 
 UNTRIED: dict[str, tuple[Sizes, ...]] = {
     "gemma": (COMMON,), "glm4": ({**COMMON, **ENDS},),
     "granite": ({**COMMON, "attention_multiplier": 0.3, "logits_scaling": 2.0, "residual_multiplier": 0.5},),
-    "granite_swa": (
-        {
-            **SWASH, "attention_multiplier": 0.0625, "logits_scaling": 2.0, "residual_multiplier": 0.5,
-            "embedding_multiplier": 3.0,
-        },
-        SWASH,
-    ),
     "helium": ({**COMMON, "head_dim": 12, **ENDS},), "minimax_m2": ({**COMMON, **EXPERTS},),
     "ministral3": ({**COMMON, **ENDS},), "mixtral": ({**COMMON, **EXPERTS}, {**COMMON, **EXPERTS, "sliding_window": 7}),
     "olmo2": ({**COMMON, **ENDS},), "phi": ({**COMMON, **ENDS},), "seed_oss": ({**COMMON, **ENDS},),
