@@ -279,11 +279,17 @@ def _for_the_owner(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
-# Cache directory for code that we execute: writable by its owner only, verified by hash.
+# Cache directory for code that we execute and models that we run: writable by its owner only, verified by hash.
 
 NOT_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 LARGEST = 1 << 30
 """Most bytes of a file in it; compiled libraries have far fewer."""
+
+
+def user_cache() -> Path:
+    """Return hybridge's folder in the user's cache, which holds what can be made again."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "hybridge"
 
 
 def private_folder(path: Path, top: Path) -> None:
@@ -317,19 +323,30 @@ def distrust(file: Path, top: Path) -> str | None:
 
     Files of this user and of root are trusted if nobody else may write them. Raises OSError if something cannot be read.
     """
-    if _may_be_moved(top):
-        return f"anybody may rename the folders in {top.parent}"
-    for path in (*_way(file.parent, top), file, hash_path(file)):
-        status = path.stat()
-        if status.st_uid not in (0, os.geteuid()):
-            return f"{path} belongs to another user, of id {status.st_uid}"
-        if status.st_mode & NOT_OTHERS:
-            return f"others may write {path}"
+    for path in (file, hash_path(file)):
+        if reason := others_control(path, top):
+            return reason
     with open_regular(file, LARGEST) as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     with open_regular(hash_path(file), 4096) as kept:
         same = kept.read().split()[:1] == [digest.encode()]
     return None if same else f"{file} was altered or damaged: its SHA-256 is not the one beside it"
+
+
+def others_control(path: Path, top: Path) -> str | None:
+    """Check owner and mode of ``path``, and of the folders above it up to ``top``; return how others could change it, or None.
+
+    Raises OSError if something is missing or cannot be read.
+    """
+    if _may_be_moved(top):
+        return f"anybody may rename the folders in {top.parent}"
+    for each in _way(path, top):
+        status = each.stat()
+        if status.st_uid not in (0, os.geteuid()):
+            return f"{each} belongs to another user, of id {status.st_uid}"
+        if status.st_mode & NOT_OTHERS:
+            return f"others may write {each}"
+    return None
 
 
 def _way(path: Path, top: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from hybridge.errors import UsageError, ValidationError
 from hybridge.runtime.cli.console import check_writable_file, err, megabytes, out, print_json, table
-from hybridge.runtime.cli.options import HtmlOption, JsonOption, ThreadsOption
+from hybridge.runtime.cli.options import FindArtifact, HtmlOption, JsonOption, ThreadsOption
 
 if TYPE_CHECKING:  # numpy and ExecuTorch's exporter take long to start: they are imported when the command runs
     from hybridge.export.cli.figures import Subject
@@ -49,10 +49,17 @@ ROUNDS = 21
 
 
 def bench(
-    artifact: Annotated[
-        Path | None, typer.Argument(help="An exported artifact; left out, the embedded models are exported and measured.")
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="An artifact, a GGUF file, a checkpoint's folder, or a model's name on the hub. Left out, the embedded models "
+            "are exported and measured.",
+        ),
     ] = None,
-    draft: Annotated[Path | None, typer.Option("--draft", help="The artifact of a draft model.")] = None,
+    *,
+    find: FindArtifact,
+    draft: Annotated[Path | None, typer.Option("--draft", metavar="MODEL", help="A draft model.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate and compare, over all drafters.")] = 100_000,
     samples: Annotated[int, typer.Option(min=300, help="Tokens to draw for each test of the sampling.")] = 200_000,
     threads: ThreadsOption = None,
@@ -78,16 +85,16 @@ def bench(
 
         check_writable_file(html)
         check_matplotlib("--html")
-    if artifact is None and draft is not None:
-        raise UsageError("--draft needs the target's artifact before it; leave both out for the embedded models.")
+    if model is None and draft is not None:
+        raise UsageError("--draft needs the target before it; leave both out for the embedded models.")
     if profiled:
-        if artifact is None:
-            raise UsageError("--profile needs an artifact: hybridge bench OUT --profile.")
-        profile_parts(artifact, threads, context, json=json)
+        if model is None:
+            raise UsageError("--profile needs a model: hybridge bench OUT --profile.")
+        profile_parts(find(model), threads, context, json=json)
         return
     from hybridge.runtime.binding.library import set_threads
 
-    with exported(artifact, draft) as artifacts:
+    with exported(*(path if path is None else find(path) for path in (model, draft))) as artifacts:
         if threads is not None:
             set_threads(threads)
         if device:

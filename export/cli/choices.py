@@ -9,7 +9,7 @@ import typer
 
 from hybridge.errors import UsageError
 from hybridge.runtime.artifact.options import LONG_TEXT, ExportOptions
-from hybridge.runtime.cli.console import err, numbers
+from hybridge.runtime.cli.console import numbers
 
 Default = ExportOptions
 """Its fields' default values are those of the command line, but where a comment says otherwise."""
@@ -182,9 +182,6 @@ class ExportChoices:
         """Return the options of the export. Raises UsageError and typer.BadParameter."""
         from hybridge.export.quantize.bits import parse_bits
 
-        if self.max_seq_len is None:
-            length = f"the state will hold {Default.max_seq_len} tokens."
-            err.print(f"[yellow]--max-seq-len was not given:[/] {length}", highlight=False)
         if self.format == "onnx" and (named := self.kernels or self.backend):
             raise UsageError(
                 f"--{'kernels' if self.kernels else 'backend'} {named} is for --format pte: onnxruntime has its own. "

@@ -53,6 +53,9 @@ def export(
     from hybridge.runtime.kernels import compiling, library
 
     options = choices.options()
+    if choices.max_seq_len is None:
+        length = f"the state will hold {options.max_seq_len} tokens."
+        err.print(f"[yellow]--max-seq-len was not given:[/] {length}", highlight=False)
     if options.format == "pte" and options.kernels == "hybridge" and not library.is_available():
         err.print(
             f"[yellow]Here the artifact will not run:[/] hybridge's kernels are not compiled, and {compiling.missing_tool()}; "

@@ -18,11 +18,12 @@ from rich.markup import escape
 from hybridge.errors import HybridgeError, PictureError, UsageError
 from hybridge.runtime.cli.console import ShownReasoning, err, print_json, show_calls, stats_table
 from hybridge.runtime.cli.options import (
-    ArtifactArgument,
     CacheOptions,
     DrafterOptions,
+    FindArtifact,
     GenerationOptions,
     JsonOption,
+    ModelArgument,
     NewTokensOption,
     SystemOption,
     TemplateOptions,
@@ -60,8 +61,9 @@ HELP = """/undo         take the last message and its answer back
 
 @with_options
 def chat(
-    artifact: ArtifactArgument,
+    model: ModelArgument,
     *,
+    find: FindArtifact,
     system: SystemOption = None,
     template: TemplateOptions,
     load: Annotated[Path | None, typer.Option("--load", help="Continue a saved conversation.")] = None,
@@ -81,15 +83,16 @@ def chat(
     from hybridge.runtime.text.generate import GenerationSettings, kept_checkpoints, open_text_model
 
     sampling, variables = generation.sampling(), template.variables()
-    model = open_text_model(artifact, threads=threads, **vars(drafter))
+    opened = open_text_model(find(model), threads=threads, **vars(drafter.found(find)))
     settings = GenerationSettings(
-        drafter=model.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
-        constrain=generation.constrain(model),
+        drafter=opened.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
+        constrain=generation.constrain(opened),
     )  # fmt: skip
-    chat_template = load_template(model.artifact, variables, template.thinking, model.tokenizer)
-    with kept_checkpoints(model.session, cache.cache_bytes, cache.cache_dir) as checkpoints:
-        processor = model.pictures if model.artifact.manifest.pictures is not None else None
-        conversation = Conversation(model.session, model.tokenizer, chat_template, settings, system_prompt(system), checkpoints)
+    chat_template = load_template(opened.artifact, variables, template.thinking, opened.tokenizer)
+    with kept_checkpoints(opened.session, cache.cache_bytes, cache.cache_dir) as checkpoints:
+        processor = opened.pictures if opened.artifact.manifest.pictures is not None else None
+        instructions = system_prompt(system)
+        conversation = Conversation(opened.session, opened.tokenizer, chat_template, settings, instructions, checkpoints)
         if load is not None:
             conversation.load(load)
         gc.freeze()

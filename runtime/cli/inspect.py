@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from hybridge.runtime.cli.console import check_writable_file, megabytes, out, print_json, table
-from hybridge.runtime.cli.options import ArtifactArgument, HtmlOption, JsonOption
+from hybridge.runtime.cli.options import HtmlOption, JsonOption, ModelArgument
 
 if TYPE_CHECKING:  # pydantic takes long to start: it is imported when the command runs
     from hybridge.runtime.artifact.drafter import DrafterDescription
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # pydantic takes long to start: it is imported when the comma
 EXAMPLES = ("hybridge inspect OUT", "hybridge inspect OUT --html plan.html", "hybridge inspect OUT --json")
 
 
-def inspect(artifact: ArtifactArgument, html: HtmlOption = None, json: JsonOption = False) -> None:
+def inspect(model: ModelArgument, html: HtmlOption = None, json: JsonOption = False) -> None:
     """Show an artifact's layers, state, methods, operators, backends and sizes, after checking its hashes."""
     if html is not None:
         from hybridge.runtime.html_report import artifact_sections, check_matplotlib, write_page
@@ -28,7 +28,7 @@ def inspect(artifact: ArtifactArgument, html: HtmlOption = None, json: JsonOptio
         check_matplotlib("--html")
     from hybridge.runtime.artifact.folder import open_artifact
 
-    opened = open_artifact(artifact)
+    opened = open_artifact(model)
     manifest = opened.manifest
     if html is not None:
         sections = artifact_sections(manifest, list(summary(manifest, _chats(opened))), kinds_of_bits(manifest))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -26,6 +26,16 @@ if TYPE_CHECKING:  # numpy takes long to start: it is imported when a command ru
     from hybridge.runtime.text.grammars import Grammar
 
 ArtifactArgument = Annotated[Path, typer.Argument(help="An exported artifact: the folder that 'hybridge export' wrote.")]
+ModelArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL",
+        help="An artifact, a GGUF file, a checkpoint's folder, or a model's name on the hub. What is no artifact is exported "
+        "once and kept in a cache.",
+    ),
+]
+FindArtifact = Callable[[Path], Path]
+"""Returns the artifact of a model that a user names; ``hybridge.models``, above this half, exports one that is none."""
 AgainstOption = Annotated[str, typer.Option("--against", help="The checkpoint that it was exported from.")]
 ReportOption = Annotated[Path | None, typer.Option("--report", help="Also write the report to this file, as JSON.")]
 HtmlOption = Annotated[
@@ -76,13 +86,18 @@ class DrafterOptions:
     """Options of ``open_text_model`` that choose a drafter."""
 
     draft: Annotated[
-        Path | None, typer.Option("--draft", help="Draft with this smaller model as well, an exported artifact.")
+        Path | None,
+        typer.Option("--draft", metavar="MODEL", help="Draft with this smaller model as well."),
     ] = None
     lookup: Annotated[
         bool, typer.Option("--prompt-lookup", help="Draft only by prompt lookup: continue earlier matches in the text.")
     ] = False
     own: Annotated[bool, typer.Option("--drafter", help="Draft only with the artifact's own drafter.")] = False
     plain: Annotated[bool, typer.Option("--no-speculation", help="Decode plainly, without a drafter.")] = False
+
+    def found(self, find: FindArtifact) -> DrafterOptions:
+        """Return the same options with the artifact of the draft model."""
+        return self if self.draft is None else replace(self, draft=find(self.draft))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,20 +206,26 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     }
     parameters = []
     for name, each in signature.parameters.items():
-        parameters += _parameters(groups[name]) if name in groups else [each]
+        parameters += option_parameters(groups[name]) if name in groups else [each]
 
     @wraps(command)
     def expanded(**given: Any) -> None:
         made = {name: kind(**{each.name: given.pop(each.name) for each in fields(kind)}) for name, kind in groups.items()}
         command(**given, **made)
 
-    del expanded.__wrapped__  # its signature is the other one
-    expanded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    expanded.__annotations__ = {each.name: each.annotation for each in parameters}
-    return expanded
+    return with_parameters(expanded, parameters)
 
 
-def _parameters(kind: type) -> list[inspect.Parameter]:
+def with_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
+    """Return ``command``, which takes keywords, with the signature that typer is to read."""
+    vars(command).pop("__wrapped__", None)  # its signature is the other one
+    command.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def option_parameters(kind: type) -> list[inspect.Parameter]:
+    """Return a parameter for each field of a dataclass."""
     hints = get_type_hints(kind, include_extras=True)
     return [
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])

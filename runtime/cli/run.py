@@ -26,11 +26,12 @@ from hybridge.runtime.cli.console import (
     stats_table,
 )
 from hybridge.runtime.cli.options import (
-    ArtifactArgument,
     DrafterOptions,
+    FindArtifact,
     GenerationOptions,
     HtmlOption,
     JsonOption,
+    ModelArgument,
     NewTokensOption,
     SystemOption,
     TemplateOptions,
@@ -67,8 +68,9 @@ MOST_PLAIN_SECONDS = 2.0
 
 @with_options
 def run(
-    artifact: ArtifactArgument,
+    model: ModelArgument,
     *,
+    find: FindArtifact,
     prompt: Annotated[str | None, typer.Option("--prompt", help="Text to continue; - reads it from stdin.")] = None,
     prompt_file: Annotated[Path | None, typer.Option("--prompt-file", help="A file with the text; - is stdin.")] = None,
     chat: Annotated[
@@ -98,21 +100,21 @@ def run(
 
     sampling = generation.sampling()
     text, variables = read_prompt(prompt, prompt_file), template.variables()
-    model = open_text_model(artifact, threads=threads, **vars(drafter))
-    constrain = generation.constrain(model)
+    opened = open_text_model(find(model), threads=threads, **vars(drafter.found(find)))
+    constrain = generation.constrain(opened)
     if chat or system or image or variables or template.thinking is not None:
         from hybridge.runtime.text.chat_template import load_template
 
-        pictures = [model.pictures.read(path) for path in image or ()]
-        chat_template = load_template(model.artifact, variables, template.thinking, model.tokenizer)
-        asked = as_message(model.tokenizer, text, system_prompt(system), chat_template, pictures)
+        pictures = [opened.pictures.read(path) for path in image or ()]
+        chat_template = load_template(opened.artifact, variables, template.thinking, opened.tokenizer)
+        asked = as_message(opened.tokenizer, text, system_prompt(system), chat_template, pictures)
     else:
-        asked = as_text(model.tokenizer, text)
+        asked = as_text(opened.tokenizer, text)
     settings = GenerationSettings(
-        drafter=model.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
+        drafter=opened.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
         constrain=constrain,
     )  # fmt: skip
-    continue_text(model, asked, settings, stats=stats, html=html, json=json)
+    continue_text(opened, asked, settings, stats=stats, html=html, json=json)
 
 
 def continue_text(

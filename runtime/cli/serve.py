@@ -1,4 +1,4 @@
-"""``hybridge serve``: OpenAI's API over one artifact."""
+"""``hybridge serve``: OpenAI's API over one model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import typer
 from hybridge.errors import UsageError
 from hybridge.runtime.cli.console import err
 from hybridge.runtime.cli.options import (
-    ArtifactArgument,
     CacheOptions,
     DrafterOptions,
+    FindArtifact,
+    ModelArgument,
     NewTokensOption,
     SamplingOptions,
     TemplateOptions,
@@ -29,11 +30,12 @@ EXAMPLES = ("hybridge serve OUT", "hybridge serve OUT --host 0.0.0.0 --port 8000
 
 @with_options
 def serve(
-    artifact: ArtifactArgument,
+    model: ModelArgument,
     *,
+    find: FindArtifact,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; other machines reach 0.0.0.0.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 for any free one.")] = 8080,
-    name: Annotated[str | None, typer.Option("--name", help="The model's name for clients; the folder's if left out.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The model's name for clients; MODEL's own if left out.")] = None,
     sessions: Annotated[
         int, typer.Option("--sessions", min=1, max=64, help="Number of conversations that are answered in turns.")
     ] = 4,
@@ -67,12 +69,12 @@ def serve(
     from hybridge.runtime.text.generate import kept_checkpoints, open_text_models
 
     settings = ServerSettings(
-        name=name or artifact.resolve().name, host=host, key=api_key(api_key_file), origins=origin or (),
+        name=name or model.resolve().name.removesuffix(".gguf"), host=host, key=api_key(api_key_file), origins=origin or (),
         sampling=sampling.sampling(), queue=queue,
         limits=Limits(body=max_body_bytes, seconds=timeout, new_tokens=max_new_tokens),
     )  # fmt: skip
     variables = template.variables()
-    models = open_text_models(artifact, sessions, threads=threads, **vars(drafter))
+    models = open_text_models(find(model), sessions, threads=threads, **vars(drafter.found(find)))
     slots = [SessionSlot(model.session, model.drafter) for model in models]
     opened, tokenizer = models[0].artifact, models[0].tokenizer
     jinja = JinjaTemplate(opened.folder)

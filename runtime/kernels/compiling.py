@@ -27,6 +27,7 @@ from hybridge.runtime.files import (
     private_folder,
     remove,
     sync,
+    user_cache,
     write_hash,
 )
 from hybridge.runtime.pinned import (
@@ -54,7 +55,7 @@ def compiler() -> str | None:
 
 def cache_folder(kind: str) -> Path:
     """Return the folder of built files: ``hybridge/<kind>`` in the user's cache."""
-    return _top() / kind
+    return user_cache() / kind
 
 
 def prebuilt(name: str) -> Path | None:
@@ -94,7 +95,7 @@ def built(path: Path, make: Callable[[Path], None], *, again: bool = False) -> P
 
 
 def _build_alone(path: Path, make: Callable[[Path], None], again: bool) -> None:
-    private_folder(path.parent, _top())
+    private_folder(path.parent, user_cache())
     for each in (path, hash_path(path)):
         file_target(each)  # refuses what is no file
     for leftover in path.parent.parent.glob("*/.*.partial"):
@@ -120,7 +121,7 @@ def _build(path: Path, make: Callable[[Path], None]) -> None:
 
 def _check(path: Path) -> None:
     try:
-        reason = distrust(path, _top())
+        reason = distrust(path, user_cache())
     except OSError as error:
         reason = f"{error.filename or path} cannot be read: {error.strerror}"
     if reason:
@@ -128,12 +129,6 @@ def _check(path: Path) -> None:
             f"{reason}; it is not run. Remove {path.parent} (for kernels 'hybridge kernels build --force' does), and let "
             "XDG_CACHE_HOME be a folder that you alone may write."
         )
-
-
-def _top() -> Path:
-    """Return the folder of everything that is built here."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "hybridge"
 
 
 def cmake() -> str | None:

@@ -6,52 +6,43 @@ has the modules that all three share. Importing it loads the errors alone; each 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from hybridge import errors
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hybridge.cache.hybrid_cache import HybridCache
     from hybridge.export.api import export_model
     from hybridge.export.program.eager import eager_session
+    from hybridge.models.find import ModelOptions, load
     from hybridge.runtime.artifact.options import ExportOptions
-    from hybridge.runtime.binding.drafters import Drafter
     from hybridge.runtime.binding.library import set_threads
     from hybridge.runtime.binding.session import Session
-    from hybridge.runtime.integrations.causal_lm import CausalLM
     from hybridge.runtime.version import __version__ as __version__
 
-__all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors", "export_model", "load", "set_threads"]
+__all__ = [
+    "ExportOptions",
+    "HybridCache",
+    "ModelOptions",
+    "Session",
+    "eager_session",
+    "errors",
+    "export_model",
+    "load",
+    "set_threads",
+]
 
 _MODULES = {
     "ExportOptions": "hybridge.runtime.artifact.options",
     "HybridCache": "hybridge.cache.hybrid_cache",
+    "ModelOptions": "hybridge.models.find",
     "Session": "hybridge.runtime.binding.session",
     "eager_session": "hybridge.export.program.eager",
     "export_model": "hybridge.export.api",
+    "load": "hybridge.models.find",
     "set_threads": "hybridge.runtime.binding.library",
     "__version__": "hybridge.runtime.version",
 }
-
-
-def load(
-    folder: str | Path, *, drafter: Drafter | Literal["auto"] | None = "auto", cache_dir: str | Path | None = None
-) -> CausalLM:
-    """Open an artifact with transformers' interface: ``load("OUT").generate(**tokenizer(text, return_tensors="pt"))``.
-
-    drafter: proposes draft tokens; "auto" is an ``AutoDrafter``, and None decodes plainly.
-    cache_dir: a folder in which checkpoints of what was read stay for the next time; it holds texts, for their owner alone.
-    Raises ArtifactError, saying what is wrong with the folder, and UsageError without ``pip install 'hybridge[export]'``: use
-    ``hybridge.Session`` there.
-    """
-    from hybridge.imports import needs_export
-
-    with needs_export("hybridge.load"):
-        from hybridge.runtime.integrations.causal_lm import CausalLM
-
-    return CausalLM.from_pretrained(folder, drafter=drafter, cache_dir=cache_dir)
 
 
 if not TYPE_CHECKING:  # else a type checker would believe in every name

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 import hybridge
 from hybridge.export.cli import bench, check, demo, export
+from hybridge.models import cli as models
 from hybridge.runtime.cli import chat, doctor, inspect, run, serve, tools
 from hybridge.runtime.cli.console import run_and_exit
 
@@ -31,13 +32,20 @@ COMMANDS = {
     "Begin": [Command(doctor.doctor, doctor.EXAMPLES), Command(demo.demo, demo.EXAMPLES)],
     "Export and check": [
         Command(export.export, export.EXAMPLES),
-        Command(inspect.inspect, inspect.EXAMPLES),
+        Command(models.describes_model(inspect.inspect), inspect.EXAMPLES),
         Command(check.validate, check.VALIDATE_EXAMPLES),
         Command(check.evaluate, check.EVALUATE_EXAMPLES),
         Command(tools.lm_eval, tools.LM_EVAL_EXAMPLES, tools.LM_EVAL_PARSER),
     ],
-    "Generate": [Command(run.run, run.EXAMPLES), Command(chat.chat, chat.EXAMPLES), Command(serve.serve, serve.EXAMPLES)],
-    "Measure and build": [Command(bench.bench, bench.EXAMPLES), Command(tools.native, tools.NATIVE_EXAMPLES)],
+    "Generate": [
+        Command(models.takes_model(run.run), run.EXAMPLES),
+        Command(models.takes_model(chat.chat), chat.EXAMPLES),
+        Command(models.takes_model(serve.serve), serve.EXAMPLES),
+    ],
+    "Measure and build": [
+        Command(models.takes_model(bench.bench), bench.EXAMPLES),
+        Command(tools.native, tools.NATIVE_EXAMPLES),
+    ],
 }
 """The commands by the title of their group in the help."""
 
@@ -74,6 +82,7 @@ def tree() -> typer.Typer:
     for title, commands in COMMANDS.items():
         for each in commands:
             app.command(epilog=examples(each.examples), rich_help_panel=title, context_settings=each.settings)(each.run)
+    app.add_typer(models.cache, name="cache", rich_help_panel="Generate")
     app.add_typer(tools.kernels, name="kernels", rich_help_panel=title)
     return app
 
