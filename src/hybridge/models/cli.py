@@ -71,7 +71,7 @@ def describes_model(command: Callable[..., None]) -> Callable[..., None]:
         model = NamedModel(given["model"], options)
         if model.is_artifact:
             command(**given)
-        elif (artifact := model.in_cache()) is not None:
+        elif model.is_here and (artifact := model.in_cache()) is not None:
             command(**given | {"model": artifact})
         elif given["html"] is not None:
             raise UsageError(f"--html shows an artifact, and {model.name} is not exported yet: run it once, or export it.")

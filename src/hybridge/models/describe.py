@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from hybridge.errors import UsageError
+from hybridge.export.source.locate import hub_model
 from hybridge.models.find import NamedModel
 from hybridge.models.kept import ModelCache
 from hybridge.models.progress import duration, expected
@@ -27,7 +28,10 @@ SIZES = {
 
 def describe(model: NamedModel, *, json: bool) -> None:
     """Print what a checkpoint is and how it would be exported. Raises CheckpointError for one that cannot be."""
-    _refuse_download(model)
+    if not model.is_here and hub_model(str(model.name)):
+        raise UsageError(
+            f"{model.name} is not on this machine, and inspect downloads nothing: 'hf download {model.name}' does."
+        )
     with model.needs_export():
         from hybridge.export.source.checkpoint import resolve_checkpoint
 
@@ -50,15 +54,6 @@ def describe(model: NamedModel, *, json: bool) -> None:
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _refuse_download(model: NamedModel) -> None:
-    """Raise UsageError for a model on the hub that is not on this machine."""
-    from hybridge.export.source.locate import cached_entry, hub_model
-
-    name = str(model.name)
-    if not model.name.expanduser().exists() and hub_model(name) and cached_entry(name) is None:
-        raise UsageError(f"{name} is not on this machine, and inspect downloads nothing: 'hf download {name}' does.")
 
 
 def _facts(model: NamedModel, source: CheckpointSource) -> Iterator[tuple[str, str]]:

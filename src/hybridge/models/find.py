@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
+from hybridge.errors import CheckpointError
 from hybridge.export.cli.choices import ExportChoices
+from hybridge.export.source.locate import cached_entry, find_checkpoint, hub_model
 from hybridge.imports import needs_export
 from hybridge.models.identity import Hashes, Identity
 from hybridge.models.kept import Entry, ModelCache, code_version, model_name
@@ -64,10 +67,18 @@ class NamedModel:
     @cached_property
     def checkpoint(self) -> Path:
         """The checkpoint's folder or GGUF file. Raises CheckpointError, UsageError."""
-        from hybridge.export.source.locate import find_checkpoint
-
+        if not self.is_here and hub_model(str(self.name)) is None:
+            raise CheckpointError(
+                f"{self.name} is not there. Give an artifact, a GGUF file, a checkpoint's folder, or a model's name on the hub "
+                "such as ORG/NAME."
+            )
         with self.needs_export():
             return find_checkpoint(self.name)
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether it is on this machine, at its path or in the hub's cache."""
+        return os.path.lexists(os.path.expanduser(self.name)) or cached_entry(str(self.name)) is not None
 
     @cached_property
     def identity(self) -> Identity:

@@ -21,6 +21,7 @@ from pathlib import Path
 from hybridge.errors import ArtifactError, OutputError
 from hybridge.runtime.files import (
     NOT_OTHERS,
+    lock_path,
     locked,
     others_control,
     partial_folder,
@@ -152,12 +153,17 @@ class ModelCache:
             OutputError: the cache cannot be written, or the disk is too full. What ``export`` raises is raised too.
         """
         target = self.folder / key[:16]
+
+        def undo() -> None:
+            remove(partial_path(target))
+            lock_path(target).unlink(missing_ok=True)
+
         with self._explained(name):
             private_folder(self.folder, self.top)
             if reason := others_control(self.folder, self.top):
                 raise OutputError(f"{reason}, so no model is kept there: {ELSEWHERE}.")
             self._sweep()
-            with _locked(target, wait), undone_at_signals(lambda: remove(partial_path(target))):
+            with _locked(target, wait), undone_at_signals(undo):
                 if (there := self.find(key)) is not None:
                     return there
                 self._check_space(name, needed)

@@ -30,7 +30,8 @@ def test_the_script_explains_itself() -> None:
 def test_the_script_ends_with_1_and_one_sentence_for_failed_work(tmp_path: Path) -> None:
     done = run_script("inspect", tmp_path / "nowhere")
     assert (done.code, done.out) == (1, "")
-    assert done.err == f"Error: {tmp_path}/nowhere is not a folder; give the one that 'hybridge export' wrote."
+    kinds = "an artifact, a GGUF file, a checkpoint's folder, or a model's name on the hub such as ORG/NAME"
+    assert done.err == f"Error: {tmp_path}/nowhere is not there. Give {kinds}."
 
 
 @pytest.mark.slow

@@ -162,10 +162,10 @@ def test_ctrl_c_ends_a_run_with_what_was_written_and_130(artifact: Path) -> None
     assert outcome(process.returncode, "", err).code == 130
 
 
-def test_run_refuses_a_folder_that_is_no_draft(cli: Run, artifact: Path, checkpoint: Path) -> None:
-    done = cli("run", artifact, "--prompt", "abc", "--draft", checkpoint)
+def test_run_refuses_a_folder_that_is_no_draft(cli: Run, artifact: Path, tmp_path: Path) -> None:
+    done = cli("run", artifact, "--prompt", "abc", "--draft", tmp_path)
     assert done.code == 1
-    assert "is not an artifact" in done.err
+    assert f"{tmp_path} has no config.json" in done.err
 
 
 @pytest.mark.slow
