@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command 
     from hybridge.runtime.text.conversation import Conversation
 
 EXAMPLES = (
+    "hybridge chat LiquidAI/LFM2-350M",
     "hybridge chat OUT",
     "hybridge chat OUT --system 'Answer in one sentence.' --temperature 0.7",
     "hybridge chat OUT --no-thinking --draft OUT2",

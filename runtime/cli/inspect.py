@@ -16,11 +16,19 @@ if TYPE_CHECKING:  # pydantic takes long to start: it is imported when the comma
     from hybridge.runtime.artifact.folder import Artifact
     from hybridge.runtime.artifact.manifest import Manifest, OnnxEntry, TensorEntry
 
-EXAMPLES = ("hybridge inspect OUT", "hybridge inspect OUT --html plan.html", "hybridge inspect OUT --json")
+EXAMPLES = (
+    "hybridge inspect OUT",
+    "hybridge inspect model-Q4_K_M.gguf",
+    "hybridge inspect OUT --html plan.html",
+    "hybridge inspect OUT --json",
+)
 
 
 def inspect(model: ModelArgument, html: HtmlOption = None, json: JsonOption = False) -> None:
-    """Show an artifact's layers, state, methods, operators, backends and sizes, after checking its hashes."""
+    """Show an artifact's layers, state, methods, operators, backends and sizes, after checking its hashes.
+
+    A checkpoint that was not exported is described without an export.
+    """
     if html is not None:
         from hybridge.runtime.html_report import artifact_sections, check_matplotlib, write_page
 

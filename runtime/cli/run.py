@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command 
     from hybridge.runtime.text.generate import GenerationSettings, TextModel
 
 EXAMPLES = (
+    "hybridge run model-Q4_K_M.gguf --prompt 'The capital of France is'",
     "hybridge run OUT --prompt 'The capital of France is' --stats",
     "hybridge run OUT --prompt 'def open_file(name):' --html rounds.html",
     "hybridge run OUT --prompt 'def open_file(name):' --draft OUT2 --max-new-tokens 256",

@@ -25,7 +25,11 @@ from hybridge.runtime.cli.options import (
 
 KEY_VARIABLE = "HYBRIDGE_API_KEY"
 LONGEST_KEY = 4096
-EXAMPLES = ("hybridge serve OUT", "hybridge serve OUT --host 0.0.0.0 --port 8000 --api-key-file key.txt --draft OUT2")
+EXAMPLES = (
+    "hybridge serve model-Q4_K_M.gguf",
+    "hybridge serve OUT",
+    "hybridge serve OUT --host 0.0.0.0 --port 8000 --api-key-file key.txt --draft OUT2",
+)
 
 
 @with_options

@@ -37,6 +37,7 @@ NEEDS_EXPORT = [
 SENTENCE = "Error: hybridge {} needs what makes artifacts: pip install 'hybridge[export]'.\n"
 MODULES = [
     *(f"export.cli.{name}" for name in ("bench", "check", "demo", "embedded", "export", "figures", "progress")),
+    *(f"models.{name}" for name in ("cli", "describe", "find")),
     *(f"runtime.cli.{name}" for name in ("chat", "console", "doctor", "inspect", "options", "run", "serve", "tools")),
     *(f"runtime.text.{name}" for name in ("answers", "chat_template", "conversation", "generate", "grammars")),
     "runtime.server.app",

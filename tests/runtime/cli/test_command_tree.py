@@ -31,7 +31,21 @@ except SystemExit as exit:
 loaded = [name for name in {libraries} if name in sys.modules]
 assert not loaded, loaded
 """
-ORDER = ["doctor", "demo", "export", "inspect", "validate", "evaluate", "run", "chat", "serve", "bench", "native", "kernels"]
+ORDER = [
+    "doctor",
+    "demo",
+    "export",
+    "inspect",
+    "validate",
+    "evaluate",
+    "run",
+    "chat",
+    "serve",
+    "cache",
+    "bench",
+    "native",
+    "kernels",
+]
 
 
 def shown(*words: str) -> str:
