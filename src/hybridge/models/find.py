@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -106,6 +107,9 @@ class NamedModel:
 
     def export(self, console: Console | None) -> Path:
         """Export it into the cache, and show that on ``console``. Raises what ``export_model`` raises, and OutputError."""
+        with self.needs_export():
+            if find_spec("torch") is None:  # said before the export is announced
+                raise ModuleNotFoundError(name="torch")
         cache, identity = ModelCache(), self.identity
         line = ExportLine(console, self.shown, expected(cache.models(), identity.size))
 
