@@ -137,7 +137,9 @@ def _matches(name: str, pattern: str) -> bool:
 
 # The weights of a model that can have fewer bits
 
-GATES = frozenset({"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj", "f_b_proj", "x_proj"})
+GATES = frozenset(
+    {"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj", "f_b_proj", "x_proj", "w_lora", "a_lora", "v_lora"}
+)
 """Layers that compute decays, steps and betas of recurrences, whose errors add up over a text."""
 
 READ_DIRECTLY = frozenset({"kv_b_proj", "dt_proj", "router", "gate"})
