@@ -56,7 +56,7 @@ class GeneralizedDeltaRule(Recurrence):
     def commit(self, state: Tensor, staged: GeneralizedDeltaInputs, count: Tensor) -> None:
         """Accept the first ``count`` staged tokens."""
         log_decay, rate, key = accepted(count, staged.log_decay, staged.rate, staged.key)
-        inputs = staged._replace(log_decay=log_decay, rate=rate, key=key).by_head()
+        inputs = GeneralizedDeltaInputs(log_decay, rate, staged.removed, key, staged.value).by_head()
         replace(state, self.rule(inputs.key, inputs, state)[1], count)
 
     def rule(self, query: Tensor, inputs: GeneralizedDeltaInputs, state: Tensor) -> tuple[Tensor, Tensor]:
