@@ -1,4 +1,4 @@
-"""Define the layers of families with gated delta nets or Kimi delta attention, of which two select keys by an indexer."""
+"""Define the layers of families with delta rules: gated, by channel (Kimi delta attention), and RWKV-7's general one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.families.attention import full_attention, head_dim, kv_heads, latent_attention
-from hybridge.cache.families.family import Config, Family, Signatures, check_positive
+from hybridge.cache.families.family import ADVICE, Config, Family, Signatures, check_positive
 from hybridge.cache.layers.indexed_attention import IndexedAttentionLayer, IndexedFullAttentionLayer, KeyPoolLayer
 from hybridge.cache.layers.layer import CacheLayer, CompositeLayer
-from hybridge.cache.layers.recurrent import GatedDeltaNetLayer, KimiDeltaAttentionLayer
-from hybridge.cache.layers.short_conv import ShortConvLayer
+from hybridge.cache.layers.recurrent import GatedDeltaNetLayer, KimiDeltaAttentionLayer, Rwkv7Layer
+from hybridge.cache.layers.short_conv import DelayLayer, ShortConvLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.errors import CheckpointError, UnsupportedModelError
 
@@ -167,11 +167,43 @@ def _check_ngrams(config: Config) -> None:
         )
 
 
+# RWKV-7: no attention; the mixer and the feed-forward layer each see the token before.
+
+
+def rwkv7(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """Return the layer. Raises UnsupportedModelError for parts that RWKV-7 as published does not have."""
+    check_positive(config, "hidden_size", "head_dim", *(f"{name}_low_rank_dim" for name in ("decay", "gate", "a", "v")))
+    hidden, value_dims = config.hidden_size, config.value_dim
+    if hidden % config.head_dim:
+        raise CheckpointError(
+            f"config.json says hidden_size = {hidden} and head_dim = {config.head_dim}, expected heads that fill it. {ADVICE}"
+        )
+    widths = value_dims if isinstance(value_dims, list) else [value_dims or hidden]
+    for name, odd in (
+        ("attn", config.attn is not None),
+        ("value_dim", any(width != hidden for width in widths)),
+        ("hidden_act", config.hidden_act != "sqrelu"),
+    ):
+        if odd:
+            raise UnsupportedModelError(
+                f"config.json says {name} = {getattr(config, name)!r}, which hybridge does not run: it has RWKV-7 without "
+                "attention, with values as wide as the hidden states and squared relu, as published."
+            )
+    mixer = Rwkv7Layer(sizes, kernels, heads=hidden // config.head_dim, head_dim=config.head_dim)
+    shifts = {name: DelayLayer(sizes, kernels, channels=hidden) for name in ("shift", "ffn_shift")}
+    return CompositeLayer(sizes, kernels, {"mixer": mixer, **shifts})
+
+
+def all_linear(config: Config) -> list[str]:
+    return ["linear_attention"] * config.num_hidden_layers
+
+
 FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"), GATED_DELTA),
     "bailing_hybrid": KIMI_DELTA,
     "kimi_linear": KIMI_DELTA,
     "glm5_next_text": GLM5_NEXT,
+    "rwkv7": Family(layers={"linear_attention": rwkv7}, plan=all_linear),
     "qwen4_exp_text": Family(layers={"indexed_attention": indexed_full_attention, "linear_attention": linear_attention}),
 }
 

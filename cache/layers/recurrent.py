@@ -1,6 +1,6 @@
 """Keep recurrent state: a conv window and what the recurrence of a mixer left behind.
 
-Each layer is one kind of mixer: gated delta nets, Kimi delta attention, Mamba, Mamba-2, lightning attention and RG-LRU.
+Each layer is one kind of mixer: gated delta nets, Kimi delta attention, RWKV-7, Mamba, Mamba-2, lightning attention and RG-LRU.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.cache.recurrences.gated_delta_rule import DeltaGates, DeltaStaged, GatedDeltaRule
 from hybridge.cache.recurrences.gated_linear_scan import GatedLinearScan, GatedScanStaged
+from hybridge.cache.recurrences.generalized_delta_rule import GeneralizedDeltaInputs, GeneralizedDeltaRule
 from hybridge.cache.recurrences.linear_attention import LinearAttention, LinearStaged, LinearWeights, StepSize
 from hybridge.cache.recurrences.selective_scan import ScanStaged, Selected, SelectiveScan
 from hybridge.cache.recurrences.short_conv import ConvWindow, ShortConvolution
@@ -100,6 +101,31 @@ class KimiDeltaAttentionLayer(GatedDeltaNetLayer):
             conv_kernel=conv_kernel,
             by_channel=True,
         )
+
+
+class Rwkv7Layer(CacheLayer):
+    """recurrent_state [B, H, D, D] float32 of H heads of dim D; the shifts by one token are layers of their own."""
+
+    kind: ClassVar[str] = "rwkv7"
+
+    recurrent_state: Tensor
+
+    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, heads: int, head_dim: int) -> None:
+        super().__init__(sizes, kernels)
+        self.rule = kernels.recurrence(GeneralizedDeltaRule)
+        self.add_committed("recurrent_state", heads, head_dim, head_dim)
+        for name in ("log_decay", "rate"):
+            self.add_staged(f"staged_{name}", heads, head_dim)
+        for name in ("removed", "key", "value"):
+            self.add_staged(f"staged_{name}", heads, head_dim, dtype=sizes.dtype)
+
+    def mix(self, query: Tensor, inputs: GeneralizedDeltaInputs, *, block: Block) -> Tensor:
+        """Run the block, query [B, T, H, D] and inputs. Returns [B, T, H, D]."""
+        staged = self.staged_as(GeneralizedDeltaInputs)
+        return self.rule.run(query, inputs, self.recurrent_state, staged, block)
+
+    def commit(self, count: Tensor) -> None:
+        self.rule.commit(self.recurrent_state, self.staged_as(GeneralizedDeltaInputs), count)
 
 
 class MambaLayer(ConvolvedLayer):

@@ -137,7 +137,9 @@ def _matches(name: str, pattern: str) -> bool:
 
 # The weights of a model that can have fewer bits
 
-GATES = frozenset({"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj", "f_b_proj", "x_proj"})
+GATES = frozenset(
+    {"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj", "f_b_proj", "x_proj", "w_lora", "a_lora", "v_lora"}
+)
 """Layers that compute decays, steps and betas of recurrences, whose errors add up over a text."""
 
 READ_DIRECTLY = frozenset({"kv_b_proj", "dt_proj", "router", "gate"})
@@ -146,6 +148,9 @@ makes a wrong choice."""
 
 NARROW = 16
 """Ratio of inputs to outputs from which a layer makes gates: little to gain, much to lose."""
+
+TABLES = frozenset({"embed_tokens_per_layer"})
+"""Tables beside the embedding, with a row for each token: of Gemma 3n and 4 they are most of the weights."""
 
 GROUPS = (32, 16, 8)
 """Default numbers of columns that share a scale, best first."""
@@ -178,15 +183,24 @@ def embedding_names(model: PreTrainedModel) -> list[str]:
     return [name for name, module in model.named_modules() if any(module is each for each in shared)]
 
 
+def further_tables(model: nn.Module) -> Iterator[tuple[str, nn.Embedding]]:
+    """Yield the tables of ``TABLES`` that a model has, by name."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and name.rpartition(".")[2] in TABLES:
+            yield name, module
+
+
 def rounded_names(model: PreTrainedModel) -> list[str]:
     """Return the names of all weights that may be rounded: linear layers, experts, the embedding."""
     experts = [f"{name}.{each}" for name, module in model.named_modules() for each in projections(module)]
-    return list(dict.fromkeys([*(name for name, _ in linears(model)), *experts, *embedding_names(model)]))
+    tables = [*embedding_names(model), *(name for name, _ in further_tables(model))]
+    return list(dict.fromkeys([*(name for name, _ in linears(model)), *experts, *tables]))
 
 
 def rounded_columns(model: PreTrainedModel) -> set[int]:
     """Return the numbers of columns of those weights."""
     found = {layer.in_features for _, layer in linears(model)} | {model.get_input_embeddings().weight.shape[1]}
+    found |= {table.embedding_dim for _, table in further_tables(model)}
     for module in model.modules():
         found |= {getattr(module, each).shape[1 if module.is_transposed else 2] for each in projections(module)}
     return found

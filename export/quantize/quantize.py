@@ -29,6 +29,7 @@ from hybridge.export.quantize.bits import (
     embedding_bits,
     embedding_factor,
     embedding_names,
+    further_tables,
     grid_of,
     has_minima,
     has_tied_head,
@@ -287,6 +288,10 @@ def pack_weights(model: PreTrainedModel, options: ExportOptions, rounder: Rounde
     Raises UsageError if the group size does not divide a layer's columns, or an embedding cannot be quantized.
     """
     _pack_embedding(model, options, rounder)
+    for name, table in list(further_tables(model)):
+        if (bits := embedding_bits([name], options)) < 32:
+            weight = _packed(name, table.weight, bits, options, rounder)
+            model.set_submodule(name, PackedEmbedding(weight, embedding_factor(table)))
     for name, layer in list(linears(model)):
         pack_linear(model, name, layer, options, rounder)
     for name, module in list(model.named_modules()):

@@ -116,7 +116,8 @@ def _tie_as_told(config: Any, content: dict[str, Any]) -> None:
 def _with_head_dim(config: Any) -> Any:
     """Fill in a ``head_dim`` of None and return the text config: some classes' layers need it, though their config does not."""
     width, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
-    if getattr(config, "head_dim", 0) is None and isinstance(width, int) and isinstance(heads, int) and heads > 0:
+    # Not by getattr: a config whose layers differ refuses to say one value for all.
+    if vars(config).get("head_dim", 0) is None and isinstance(width, int) and isinstance(heads, int) and heads > 0:
         config.head_dim = width // heads
     return config
 

@@ -25,6 +25,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
+import hybridge.export.source.rwkv7  # noqa: F401  transformers has no RWKV-7
 from hybridge.cache.families import FAMILIES, text_config
 from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.pinned.transformers import (

@@ -16,8 +16,8 @@ from hybridge.cache import HybridCache
 from hybridge.errors import CapacityError, SnapshotError, UsageError
 
 FAMILIES = ["qwen3_5_text", "qwen3_next", "qwen3", "mistral"]
-OWN_CACHE = {"glm5_next_text", "inkling2_text", "inkling_text", "minimax", "qwen4_exp_text"}
-"""Their forward reaches into transformers' own cache."""
+OWN_CACHE = {"glm5_next_text", "inkling2_text", "inkling_text", "minimax", "qwen4_exp_text", "rwkv7"}
+"""Their forward reaches into transformers' own cache, or takes none."""
 ONE_BY_ONE = {"falcon_mamba", "jamba", "mamba", "recurrent_gemma", "zamba"}
 """transformers' cached forward of several tokens starts their state from zero, whatever the cache; one at a time is right."""
 CACHE_PARAMS = {"falcon_mamba", "mamba", "mamba2"}

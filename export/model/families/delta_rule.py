@@ -1,4 +1,4 @@
-"""Adapt families with gated delta nets or Kimi delta attention, of which two select keys by an indexer."""
+"""Adapt families with delta rules: gated delta nets, Kimi delta attention, of which two select keys by an indexer, RWKV-7."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import hybridge.export.source.text_model  # noqa: F401  transformers has no clas
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.layers.indexed_attention import KeyPoolLayer, provide
-from hybridge.cache.layers.recurrent import GatedDeltaNetLayer, KimiDeltaAttentionLayer
-from hybridge.cache.layers.short_conv import ShortConvLayer
+from hybridge.cache.layers.recurrent import GatedDeltaNetLayer, KimiDeltaAttentionLayer, Rwkv7Layer
+from hybridge.cache.layers.short_conv import DelayLayer, ShortConvLayer
 from hybridge.cache.operations.kernels import Scoring
 from hybridge.cache.recurrences.gated_delta_rule import DeltaGates
 from hybridge.export.model.families.attention import in_latent_space, router
@@ -302,6 +302,23 @@ def _prepare(model: PreTrainedModel, cache: HybridCache) -> None:
             layer.self_attn.rotary = (decoder.rotary_emb,)  # in a tuple, for not to own it
 
 
+# RWKV-7, whose model is hybridge's own: ``export/source/rwkv7.py``.
+
+
+def shifted(name: str, original: Any, cache: HybridCache) -> nn.Module:
+    """Return a module that sees the token before it in the cache's part of that name."""
+    layer = cache.part(original.layer_idx, DelayLayer, name)
+    original.previous = lambda x: layer.mix(x, block=cache.block)
+    return original  # type: ignore[no-any-return]
+
+
+def rwkv7_attention(original: Any, cache: HybridCache) -> nn.Module:
+    """Return the mixer over the cache's state."""
+    layer = cache.part(original.layer_idx, Rwkv7Layer, "mixer")
+    original.rule = lambda query, inputs: layer.mix(query, inputs, block=cache.block)
+    return shifted("shift", original, cache)
+
+
 FAMILIES: Mapping[str, Adaptation] = {
     "olmo_hybrid": Adaptation(mixers={"linear_attn": OlmoGatedDeltaNet}),
     "qwen3_5_moe_text": QWEN3_5,
@@ -310,6 +327,7 @@ FAMILIES: Mapping[str, Adaptation] = {
     "bailing_hybrid": Adaptation(mixers={"self_attn": partial(mixer, FullRankGated), "mlp.gate": router}),
     "kimi_linear": Adaptation(mixers={"self_attn": partial(mixer, KimiDeltaAttention), "mlp.gate": router}),
     "glm5_next_text": Adaptation(mixers={"self_attn": attention, "self_attn.indexer": indexer, "mlp.gate": router}),
+    "rwkv7": Adaptation(mixers={"attn": rwkv7_attention, "ffn": partial(shifted, "ffn_shift")}),
     "qwen4_exp_text": Adaptation(
         mixers={"linear_attn": GatedDeltaNet, "self_attn": IndexedAttention, "ple": ngram_layer, "ple.ple_embedding": NGrams},
         prepare=_prepare,

@@ -6,13 +6,14 @@ import re
 from typing import Any
 
 import pytest
+import torch
 from tiny import tiny_config, tiny_model
 from torch import nn
 
 from hybridge.errors import UsageError
 from hybridge.export.quantize.bits import RECIPES, bits_of, parse_bits, rounded_names, with_recipe
 from hybridge.export.quantize.quantize import check_quantization, quantize
-from hybridge.export.weights import PackedLinear
+from hybridge.export.weights import PackedEmbedding, PackedLinear
 from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime.artifact.options import ExportOptions
 
@@ -33,6 +34,20 @@ def test_weights_are_counted_whatever_they_are_kept_as(family: str, choices: dic
     numbers = sum(weight.numel() for weight in {id(weight): weight for weight in model.parameters()}.values())
     quantize(model, ExportOptions(group_size=8, **choices))
     assert WeightFigures.of(model).parameters == numbers
+
+
+@pytest.mark.parametrize("family", ["gemma3n_text", "gemma4_text"])
+@torch.no_grad()
+def test_a_table_with_rows_for_every_layer_has_the_bits_of_the_embedding(family: str) -> None:
+    """It is most of the weights of Gemma 3n and 4: in float32 it would take 8 GB for E2B."""
+    model = tiny_model(tiny_config(family))
+    tokens = torch.arange(50)[None]
+    want = model.model.embed_tokens_per_layer(tokens)
+    quantize(model, ExportOptions(group_size=8, quantize="8da4w", embedding_quantize="8w"))
+    table = model.model.embed_tokens_per_layer
+    assert isinstance(table, PackedEmbedding)
+    largest = want.unflatten(-1, (-1, 8)).abs().amax(-1, keepdim=True)
+    assert bool(((table(tokens) - want).unflatten(-1, (-1, 8)).abs() <= largest / 127).all())
 
 
 def test_the_last_pattern_decides() -> None:

@@ -6,14 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkpoint_forms import edit_json
 from public_folders import END_OF_DOCUMENT, END_OF_TURN, TOKENS, save_qwen3_5
 from safetensors import safe_open
 from store import exported
+from tiny import lively, tiny_config, tiny_model
 from tokenizer_folders import TEXT
 from tokenizers import ByteLevelBPETokenizer
 
+from hybridge.export.check.oracle import uncached
 from hybridge.export.program.build import build_cache
-from hybridge.export.source.checkpoint import resolve_checkpoint
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.runtime import ExportOptions, Session, open_artifact
 from hybridge.runtime.binding.drafters import OwnDrafter
 from hybridge.runtime.binding.tokenizer import Tokenizer as CoreTokenizer
@@ -93,3 +96,18 @@ def test_the_commands_run_and_chat(qwen_artifact: Path) -> None:
         done = subprocess.run(command, input="hi\n", check=False, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()
+
+
+def test_a_published_rwkv7_loads_without_its_code(tmp_path: Path) -> None:
+    """In flash-linear-attention's layout, with files of Python beside it and a tokenizer that only these can read."""
+    model = lively(tiny_model(tiny_config("rwkv7")))
+    model.save_pretrained(tmp_path)
+    modeling = {f"Auto{kind}": f"modeling_rwkv7.RWKV7{name}" for kind, name in (("Config", "Config"), ("Model", "Model"))}
+    edit_json(tmp_path / "config.json", architectures=["RWKV7ForCausalLM"], auto_map=modeling, fuse_cross_entropy=True)
+    for name in ("modeling_rwkv7.py", "hf_rwkv_tokenizer.py"):
+        (tmp_path / name).write_text("raise SystemExit('a checkpoint's code ran')")
+    tokenizer = {"tokenizer_class": "RwkvTokenizer", "auto_map": {"AutoTokenizer": ["hf_rwkv_tokenizer.RwkvTokenizer", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    loaded = load_checkpoint(tmp_path)
+    assert uncached(loaded.model)([1, 2, 3]).equal(uncached(model)([1, 2, 3]))
+    assert loaded.source.tokenizer.tokenizer is None

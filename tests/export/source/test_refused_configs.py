@@ -121,3 +121,18 @@ def test_shared_keys_with_nobody_to_share_with_are_refused() -> None:
     types = ["full_attention", "full_attention", "sliding_attention", "full_attention"]
     with pytest.raises(CheckpointError, match="no earlier layer is sliding_attention to share keys and values with"):
         new_cache("gemma4_text", num_hidden_layers=4, layer_types=types, num_kv_shared_layers=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"attn": {"layers": [1], "num_heads": 3}}, UnsupportedModelError, "says attn = "),
+        ({"value_dim": [48, 96, 48]}, UnsupportedModelError, "says value_dim = "),
+        ({"hidden_act": "silu"}, UnsupportedModelError, "says hidden_act = 'silu'"),
+        ({"head_dim": 20}, CheckpointError, "expected heads that fill it"),
+        ({"v_low_rank_dim": 0}, CheckpointError, "says v_low_rank_dim = 0"),
+    ],
+)
+def test_an_rwkv7_of_other_parts_is_refused(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        new_cache("rwkv7", **options)

@@ -14,7 +14,7 @@ VARIANTS = {**attention.VARIANTS, **convolution.VARIANTS, **delta_rule.VARIANTS,
 KINDS = {
     *("gemma4_text", "gpt_oss", "llama4_text", "recurrent_gemma"),  # attention: shared, with sinks, in chunks, after RG-LRU
     *("inkling_text", "lfm3", "zaya"),  # convolutions alone, and beside attention
-    *("glm5_next_text", "kimi_linear", "qwen3_5_text", "qwen4_exp_text"),  # delta rules, with each kind of attention
+    *("glm5_next_text", "kimi_linear", "qwen3_5_text", "qwen4_exp_text", "rwkv7"),  # delta rules, with each kind of attention
     *("falcon_h1", "jamba", "minimax", "zamba", "zamba2"),  # state spaces, alone, beside attention, and with a shared one
 }
 """A family of each kind of layers; the others have the same ones with other names and sizes."""

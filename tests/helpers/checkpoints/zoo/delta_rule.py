@@ -1,4 +1,4 @@
-"""Families with delta rules: gated delta nets, Kimi delta attention, GLM-5.3-Flash and Qwen4."""
+"""Families with delta rules: gated delta nets, Kimi delta attention, GLM-5.3-Flash, Qwen4 and RWKV-7."""
 
 import hybridge.export.source.text_model  # noqa: F401  lets transformers make the text model with its head
 from zoo.sizes import SIZES, Sizes
@@ -96,6 +96,12 @@ QWEN4: Sizes = {
     "make_ngram_vocab_size_divisible_by": 8,
 }
 
+RWKV7: Sizes = {
+    "vocab_size": 131, "hidden_size": 48, "num_hidden_layers": 3, "head_dim": 16, "num_heads": 3, "intermediate_size": 72,
+    "hidden_ratio": 4.0, "decay_low_rank_dim": 9, "gate_low_rank_dim": 11, "a_low_rank_dim": 7, "v_low_rank_dim": 5,
+    "value_dim": [48, 48, 48], "max_position_embeddings": 512, "attn": None, "attn_mode": "chunk", "fuse_norm": True,
+}  # fmt: skip
+
 VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
     "olmo_hybrid": (
         {**SIZES, **DELTA, **PLAN, "pad_token_id": 0},
@@ -111,6 +117,13 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
     "bailing_hybrid": (
         {**KIMI, "head_dim": 20, "short_conv_kernel_size": 3, "first_k_dense_replace": 2},
         {**KIMI, **OTHER_KIMI, "head_dim": 12, "first_k_dense_replace": 1, "kda_safe_gate": False, "rope_parameters": YARN},
+    ),
+    "rwkv7": (
+        RWKV7,
+        {
+            **RWKV7, "hidden_size": 40, "head_dim": None, "num_heads": 5, "intermediate_size": None, "hidden_ratio": 2.0,
+            "value_dim": None, "norm_first": False, "norm_bias": False, "decay_low_rank_dim": None, "tie_word_embeddings": True,
+        },
     ),
     "glm5_next_text": (GLM, {**GLM, **OTHER_GLM}),
     "qwen4_exp_text": (
