@@ -174,6 +174,7 @@ def resolve_checkpoint(
     path = find_checkpoint(checkpoint)
     merged, own_tokenizer = tuple(map(Path, adapters)), Path(tokenizer) if tokenizer is not None else None
     gguf = open_gguf(path) if path.is_file() else None
+    path = path if gguf is None else gguf.path
     folder = path if gguf is None else Path(mkdtemp(prefix="hybridge-gguf-"))
     try:
         if gguf is not None:

@@ -35,13 +35,15 @@ class Architecture:
     """The transformers model that a GGUF architecture stands for.
 
     config: makes the config.json of a file; layer: the weights of a decoder layer, whose names begin with ``prefix``
-    and the layer's number; model: the other weights.
+    and the layer's number; model: the other weights; drafter: the weights around a decoder layer that make it a layer of
+    multi-token prediction, whose names begin with ``mtp``, as those of the decoder layer then do with ``mtp.layers``.
     """
 
     config: Callable[[GgufFile], dict[str, Any]]
     layer: tuple[Weight, ...]
     model: tuple[Weight, ...]
     prefix: str = "model.layers"
+    drafter: tuple[Weight, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

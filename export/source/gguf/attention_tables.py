@@ -222,6 +222,17 @@ QWEN3_NEXT = (
     one("linear_attn.dt_bias", "ssm_dt.bias", flat),
     one("linear_attn.conv1d.weight", "ssm_conv1d.weight", conv),
 )
+QWEN_MTP = (
+    *same({"nextn.eh_proj": "fc"}),
+    *same(
+        {
+            "nextn.enorm": "pre_fc_norm_embedding",
+            "nextn.hnorm": "pre_fc_norm_hidden",
+            "nextn.shared_head_norm": "norm",
+        },
+        minus_one,
+    ),
+)
 
 # Kimi delta attention
 
@@ -347,11 +358,18 @@ TABLE = {
         ),
         model=MODEL,
     ),
-    "qwen35": Architecture(config=lambda file: _gated_delta(file, "qwen3_5_text"), layer=QWEN35, model=QWEN_MODEL),
-    "qwen35moe": Architecture(
-        config=lambda file: _with_experts(file, "qwen3_5_moe_text"), layer=(*QWEN35, *SHARED_EXPERT), model=QWEN_MODEL
+    "qwen35": Architecture(
+        config=lambda file: _gated_delta(file, "qwen3_5_text"), layer=QWEN35, model=QWEN_MODEL, drafter=QWEN_MTP
     ),
-    "qwen3next": Architecture(config=lambda file: _with_experts(file, "qwen3_next"), layer=QWEN3_NEXT, model=QWEN_MODEL),
+    "qwen35moe": Architecture(
+        config=lambda file: _with_experts(file, "qwen3_5_moe_text"),
+        layer=(*QWEN35, *SHARED_EXPERT),
+        model=QWEN_MODEL,
+        drafter=QWEN_MTP,
+    ),
+    "qwen3next": Architecture(
+        config=lambda file: _with_experts(file, "qwen3_next"), layer=QWEN3_NEXT, model=QWEN_MODEL, drafter=QWEN_MTP
+    ),
     "kimi-linear": Architecture(config=_kimi, layer=KIMI, model=MODEL),
     "lfm2": Architecture(config=_lfm2, layer=LFM2, model=LFM2_MODEL),
     "lfm2moe": Architecture(config=_lfm2_moe, layer=(*LFM2, *LFM2_EXPERTS), model=LFM2_MODEL),

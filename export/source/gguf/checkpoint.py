@@ -59,6 +59,28 @@ def gguf_weights(file: GgufFile) -> dict[str, LazyTensor]:
     return found
 
 
+def gguf_drafter(file: GgufFile) -> dict[str, LazyTensor]:
+    """Return the weights of the layers of multi-token prediction by their names in a transformers checkpoint.
+
+    Unknown tensors of these layers are among them, by the file's own names. Empty if hybridge knows no such layers.
+    """
+    architecture = _architecture(file)
+    if not architecture.drafter:
+        return {}
+    config, first = gguf_config(file), layers(file)
+    found: dict[str, LazyTensor] = {}
+    for i in range(first, int(file["block_count"])):
+        block, prefix = f"blk.{i}.", f"mtp.layers.{i - first}."
+        used = set[str]()
+        for start, weights in (("mtp.", architecture.drafter), (prefix, architecture.layer)):
+            for name, tensor, sources in made(weights, file.tensors, config, block=block):
+                found.setdefault(start + name, tensor)
+                used |= set(sources)
+        others = {name for name in file.tensors if name.startswith(block)} - used
+        found |= {prefix + name.removeprefix(block): file.tensors[name] for name in others}
+    return found
+
+
 def write_tokenizer_files(file: GgufFile, folder: Path) -> str:
     """Write the file's tokenizer and chat template into ``folder`` and return a warning, empty if nothing is amiss.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,15 +13,28 @@ from transformers import PreTrainedModel
 Tensors = Iterator[tuple[str, Tensor]]
 
 
-def converted(architecture: str, model: PreTrainedModel) -> Tensors:
+def converted(architecture: str, model: PreTrainedModel, mtp: Mapping[str, Tensor]) -> Tensors:
+    """The tensors by llama.cpp's names for transformers' modules, or by the file's own. mtp: as a checkpoint names them."""
     c = model.config
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    for name, tensor in model.state_dict().items():
+    for name, tensor in (*model.state_dict().items(), *((_next(name, c), each) for name, each in mtp.items())):
         if name == "lm_head.weight" and tied:
             continue
         for old, new in RENAMED.get(architecture, {}).items():
             name = re.sub(old, new, name)
         yield from CONVERTED.get(architecture, _plain)(name, tensor.detach(), c)
+
+
+NEXTN = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm"}
+
+
+def _next(name: str, c: Any) -> str:
+    """``_QwenMtpMixin``: layers of multi-token prediction are numbered after the others."""
+    if ".nextn." in name:
+        return name
+    if layer := re.fullmatch(r"mtp\.layers\.(\d+)\.(.+)", name):
+        return f"model.layers.{c.num_hidden_layers + int(layer[1])}.{layer[2]}"
+    return f"blk.{c.num_hidden_layers}.nextn.{NEXTN[name.split('.')[1]]}.weight"
 
 
 RENAMED: dict[str, dict[str, str]] = {
@@ -77,7 +90,7 @@ def _qwen_next(name: str, tensor: Tensor, c: Any) -> Tensors:
     elif "conv1d" in name:
         tensor = tensor.squeeze()
     elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
-        tensor = tensor + 1
+        tensor = tensor + 1  # enorm and hnorm, too
     if "in_proj_qkvz" not in name:
         yield from _split_experts(name, tensor.squeeze(0) if "shared_expert_gate" in name else tensor)
         return

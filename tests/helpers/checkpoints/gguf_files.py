@@ -16,6 +16,7 @@ from gguf.quants import quantize
 from gguf.tensor_mapping import get_tensor_name_map
 from gguf_converter import converted, metadata
 from tiny import lively, tiny_config, tiny_model
+from torch import Tensor
 from transformers import PreTrainedModel
 
 TYPES = gguf.GGMLQuantizationType
@@ -70,19 +71,25 @@ def save_gguf(
     template: str = "",
     *,
     alignment: int | None = None,
+    mtp: Mapping[str, Tensor] | None = None,
+    tensors_per_part: int = 0,
 ) -> None:
     """Write ``model``, with linear layers in ``kind`` where their columns allow it, and a tokenizer of bytes.
 
     kind: or a function from a tensor's name to it; of the types that gguf rounds to nothing, blocks are random.
 
-    tokenizer: entries of ``tokenizer.ggml`` to have in its place; template: the chat template beside them.
+    tokenizer: entries of ``tokenizer.ggml`` to have in its place; template: the chat template beside them; mtp: weights of
+    layers of multi-token prediction, as a checkpoint names them; tensors_per_part: write parts ``…-00001-of-00003.gguf``.
     """
     arch = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     config = model.config
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_part)
     if alignment is not None:
         writer.add_custom_alignment(alignment)
-    for name, value in metadata(architecture, model).items():
+    entries = metadata(architecture, model)
+    if mtp:
+        entries |= {"block_count": config.num_hidden_layers + 1, "nextn_predict_layers": 1}
+    for name, value in entries.items():
         _add(writer, name if "." in name and name.startswith(("general.", "tokenizer.")) else f"{architecture}.{name}", value)
     if tokenizer is None:
         add_tokenizer(writer, config.vocab_size)
@@ -91,10 +98,10 @@ def save_gguf(
             _add(writer, f"tokenizer.ggml.{name}", value)
         if template:
             writer.add_chat_template(template)
-    names = get_tensor_name_map(arch, config.num_hidden_layers)
+    names = get_tensor_name_map(arch, entries["block_count"])
     kind_of = kind if callable(kind) else lambda _: kind
-    for index, (name, tensor) in enumerate(converted(architecture, model)):
-        target = names.get_name(name, (".weight", ".bias"))
+    for index, (name, tensor) in enumerate(converted(architecture, model, mtp or {})):
+        target = name if name.startswith("blk.") else names.get_name(name, (".weight", ".bias"))
         assert target is not None, f"llama.cpp's {architecture} has no {name}"
         data = tensor.float().contiguous().numpy()
         own = kind_of(target)
