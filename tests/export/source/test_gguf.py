@@ -41,9 +41,35 @@ def test_every_architecture_has_a_file() -> None:
     assert ARCHITECTURES.keys() == MODELS.keys()
 
 
-@pytest.mark.parametrize("architecture", MODELS)
-def test_a_file_is_the_model_that_it_was_made_from(tmp_path: Path, architecture: str) -> None:
-    model = random_model(architecture)
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Gemma 4 with experts and values that are keys": (
+        "gemma4",
+        {
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "num_kv_shared_layers": 0,
+            "num_key_value_heads": 2,
+            "global_head_dim": 24,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 5,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 24,
+            "final_logit_softcapping": 3.0,
+            "use_double_wide_mlp": False,
+        },
+    ),
+    "Phi-4": ("phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "sliding_window": None}),
+}
+"""Other forms of an architecture."""
+
+
+@pytest.mark.parametrize("form", [*MODELS, *OTHERS])
+def test_a_file_is_the_model_that_it_was_made_from(tmp_path: Path, form: str) -> None:
+    architecture, sizes = OTHERS.get(form, (form, {}))
+    model = random_model(architecture, **sizes)
     save_gguf(tmp_path / "model.gguf", architecture, model)
     loaded = load_checkpoint(tmp_path / "model.gguf").model
     tokens = [5, 6, 7, 8, 100, 101, 12, 3] * 3
@@ -55,7 +81,7 @@ def test_a_file_is_the_model_that_it_was_made_from(tmp_path: Path, architecture:
 # Layers of multi-token prediction
 
 
-@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe", "qwen3next"])
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe", "qwen3next", "bailingmoe3"])
 def test_layers_of_multi_token_prediction_draft_as_from_the_folder(tmp_path: Path, architecture: str) -> None:
     model = random_model(architecture)
     mtp = published(model, random_mtp(model))
