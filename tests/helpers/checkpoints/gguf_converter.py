@@ -341,6 +341,8 @@ def _delta(c: Any) -> dict[str, Any]:
 
 def _sections(c: Any) -> dict[str, Any]:
     """Time, height and width; a text has the same places in all."""
+    if sections := c.rope_parameters.get("mrope_section"):
+        return {"rope.dimension_sections": [*sections, 0]}
     turned = int(c.head_dim * c.rope_parameters["partial_rotary_factor"]) // 2
     return {"rope.dimension_sections": [turned - 2 * (turned // 3), turned // 3, turned // 3, 0]}
 
@@ -371,7 +373,11 @@ def _kimi(c: Any) -> dict[str, Any]:
 
 
 def _lfm2(c: Any) -> dict[str, Any]:
-    return {"attention.head_count_kv": _kv_heads(c), "shortconv.l_cache": c.conv_L_cache}
+    found = {"attention.head_count_kv": _kv_heads(c), "shortconv.l_cache": c.conv_L_cache}
+    if getattr(c, "block_auto_adjust_ff_dim", False):
+        width, unit = int(c.block_ffn_dim_multiplier * int(2 * c.intermediate_size / 3)), c.block_multiple_of
+        found["feed_forward_length"] = -(-width // unit) * unit
+    return found
 
 
 def _lfm2_moe(c: Any) -> dict[str, Any]:
