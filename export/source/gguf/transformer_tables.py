@@ -196,6 +196,13 @@ GEMMA4_MODEL = (
     ),
 )
 
+# Hunyuan
+
+HUNYUAN = (
+    *same(QUERY_AND_KEY | VALUE_AND_OUT | NORMS | MLP),
+    *same({"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}),
+)
+
 TABLE = {
     "granite": Architecture(config=lambda file: _granite(file, "granite"), layer=LLAMA_LIKE, model=MODEL),
     "granitemoe": Architecture(
@@ -203,5 +210,6 @@ TABLE = {
     ),
     "smollm3": Architecture(config=_smollm3, layer=LLAMA_LIKE, model=MODEL),
     "phi3": Architecture(config=_phi3, layer=PHI3, model=MODEL),
+    "hunyuan-dense": Architecture(config=lambda file: _decoder(file, "hunyuan_v1_dense"), layer=HUNYUAN, model=MODEL),
     "gemma4": Architecture(config=_gemma4, layer=GEMMA4, model=GEMMA4_MODEL),
 }

@@ -528,6 +528,12 @@ def _gemma4(c: Any) -> dict[str, Any]:
     }
 
 
+def _hunyuan(c: Any) -> dict[str, Any]:
+    """What stretches the angles for a long text goes into their base."""
+    base, alpha = c.rope_parameters["rope_theta"], c.rope_parameters.get("alpha", 1.0)
+    return {"rope.freq_base": float(base * alpha ** (c.head_dim / (c.head_dim - 2)))}
+
+
 def _bailing(c: Any) -> dict[str, Any]:
     kinds = [*c.layer_types, *["full_attention"] * c.num_mtp_layers]
     return {
@@ -549,5 +555,5 @@ MORE: dict[str, Callable[[Any], dict[str, Any]]] = {
     "falcon-h1": _mamba_d, "nemotron_h": _nemotron, "nemotron_h_moe": lambda c: {**_nemotron(c), **_nemotron_experts(c)},
     "jamba": _jamba, "qwen3moe": _experts, "gemma3": lambda c: {"attention.sliding_window": c.sliding_window},
     "gpt-oss": _gpt_oss, "mamba": _mamba1, "granite": _scales, "granitemoe": _granite_moe, "phi3": _phi3, "gemma4": _gemma4,
-    "bailingmoe3": _bailing,
+    "bailingmoe3": _bailing, "hunyuan-dense": _hunyuan,
 }  # fmt: skip

@@ -68,6 +68,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("phi3", {**SIZES, "partial_rotary_factor": 0.5, "rope_parameters": LONG, "head_dim": 16, **LONG_SIZES}),
     "gemma4": ("gemma4_text", {"hidden_size": 64, "intermediate_size": 96, "use_double_wide_mlp": True}),
     "bailingmoe3": ("bailing_hybrid", {**SIZES, **EXPERTS, "kv_lora_rank": 24, "head_dim": 16, "num_mtp_layers": 2}),
+    "hunyuan-dense": ("hunyuan_v1_dense", SIZES),
     "gpt-oss": ("gpt_oss", {**SIZES, "layer_types": ["sliding_attention", "full_attention"]}),
 }
 """The type of model and the sizes of each architecture's file."""
