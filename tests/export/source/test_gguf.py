@@ -252,7 +252,10 @@ def test_an_architecture_that_is_not_read_is_named(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.close()
     said = refusal(tmp_path / "model.gguf", UnsupportedModelError)
-    assert "is of llama.cpp's architecture 't5', which hybridge does not read. It reads bailingmoe3, falcon-h1, gemma3, gemma4," in said
+    assert (
+        "is of llama.cpp's architecture 't5', which hybridge does not read. It reads bailingmoe3, falcon-h1, gemma3, gemma4,"
+        in said
+    )
 
 
 def test_a_type_of_tensors_that_is_not_read_is_named(gguf_file: Path) -> None:
