@@ -35,6 +35,7 @@ def export_model(
     *,
     adapters: Sequence[str | Path] = (),
     tokenizer: str | Path | None = None,
+    mmproj: str | Path | None = None,
     drafter: str | Path | None = None,
     draft_vocab: VocabularyName | None = None,
     force: bool = False,
@@ -59,6 +60,7 @@ def export_model(
         options: the command's defaults if left out, with bits as one would ship them and the checkpoint's own drafter.
         adapters: folders of LoRA adapters to merge into the checkpoint, in this order.
         tokenizer: a folder whose tokenizer and chat template replace the checkpoint's.
+        mmproj: the file with a GGUF file's encoder of pictures; if left out, one beside it that fits.
         drafter: a folder or id with the checkpoint of this model's DFlash, DFlash 2, DSpark or EAGLE-3 drafter, or of its
             assistant, which becomes a part of the artifact.
         draft_vocab: the tokens that a drafter may propose that shares this model's output layer: ``all``, a number of the first
@@ -77,7 +79,7 @@ def export_model(
         OutputError: ``out`` cannot be written.
     """
     options, steps = options or ExportOptions(quantize="auto", mtp="auto"), progress or ExportProgress()
-    source = resolve_checkpoint(checkpoint, adapters, tokenizer)
+    source = resolve_checkpoint(checkpoint, adapters, tokenizer, mmproj)
     options = resolve_quantization(options, source, steps.warn)
     if calibrate is not None:
         options = replace(options, calibrate="self" if calibrate == "self" else "text")

@@ -43,6 +43,9 @@ def validate(
     tokenizer: Annotated[
         Path | None, typer.Option(help="The folder whose tokenizer it was exported with, if not the checkpoint's.")
     ] = None,
+    mmproj: Annotated[
+        Path | None, typer.Option(help="The encoder of pictures that it was exported with, if it is not beside the GGUF file.")
+    ] = None,
     programs: Annotated[int, typer.Option(min=0, help="Random programs of 40 operations each.")] = DEFAULT_PROGRAMS,
     seed: Annotated[int, typer.Option(help="Of the random programs and prompts.")] = 0,
     report: ReportOption = None,
@@ -62,7 +65,7 @@ def validate(
     from hybridge.export.source.files import ignored_parts
 
     steps = ConsoleProgress(err)
-    source = resolve_checkpoint(against, adapter or (), tokenizer)
+    source = resolve_checkpoint(against, adapter or (), tokenizer, mmproj)
     result = validate_session(artifact, source, steps, programs=programs, seed=seed)
     for text in ignored_parts(source.path):
         steps.warn(text)

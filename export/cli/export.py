@@ -44,6 +44,10 @@ def export(
     tokenizer: Annotated[
         Path | None, typer.Option(help="A folder whose tokenizer and chat template to take instead of the checkpoint's.")
     ] = None,
+    mmproj: Annotated[
+        Path | None,
+        typer.Option(help="The GGUF file with a GGUF file's encoder of pictures; by default one beside it that fits."),
+    ] = None,
     choices: ExportChoices,
     validate: Annotated[bool, typer.Option("--validate", help="Validate against the checkpoint before it is kept.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing artifact.")] = False,
@@ -71,6 +75,7 @@ def export(
         options,
         adapters=adapter or (),
         tokenizer=tokenizer,
+        mmproj=mmproj,
         drafter=choices.drafter,
         draft_vocab=choices.draft_vocab,
         force=force,

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
+from hybridge.export.pinned.transformers import origin_of, with_origin
 from hybridge.export.source.files import check_files, read_object
 from hybridge.export.source.locate import find_checkpoint
 from hybridge.export.source.quantization_methods import quantization_of
@@ -164,4 +165,6 @@ def fill(
         if not bool(each.isfinite().all()):
             raise CheckpointError(f"{shown(name)} in {folder} is not finite (NaN or infinity); the weights are damaged.")
     module.load_state_dict(weights, assign=True)
+    for name, parameter in module.named_parameters():
+        with_origin(parameter, origin_of(weights[name]))
     module.eval().requires_grad_(False)

@@ -12,6 +12,7 @@ Sources: transformers 5.23 ``MtpModel``; vLLM ``qwen3_5_mtp.py``, for the last l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,7 @@ from hybridge.export.drafters.mtp_families import FAMILIES, LAYER, MtpFamily, mt
 from hybridge.export.drafters.vocabulary import DraftRows, DraftVocabulary
 from hybridge.export.model.adapt import adapt_layer
 from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
+from hybridge.export.source.gguf.checkpoint import gguf_drafter
 from hybridge.export.source.text_model import decoder_of
 from hybridge.export.source.weight_files import tensor_names
 from hybridge.runtime.artifact.drafter import DrafterDescription
@@ -93,7 +95,7 @@ def load_mtp(checkpoint: LoadedModel, count: int | None = None) -> MtpWeights:
     family, wanted = mtp_family(config), mtp_config(config)
     with torch.device("meta"):
         drafter = MtpWeights(wanted, decoder_of(checkpoint.model), min(count or MOST_LAYERS, wanted.num_hidden_layers))
-    stored = family.restored(read_tensors(checkpoint.source.folder, lambda name: family.inside(name, config)))
+    stored = family.restored(_stored(checkpoint.source, lambda name: family.inside(name, config)))
     _check_layers(checkpoint, family, stored, wanted.num_hidden_layers)
     unused = {name for name in stored if (layer := LAYER.match(name)) and int(layer[1]) >= len(drafter.layers)}
     stored = {name: each for name, each in stored.items() if name not in unused}
@@ -102,19 +104,25 @@ def load_mtp(checkpoint: LoadedModel, count: int | None = None) -> MtpWeights:
     fill(
         drafter,
         {named.get(name, f"{UNKNOWN}{name}"): each for name, each in stored.items()},
-        checkpoint.source.folder,
+        checkpoint.source.path,
         shown=lambda name: shown.get(name) or family.outside(name.removeprefix(UNKNOWN), config),
         advice="its drafter cannot be exported, leave out --mtp.",
     )
     return drafter
 
 
+def _stored(source: CheckpointSource, inside: Callable[[str], str | None]) -> dict[str, Tensor]:
+    """Return the tensors that ``inside`` has a name for, by that name, of a folder or a GGUF file."""
+    if source.gguf is None:
+        return read_tensors(source.folder, inside)
+    weights = gguf_drafter(source.gguf)
+    return {new: each[...] for name, each in weights.items() if (new := inside(name)) is not None}
+
+
 def _check_layers(checkpoint: LoadedModel, family: MtpFamily, stored: dict[str, Tensor], layers: int) -> None:
     if not stored:
         place = family.outside("layers.0.*" if family.after_model else "*", checkpoint.config)
-        raise CheckpointError(
-            f"{checkpoint.source.folder} has no {place} weights to make a drafter of; export it without --mtp."
-        )
+        raise CheckpointError(f"{checkpoint.source.path} has no {place} weights to make a drafter of; export it without --mtp.")
     found = {int(layer[1]) for name in stored if (layer := LAYER.match(name))}
     if found == {*range(layers)}:
         return
@@ -125,7 +133,7 @@ def _check_layers(checkpoint: LoadedModel, family: MtpFamily, stored: dict[str, 
             f"{checkpoint.config.model_type!r} models; export without --mtp."
         )
     raise CheckpointError(
-        f"{checkpoint.source.folder} has {len(found)} layers of multi-token prediction, but its config.json says {layers}; "
+        f"{checkpoint.source.path} has {len(found)} layers of multi-token prediction, but its config.json says {layers}; "
         "take the config.json and the weights of one checkpoint, or export without --mtp."
     )
 
@@ -259,7 +267,8 @@ def has_mtp(source: CheckpointSource) -> bool:
     family = FAMILIES.get(config.model_type)
     if family is None or not 1 <= family.layers(config) <= MOST_LAYERS:
         return False
-    names = (name for path in sorted(source.folder.glob("*.safetensors")) for name in tensor_names(path))
+    files = sorted(source.folder.glob("*.safetensors"))
+    names = gguf_drafter(source.gguf) if source.gguf else (name for path in files for name in tensor_names(path))
     return any(family.inside(name, config) is not None for name in names)
 
 

@@ -46,6 +46,13 @@ from hybridge.export.source.config import read_config
 from hybridge.export.source.files import check_files, download_again, first_line, ignored_parts
 from hybridge.export.source.gguf.checkpoint import gguf_config, gguf_weights, write_tokenizer_files
 from hybridge.export.source.gguf.file import GgufFile, open_gguf
+from hybridge.export.source.gguf.projectors import (
+    find_projectors,
+    open_projector,
+    whole_config,
+    whole_weights,
+    write_processor,
+)
 from hybridge.export.source.locate import find_checkpoint, origin_of
 from hybridge.export.source.quantization import Quantization
 from hybridge.export.source.text_model import check_adapters, merge_adapters, text_model
@@ -72,6 +79,8 @@ class CheckpointSource:
         config: of the whole model, as transformers reads it.
         quantization: of the weights in a folder.
         gguf: the opened file.
+        mmproj: the opened file of the encoder of pictures beside it, in llama.cpp's format too.
+        left_out: why a file beside it, which is named as such an encoder is, is not its encoder.
         adapters: folders of LoRA adapters, merged in this order.
         tokenizer_folder: a folder whose tokenizer and chat template replace the checkpoint's own.
     """
@@ -81,6 +90,8 @@ class CheckpointSource:
     config: Any
     quantization: Quantization | None = None
     gguf: GgufFile | None = None
+    mmproj: GgufFile | None = None
+    left_out: str = ""
     adapters: tuple[Path, ...] = ()
     tokenizer_folder: Path | None = None
 
@@ -143,6 +154,8 @@ class CheckpointSource:
         pictures: its encoder of pictures is exported.
         """
         yield from ignored_parts(self.path)
+        if self.left_out:
+            yield f"Pictures are left out: {self.left_out}"
         if self.text_config is not self.config and not pictures:
             yield f"{self.path} is a multimodal model: its text model is exported, pictures and sounds are left out."
         others = {"sounds": "audio_config", "videos": "video_token_id"} if pictures else {}
@@ -156,7 +169,10 @@ class CheckpointSource:
 
 
 def resolve_checkpoint(
-    checkpoint: str | Path, adapters: Sequence[str | Path] = (), tokenizer: str | Path | None = None
+    checkpoint: str | Path,
+    adapters: Sequence[str | Path] = (),
+    tokenizer: str | Path | None = None,
+    mmproj: str | Path | None = None,
 ) -> CheckpointSource:
     """Find and check the checkpoint that a user names, with what goes with it; read no weight.
 
@@ -165,19 +181,29 @@ def resolve_checkpoint(
             cache.
         adapters: folders of LoRA adapters to merge into it.
         tokenizer: a folder whose tokenizer and chat template replace the checkpoint's own.
+        mmproj: the file with a GGUF file's encoder of pictures; if left out, one beside it that fits, if there is any.
 
     Raises:
-        UsageError: the name is empty, or an adapter's folder has none.
+        UsageError: the name is empty, an adapter's folder has none, or ``mmproj`` is given for a folder.
         CheckpointError: the checkpoint is not there, damaged, something else (NotACheckpointError), or not supported
             (UnsupportedModelError).
     """
     path = find_checkpoint(checkpoint)
     merged, own_tokenizer = tuple(map(Path, adapters)), Path(tokenizer) if tokenizer is not None else None
     gguf = open_gguf(path) if path.is_file() else None
+    path = path if gguf is None else gguf.path
+    if mmproj is not None and gguf is None:
+        raise UsageError(f"--mmproj is for a GGUF file, and {path} is a folder, which has its encoder of pictures inside.")
+    projector, left_out = None, ""
     folder = path if gguf is None else Path(mkdtemp(prefix="hybridge-gguf-"))
     try:
         if gguf is not None:
-            (folder / "config.json").write_text(json.dumps(gguf_config(gguf)), encoding="utf-8")
+            config_json = gguf_config(gguf)
+            projector, left_out = _projector(gguf, config_json, None if mmproj is None else Path(mmproj))
+            if projector is not None:
+                config_json = whole_config(projector, gguf, config_json)
+                write_processor(projector, folder)
+            (folder / "config.json").write_text(json.dumps(config_json), encoding="utf-8")
         config, quantization = read_config(folder)
         check_adapters(merged)
         check_files(own_tokenizer or folder, (TOKENIZER, *COPIED_FILES))
@@ -187,6 +213,8 @@ def resolve_checkpoint(
             config=config,
             quantization=quantization,
             gguf=gguf,
+            mmproj=projector,
+            left_out=left_out,
             adapters=merged,
             tokenizer_folder=own_tokenizer,
         )
@@ -197,6 +225,21 @@ def resolve_checkpoint(
     if gguf is not None:
         weakref.finalize(source, shutil.rmtree, folder, ignore_errors=True)
     return source
+
+
+def _projector(gguf: GgufFile, text: dict[str, Any], named: Path | None) -> tuple[GgufFile | None, str]:
+    """Return the encoder of pictures that is named or beside the file; else None, and why one beside it is not its own."""
+    if named is not None:
+        if not named.is_file():
+            raise CheckpointError(f"{named} is not a file; give the mmproj-*.gguf that was published with the model.")
+        return open_projector(named, text), ""
+    reasons = []
+    for path in find_projectors(gguf.path):
+        try:
+            return open_projector(path, text), ""
+        except CheckpointError as error:
+            reasons.append(str(error))
+    return None, reasons[0] if reasons else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +310,7 @@ def load_checkpoint(
     """
     source = checkpoint if isinstance(checkpoint, CheckpointSource) else resolve_checkpoint(checkpoint)
     checked = CheckedReader(reader) if reader and not source.adapters else None
-    with _weights(source) as weights, remember_origins(), read_one_by_one(checked) if checked else nullcontext():
+    with _weights(source, pictures) as weights, remember_origins(), read_one_by_one(checked) if checked else nullcontext():
         model = _load_weights(source, weights, pictures)
     broken = [name for name, each in model.named_parameters() if not is_finite(each)] if checked is None else checked.broken
     if broken:
@@ -277,10 +320,13 @@ def load_checkpoint(
 
 
 @contextmanager
-def _weights(source: CheckpointSource) -> Iterator[dict[str, Any]]:
+def _weights(source: CheckpointSource, pictures: bool) -> Iterator[dict[str, Any]]:
     """Yield transformers' arguments for the weights: a folder, or tensors that are decoded as it reads them."""
     if source.gguf is not None:
-        yield {"pretrained_model_name_or_path": None, "state_dict": gguf_weights(source.gguf)}
+        weights = gguf_weights(source.gguf)
+        if pictures and source.mmproj is not None:
+            weights = whole_weights(source.mmproj, weights)
+        yield {"pretrained_model_name_or_path": None, "state_dict": weights}
     elif source.quantization is None:
         with loadable(source.folder) as place:
             yield {"pretrained_model_name_or_path": place}
@@ -293,7 +339,10 @@ def _load_weights(source: CheckpointSource, weights: dict[str, Any], pictures: b
     # Its log is about reference kernels and what it loads; what matters there is an error.
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
     transformers_logging.disable_progress_bar()
-    config = copy.deepcopy(source.config)  # loading changes it, and a source may be loaded twice
+    with_text_alone = source.mmproj is not None and not pictures
+    config = copy.deepcopy(
+        source.text_config if with_text_alone else source.config
+    )  # loading changes it, and a source may be loaded twice
     if pictures and getattr(config, "audio_config", None) is not None:
         config.audio_config = None  # nothing exports it, and it takes memory
     folder = source.path

@@ -234,3 +234,17 @@ def mlx_error(folder: Path) -> NotACheckpointError:
         f"{folder} holds weights that were converted for MLX. Give the original checkpoint, in float32, float16 or bfloat16. "
         "hybridge quantizes by itself: export the original with --quantize."
     )
+
+
+# GGUF files in parts, as llama.cpp names them
+
+PART = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<end>\.gguf)", re.IGNORECASE | re.DOTALL)
+
+
+def names_of_parts(name: str) -> list[str]:
+    """Return the names of all parts that belong to the file ``name``, ``name`` alone if it is not named as a part is."""
+    named = PART.fullmatch(name)
+    if named is None or not 1 <= int(named["number"]) <= int(named["count"]):
+        return [name]
+    count = int(named["count"])
+    return [f"{named['stem']}-{number:05d}-of-{named['count']}{named['end']}" for number in range(1, count + 1)]

@@ -23,6 +23,7 @@ from hybridge.export.source.files import (
     download_again,
     first_line,
     has_weights,
+    names_of_parts,
 )
 
 GGUF = ".gguf"
@@ -168,7 +169,8 @@ def _of_hub(model: HubModel) -> Path:
     found = cached_revision(entry, model.revision) if entry else None
     if entry and found is None and model.revision == MAIN:
         found = snapshot_of(entry)
-    if found is None or not ((found / model.file).exists() if model.file else has_weights(found)):
+    parts = names_of_parts(model.file) if model.file else []
+    if found is None or not (all((found / part).exists() for part in parts) if parts else has_weights(found)):
         found = download(model)
     return found / model.file if model.file else found
 
@@ -218,7 +220,8 @@ def download(model: HubModel) -> Path:
 
 
 def wanted_files(model: HubModel, files: Iterable[str]) -> list[str]:
-    """Return the files of a model that an export reads: the one that was asked for, or weights, config and tokenizer.
+    """Return the files of a model that an export reads: the one that was asked for with the other parts that it needs, or
+    weights, config and tokenizer.
 
     Raises NotACheckpointError if they are not among ``files``.
     """
@@ -226,7 +229,8 @@ def wanted_files(model: HubModel, files: Iterable[str]) -> list[str]:
     if model.file:
         if model.file not in there:
             raise NotACheckpointError(f"{model.id} has no file {model.file}. It has: {', '.join(_ending(there, GGUF)[:20])}.")
-        return [model.file]
+        parts = names_of_parts(model.file)
+        return parts if {*parts} <= {*there} else [model.file]
     wanted = [name for name in there if _matches(name, WANTED) and not _matches(name, UNWANTED)]
     if not _ending(wanted, ".safetensors"):
         if others := _ending(there, GGUF):

@@ -35,13 +35,27 @@ class Architecture:
     """The transformers model that a GGUF architecture stands for.
 
     config: makes the config.json of a file; layer: the weights of a decoder layer, whose names begin with ``prefix``
-    and the layer's number; model: the other weights.
+    and the layer's number; model: the other weights; drafter: the layers of multi-token prediction, if it may have some.
     """
 
     config: Callable[[GgufFile], dict[str, Any]]
     layer: tuple[Weight, ...]
     model: tuple[Weight, ...]
     prefix: str = "model.layers"
+    drafter: DraftLayers | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftLayers:
+    """The layers of multi-token prediction, which are decoder layers after the model's own, with weights around each.
+
+    around: these weights; place, layer: beginnings of their names and of those of the decoder layer, in which ``{own}`` is
+    the layer's number from 0 on, and ``{index}`` that after the model's layers.
+    """
+
+    around: tuple[Weight, ...]
+    place: str
+    layer: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from hybridge.export.source.gguf.architecture import (
     SLIDING,
     Architecture,
     Config,
+    DraftLayers,
     Weight,
     as_column,
     attention,
@@ -52,6 +53,7 @@ PAIRED = (
 MODEL = same({"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"})
 EXPERTS = (
     *same({"ffn_gate_inp": "mlp.gate"}),
+    one("mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight", lambda config, tensor: tensor),
     Weight(name="mlp.experts.gate_up_proj", of=("ffn_gate_exps.weight", "ffn_up_exps.weight"), make=beside),
     one("mlp.experts.down_proj", "ffn_down_exps.weight", lambda config, tensor: tensor),
 )
@@ -222,6 +224,15 @@ QWEN3_NEXT = (
     one("linear_attn.dt_bias", "ssm_dt.bias", flat),
     one("linear_attn.conv1d.weight", "ssm_conv1d.weight", conv),
 )
+QWEN_MTP = DraftLayers(
+    around=(
+        *same({"nextn.eh_proj": "fc"}),
+        *same({"nextn.enorm": "pre_fc_norm_embedding", "nextn.hnorm": "pre_fc_norm_hidden"}, minus_one),
+        *same({"nextn.shared_head_norm": "norm"}, minus_one),
+    ),
+    place="mtp.",
+    layer="mtp.layers.{own}.",
+)
 
 # Kimi delta attention
 
@@ -274,6 +285,52 @@ KIMI = (
     *EXPERTS,
     one("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", flat),
     *same({f"ffn_{part}_shexp": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}),
+)
+
+# Ling 3, of Kimi delta attention too
+
+
+def _bailing(file: GgufFile) -> dict[str, Any]:
+    """Return Ling 3's config. Raises UnsupportedModelError for experts whose activations are clamped."""
+    if any(each for name in ("exp", "shexp") for each in file.get(f"swiglu_clamp_{name}") or ()):
+        raise UnsupportedModelError(f"{file.path} is of a model that clamps its experts' activations, which hybridge does not.")
+    config, turned = _kimi(file), file["rope.dimension_count"]
+    config = {name: each for name, each in config.items() if name != "q_lora_rank"}
+    return config | {
+        "model_type": "bailing_hybrid",
+        "head_dim": file["kda.head_dim"],
+        "short_conv_kernel_size": file["ssm.conv_kernel"],
+        "kda_lower_bound": file["kda.gate_lower_bound"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": file.get("rope.freq_base", 6e6)},
+        "qk_nope_head_dim": file["attention.key_length_mla"] - turned,
+        "n_group": file.get("expert_group_count") or 1,
+        "topk_group": file.get("expert_group_used_count") or 1,
+        "norm_topk_prob": bool(file.get("expert_weights_norm", True)),
+        "num_mtp_layers": file.get("nextn_predict_layers") or 0,
+    }
+
+
+BAILING = (
+    *same({f"attn_{part}": f"attention.{part}_proj" for part in "qkv"}),
+    *same({"attn_output": "attention.dense", "attn_gate": "attention.g_proj"} | NORMS | MLP),
+    *same({"ssm_f_a": "attention.f_proj", "ssm_g_a": "attention.g_proj", "ssm_beta": "attention.b_proj"}),
+    *same({"ssm_norm": "attention.o_norm"}),
+    *same({f"ssm_conv1d_{part}": f"attention.{part}_conv1d" for part in "qkv"}, conv),
+    *same({"attn_kv_a_mqa": "attention.kv_a_proj_with_mqa", "attn_kv_a_norm": "attention.kv_a_layernorm"}),
+    Weight(name="attention.kv_b_proj.weight", of=("attn_k_b.weight", "attn_v_b.weight"), make=_expanded),
+    one("attention.A_log", "ssm_a", lambda config, tensor: torch.log(tensor).flatten()),
+    one("attention.dt_bias", "ssm_dt.bias", flat),
+    *EXPERTS,
+    one("mlp.gate.expert_bias", "exp_probs_b.bias", flat),
+    *same({f"ffn_{part}_shexp": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}),
+)
+BAILING_MTP = DraftLayers(
+    around=(
+        *same({f"nextn.{part}": part for part in ("eh_proj", "enorm", "hnorm")}),
+        *same({"layer_output_norm": "final_layernorm"}),
+    ),
+    place="model.layers.{index}.",
+    layer="model.layers.{index}.",
 )
 
 # Short convolutions
@@ -347,11 +404,19 @@ TABLE = {
         ),
         model=MODEL,
     ),
-    "qwen35": Architecture(config=lambda file: _gated_delta(file, "qwen3_5_text"), layer=QWEN35, model=QWEN_MODEL),
-    "qwen35moe": Architecture(
-        config=lambda file: _with_experts(file, "qwen3_5_moe_text"), layer=(*QWEN35, *SHARED_EXPERT), model=QWEN_MODEL
+    "qwen35": Architecture(
+        config=lambda file: _gated_delta(file, "qwen3_5_text"), layer=QWEN35, model=QWEN_MODEL, drafter=QWEN_MTP
     ),
-    "qwen3next": Architecture(config=lambda file: _with_experts(file, "qwen3_next"), layer=QWEN3_NEXT, model=QWEN_MODEL),
+    "qwen35moe": Architecture(
+        config=lambda file: _with_experts(file, "qwen3_5_moe_text"),
+        layer=(*QWEN35, *SHARED_EXPERT),
+        model=QWEN_MODEL,
+        drafter=QWEN_MTP,
+    ),
+    "qwen3next": Architecture(
+        config=lambda file: _with_experts(file, "qwen3_next"), layer=QWEN3_NEXT, model=QWEN_MODEL, drafter=QWEN_MTP
+    ),
+    "bailingmoe3": Architecture(config=_bailing, layer=BAILING, model=MODEL, drafter=BAILING_MTP),
     "kimi-linear": Architecture(config=_kimi, layer=KIMI, model=MODEL),
     "lfm2": Architecture(config=_lfm2, layer=LFM2, model=LFM2_MODEL),
     "lfm2moe": Architecture(config=_lfm2_moe, layer=(*LFM2, *LFM2_EXPERTS), model=LFM2_MODEL),

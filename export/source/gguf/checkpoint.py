@@ -13,13 +13,13 @@ from tokenizers.models import BPE
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.source.files import first_line
-from hybridge.export.source.gguf import attention_tables, mamba_tables
+from hybridge.export.source.gguf import attention_tables, mamba_tables, transformer_tables
 from hybridge.export.source.gguf.architecture import Architecture, layers, made
 from hybridge.export.source.gguf.file import GgufFile, read_header
 from hybridge.export.source.quantization import LazyTensor
 
-ARCHITECTURES: Mapping[str, Architecture] = {**attention_tables.TABLE, **mamba_tables.TABLE}
-NOT_WEIGHTS = ("rope_freqs.weight",)
+ARCHITECTURES: Mapping[str, Architecture] = {**attention_tables.TABLE, **transformer_tables.TABLE, **mamba_tables.TABLE}
+NOT_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
 def gguf_config(file: GgufFile) -> dict[str, Any]:
@@ -56,6 +56,30 @@ def gguf_weights(file: GgufFile) -> dict[str, LazyTensor]:
             f"{file.path} has tensors that hybridge knows no place for, such as {unknown[0]} ({len(unknown)} in all). "
             "Take the checkpoint that the file was made from."
         )
+    return found
+
+
+def gguf_drafter(file: GgufFile) -> dict[str, LazyTensor]:
+    """Return the weights of the layers of multi-token prediction by their names in a transformers checkpoint.
+
+    Unknown tensors of these layers are among them, by the file's own names. Empty if hybridge knows no such layers.
+    """
+    architecture = _architecture(file)
+    drafter = architecture.drafter
+    if drafter is None:
+        return {}
+    config, first = gguf_config(file), layers(file)
+    found: dict[str, LazyTensor] = {}
+    for i in range(first, int(file["block_count"])):
+        block = f"blk.{i}."
+        place, prefix = (each.format(own=i - first, index=i) for each in (drafter.place, drafter.layer))
+        used = set[str]()
+        for start, weights in ((place, drafter.around), (prefix, architecture.layer)):
+            for name, tensor, sources in made(weights, file.tensors, config, block=block):
+                found.setdefault(start + name, tensor)
+                used |= set(sources)
+        others = {name for name in file.tensors if name.startswith(block)} - used
+        found |= {prefix + name.removeprefix(block): file.tensors[name] for name in others}
     return found
 
 
@@ -118,8 +142,12 @@ MOST_HALVES = 1 << 30
 NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 """Names of the special tokens in a tokenizer_config.json and in a GGUF file."""
 
-DEFAULT_IDS = {"gpt2": {"bos_token": 11, "eos_token": 11}, "llama": {"bos_token": 1, "eos_token": 2}}
-"""Defaults for a file that asks for a token around its texts and does not say which."""
+DEFAULT_IDS: Mapping[str, Mapping[str, int]] = {
+    "gpt2": {"bos_token": 11, "eos_token": 11},
+    "llama": {"bos_token": 1, "eos_token": 2},
+    "gemma4": {},
+}
+"""Defaults for a file that asks for a token around its texts and does not say which, by the kinds of tokenizers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +165,7 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> GgufTokenizer:
     Raises CheckpointError for a kind that hybridge does not read, a duplicate token, or a missing one.
     """
     model = metadata.get("tokenizer.ggml.model")
-    if model not in DEFAULT_IDS:
+    if not isinstance(model, str) or model not in DEFAULT_IDS:
         raise CheckpointError(f"its tokenizer.ggml.model {model!r} is not read, only {', '.join(map(repr, DEFAULT_IDS))}")
     tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(_list(metadata, "tokens"))]
     if len({*tokens}) != len(tokens):
@@ -148,12 +176,14 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> GgufTokenizer:
         pre = _pre_tokenizer(kind)
         tokenizer, adds_bos = _byte_level(tokens, _list(metadata, "merges"), pre), pre.adds_bos
         note = "" if kind else "it does not say how its texts are cut (tokenizer.ggml.pre): cut as llama.cpp does by default."
+    elif model == "gemma4":
+        tokenizer = _merged_words(tokens, _list(metadata, "merges"))
     else:
         scores = _list(metadata, "scores", len(tokens))
         tokenizer = _sentencepiece(tokens, scores, space=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)))
     _add_special(tokenizer, tokens, metadata.get("tokenizer.ggml.token_type") or ())
     adds = {
-        "bos_token": bool(metadata.get("tokenizer.ggml.add_bos_token", adds_bos)),
+        "bos_token": model == "gemma4" or bool(metadata.get("tokenizer.ggml.add_bos_token", adds_bos)),
         "eos_token": bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
     }
     ids = {name: _id(metadata, name, len(tokens), DEFAULT_IDS[model] if adds.get(name) else {}) for name in NAMES}
@@ -191,14 +221,28 @@ def _id(metadata: Mapping[str, Any], name: str, count: int, default: Mapping[str
 def _byte_level(tokens: Sequence[str], merges: Sequence[str], pre: PreTokenizer) -> Tokenizer:
     """Return a tokenizer of GPT-2's kind. A merge is two tokens with a space between; the first may begin with one, too."""
     vocabulary = {text: i for i, text in enumerate(tokens)}
-    pairs = [(each[:at], each[at + 1 :]) for each in merges if (at := each.find(" ", 1)) > 0]
-    pairs = [pair for pair in pairs if {*pair, "".join(pair)} <= vocabulary.keys()]
-    tokenizer = Tokenizer(BPE(vocabulary, pairs, ignore_merges=pre.whole_words))
+    tokenizer = Tokenizer(BPE(vocabulary, _pairs(vocabulary, merges), ignore_merges=pre.whole_words))
     cuts = [pre_tokenizers.Split(Regex(each), behavior="isolated") for each in pre.expressions]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _pairs(vocabulary: Mapping[str, int], merges: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the two tokens of each merge, without merges of tokens that are not there."""
+    pairs = [(each[:at], each[at + 1 :]) for each in merges if (at := each.find(" ", 1)) > 0]
+    return [pair for pair in pairs if {*pair, "".join(pair)} <= vocabulary.keys()]
+
+
+def _merged_words(tokens: Sequence[str], merges: Sequence[str]) -> Tokenizer:
+    """Return a tokenizer of Gemma 4's kind: merges as of GPT-2's kind, of characters, in whole lines."""
+    vocabulary = {text: i for i, text in enumerate(tokens)}
+    tokenizer = Tokenizer(BPE(vocabulary, _pairs(vocabulary, merges), byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", SPACE)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^\n]+|\n+"), behavior="isolated")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     return tokenizer
 
 

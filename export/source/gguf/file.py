@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.operators.linear import Factors
+from hybridge.export.source.gguf.parts import check_parts, find_parts
 from hybridge.export.weights import RoundedWeight
 
 LARGEST = 1 << 40
@@ -32,6 +34,9 @@ class GgufTensor:
     kind: int
     begin: int
     size: int
+
+    def __getitem__(self, index: EllipsisType, /) -> Tensor:
+        return self.read()
 
     def read(self) -> Tensor:
         """Return its numbers in float32, exactly for Q4_0, Q8_0 and the other types of whole numbers and scales."""
@@ -74,11 +79,19 @@ class GgufTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GgufFile:
-    """An opened file. metadata: by name, arrays of strings as their length; tensors: by name, none read yet."""
+    """An opened file, or several that are parts of one model.
 
-    path: Path
+    parts: the files, in order; metadata: by name, arrays of strings as their length; tensors: by name, none read yet.
+    """
+
+    parts: tuple[Path, ...]
     metadata: Mapping[str, Any]
     tensors: Mapping[str, GgufTensor]
+
+    @property
+    def path(self) -> Path:
+        """Return the file with the metadata, the first of several."""
+        return self.parts[0]
 
     @property
     def architecture(self) -> str:
@@ -98,23 +111,28 @@ class GgufFile:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Open the file at ``path`` and check that all its tensors are there.
+    """Open the file at ``path``, with the other parts of the model if it is one of several; check that all tensors are there.
 
     Raises:
-        CheckpointError: it is damaged or incomplete.
+        CheckpointError: it is damaged or incomplete, or a part is missing or of another model.
         UnsupportedModelError: a type of tensors cannot be read.
         UsageError: the package for its types is not installed.
     """
-    header = read_header(path)
-    parts = header.metadata.get("split.count")
-    if isinstance(parts, int) and parts > 1:
-        raise UnsupportedModelError(
-            f"{path} is one of {parts} parts of a model. Make one file of them with llama.cpp's "
-            "'llama-gguf-split --merge', and export that."
+    parts = find_parts(path, read_header(path).metadata)
+    headers = [read_header(part) for part in parts]
+    first = headers[0].metadata
+    if not isinstance(first.get("general.architecture"), str):
+        raise CheckpointError(
+            f"{parts[0]} cannot be read as GGUF (it does not say its general.architecture); download it again."
         )
-    size = path.stat().st_size
-    tensors = {entry.name: _tensor(path, entry, begin=header.begin, end=size) for entry in header.tensors}
-    return GgufFile(path=path, metadata=header.metadata, tensors=tensors)
+    if len(parts) > 1:
+        shapes = [{entry.name: entry.shape for entry in header.tensors} for header in headers]
+        check_parts(parts, [header.metadata for header in headers], shapes)
+    tensors: dict[str, GgufTensor] = {}
+    for part, header in zip(parts, headers, strict=True):
+        size = part.stat().st_size
+        tensors |= {entry.name: _tensor(part, entry, begin=header.begin, end=size) for entry in header.tensors}
+    return GgufFile(parts=tuple(parts), metadata=first, tensors=tensors)
 
 
 def _tensor(path: Path, entry: TensorInfo, *, begin: int, end: int) -> GgufTensor:
@@ -219,8 +237,6 @@ class _Reader:
             name = self._name(f"the name of entry {index}", metadata)
             self.what = name
             metadata[name] = self._value(self._number(KIND))
-        if not isinstance(metadata.get("general.architecture"), str):
-            raise ValueError("it does not say its general.architecture")
         found: dict[str, TensorInfo] = {}
         for index in range(tensors):
             name = self._name(f"the name of tensor {index}", found)

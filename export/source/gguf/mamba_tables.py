@@ -26,6 +26,7 @@ from hybridge.export.source.gguf.architecture import (
 )
 from hybridge.export.source.gguf.attention_tables import MODEL, NORMS, PAIRED, QUERY_AND_KEY, VALUE_AND_OUT
 from hybridge.export.source.gguf.file import GgufFile
+from hybridge.export.source.gguf.transformer_tables import GRANITE_EXPERTS, granite_experts, granite_scales, shared_mlp
 
 
 def _mamba2_mixer(place: str) -> tuple[Weight, ...]:
@@ -56,6 +57,30 @@ def _mamba2(file: GgufFile) -> dict[str, Any]:
     }
 
 
+def _mamba(file: GgufFile) -> dict[str, Any]:
+    """Return the config of Mamba, or of Falcon Mamba, which norms steps and states."""
+    return common(file, "falcon_mamba" if file.get("ssm.dt_b_c_rms") else "mamba") | {
+        "state_size": file["ssm.state_size"],
+        "conv_kernel": file["ssm.conv_kernel"],
+        "time_step_rank": file["ssm.time_step_rank"],
+        "intermediate_size": file["ssm.inner_size"],
+        "expand": file["ssm.inner_size"] // file["embedding_length"],
+        "use_conv_bias": has(file, ".ssm_conv1d.bias"),
+        "use_bias": has(file, ".ssm_in.bias"),
+        "layer_norm_epsilon": file["attention.layer_norm_rms_epsilon"],
+    }
+
+
+def _mamba_mixer(place: str) -> tuple[Weight, ...]:
+    return (
+        *same({f"ssm_{part}": f"{place}.{part}_proj" for part in ("in", "x", "dt", "out")}),
+        one(f"{place}.conv1d.weight", "ssm_conv1d.weight", conv),
+        one(f"{place}.conv1d.bias", "ssm_conv1d.bias", flat),
+        one(f"{place}.A_log", "ssm_a", decay_of_channels),
+        one(f"{place}.D", "ssm_d", flat),
+    )
+
+
 def _mamba_sizes(file: GgufFile) -> dict[str, Any]:
     """Return the sizes of Mamba-2 by the names that most configs of hybrid models share."""
     heads, inner = file["ssm.time_step_rank"], file["ssm.inner_size"]
@@ -82,30 +107,18 @@ def _granite(file: GgufFile) -> dict[str, Any]:
     if turns and file.get("rope.dimension_count", config["head_dim"]) != config["head_dim"]:
         raise UnsupportedModelError(f"{file.path} is of a Bamba model, which hybridge reads as safetensors only.")
     kv_heads = of_layers(file["attention.head_count_kv"], file)
-    shared = file.get("expert_shared_feed_forward_length") or config["intermediate_size"]
+    sizes = granite_experts(file)
     return (
         config
         | (rope(file) if turns else {})
+        | granite_scales(file)
+        | sizes
         | {
             "layer_types": ["attention" if each else "mamba" for each in kv_heads],
             "position_embedding_type": "rope" if turns else None,
-            "embedding_multiplier": file.get("embedding_scale", 1.0),
-            "attention_multiplier": file.get("attention.scale", 1.0),
-            "residual_multiplier": file.get("residual_scale", 1.0),
-            "logits_scaling": file.get("logit_scale", 1.0),
-            "num_local_experts": file.get("expert_count") or 0,
-            "num_experts_per_tok": file.get("expert_used_count") or 0,
-            "shared_intermediate_size": shared,
+            "shared_intermediate_size": sizes["shared_intermediate_size"] or config["intermediate_size"],
             "attention_bias": has(file, ".attn_q.bias"),
         }
-    )
-
-
-def _shared(end: str) -> tuple[Weight, ...]:
-    """Return the dense layers, whose names in the file end with ``end`` if they are beside experts."""
-    return (
-        Weight(name="shared_mlp.input_linear.weight", of=(f"ffn_gate{end}.weight", f"ffn_up{end}.weight"), make=beside),
-        *same({f"ffn_down{end}": "shared_mlp.output_linear"}),
     )
 
 
@@ -113,10 +126,8 @@ GRANITE = (
     *PAIRED,
     *same(VALUE_AND_OUT | NORMS),
     *_mamba2_mixer("mamba"),
-    *_shared(""),
-    *_shared("_shexp"),
-    *same({"ffn_gate_inp": "block_sparse_moe.router.layer", "ffn_down_exps": "block_sparse_moe.output_linear"}),
-    Weight(name="block_sparse_moe.input_linear.weight", of=("ffn_gate_exps.weight", "ffn_up_exps.weight"), make=beside),
+    *shared_mlp(""),
+    *GRANITE_EXPERTS,
 )
 
 
@@ -234,13 +245,8 @@ def _period(file: GgufFile, places: list[int], count: int) -> int:
 JAMBA = (
     *same(QUERY_AND_KEY | VALUE_AND_OUT | {"attn_norm": "input_layernorm", "ffn_norm": "pre_ff_layernorm"}),
     *same({f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")}),
-    *same({f"ssm_{part}": f"mamba.{own}" for part, own in (("in", "in_proj"), ("x", "x_proj"), ("dt", "dt_proj"))}),
-    *same({"ssm_out": "mamba.out_proj"}),
+    *_mamba_mixer("mamba"),
     *same({f"ssm_{part}_norm": f"mamba.{part}_layernorm" for part in ("dt", "b", "c")}),
-    one("mamba.conv1d.weight", "ssm_conv1d.weight", conv),
-    one("mamba.conv1d.bias", "ssm_conv1d.bias", flat),
-    one("mamba.A_log", "ssm_a", decay_of_channels),
-    one("mamba.D", "ssm_d", flat),
     *same({"ffn_gate_inp": "feed_forward.router"}),
     Weight(name="feed_forward.experts.gate_up_proj", of=("ffn_gate_exps.weight", "ffn_up_exps.weight"), make=beside),
     one("feed_forward.experts.down_proj", "ffn_down_exps.weight", lambda config, tensor: tensor),
@@ -250,6 +256,9 @@ FINAL_NORM = same({"token_embd": "model.embed_tokens", "output_norm": "model.fin
 NEMOTRON = Architecture(config=_nemotron_h, layer=NEMOTRON_H, model=BACKBONE, prefix="backbone.layers")
 
 TABLE = {
+    "mamba": Architecture(
+        config=_mamba, layer=(*same({"attn_norm": "norm"}), *_mamba_mixer("mixer")), model=BACKBONE, prefix="backbone.layers"
+    ),
     "mamba2": Architecture(
         config=_mamba2, layer=(*same({"attn_norm": "norm"}), *_mamba2_mixer("mixer")), model=BACKBONE, prefix="backbone.layers"
     ),

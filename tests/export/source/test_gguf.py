@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
 import torch
 from checkpoint_forms import refusal
 from gguf_files import MODELS, TYPES, random_model, save_gguf
+from mtp_reference import published, random_mtp
 from store import exported
 from tiny import save_tokenizer
 from torch import Tensor
 
-from hybridge.errors import NotACheckpointError, UnsupportedModelError, UsageError
+from hybridge.errors import CheckpointError, NotACheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.check.oracle import uncached
 from hybridge.export.check.validate import validate_session
+from hybridge.export.drafters.mtp import load_mtp
+from hybridge.export.drafters.plan import plan_own_drafter
 from hybridge.export.operators.linear import weights
 from hybridge.export.progress import ExportProgress
-from hybridge.export.quantize.quantize import pack_weights
+from hybridge.export.quantize.quantize import pack_weights, quantize_drafter
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.source.gguf.checkpoint import ARCHITECTURES
 from hybridge.export.source.gguf.file import read_header
@@ -36,15 +41,142 @@ def test_every_architecture_has_a_file() -> None:
     assert ARCHITECTURES.keys() == MODELS.keys()
 
 
-@pytest.mark.parametrize("architecture", MODELS)
-def test_a_file_is_the_model_that_it_was_made_from(tmp_path: Path, architecture: str) -> None:
-    model = random_model(architecture)
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Gemma 4 with experts and values that are keys": (
+        "gemma4",
+        {
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "num_kv_shared_layers": 0,
+            "num_key_value_heads": 2,
+            "global_head_dim": 24,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 5,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 24,
+            "final_logit_softcapping": 3.0,
+            "use_double_wide_mlp": False,
+        },
+    ),
+    "Phi-4": ("phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "sliding_window": None}),
+}
+"""Other forms of an architecture."""
+
+
+@pytest.mark.parametrize("form", [*MODELS, *OTHERS])
+def test_a_file_is_the_model_that_it_was_made_from(tmp_path: Path, form: str) -> None:
+    architecture, sizes = OTHERS.get(form, (form, {}))
+    model = random_model(architecture, **sizes)
     save_gguf(tmp_path / "model.gguf", architecture, model)
     loaded = load_checkpoint(tmp_path / "model.gguf").model
     tokens = [5, 6, 7, 8, 100, 101, 12, 3] * 3
     want, got = uncached(model)(tokens), uncached(loaded)(tokens)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
     assert loaded.config.model_type == model.config.model_type
+
+
+# Layers of multi-token prediction
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe", "qwen3next", "bailingmoe3"])
+def test_layers_of_multi_token_prediction_draft_as_from_the_folder(tmp_path: Path, architecture: str) -> None:
+    model = random_model(architecture)
+    mtp = published(model, random_mtp(model))
+    save_gguf(tmp_path / "model.gguf", architecture, model, mtp=mtp)
+    source = resolve_checkpoint(tmp_path / "model.gguf")
+    plan, options = plan_own_drafter(source, ExportOptions(mtp="auto", draft_len=3), None)
+    assert plan is not None
+    assert options.mtp is True
+    loaded = load_checkpoint(source)
+    got = published(loaded.model, load_mtp(loaded))
+    assert got.keys() == mtp.keys()
+    for name, each in got.items():
+        torch.testing.assert_close(each, mtp[name], msg=name)
+
+
+def test_layers_of_multi_token_prediction_keep_their_blocks(tmp_path: Path) -> None:
+    model = random_model("qwen35")
+    save_gguf(tmp_path / "model.gguf", "qwen35", model, TYPES.Q8_0, mtp=published(model, random_mtp(model)))
+    drafter = load_mtp(load_checkpoint(tmp_path / "model.gguf"))
+    numbers = drafter.state_dict()
+    quantize_drafter(drafter, ExportOptions(quantize="keep"))
+    layers = {name: each for name, each in drafter.named_modules() if isinstance(each, PackedLinear)}
+    assert len(layers) == 8
+    for name, layer in layers.items():
+        assert kept(layer).equal(numbers[f"{name}.weight"]), name
+
+
+def test_an_unknown_tensor_of_such_a_layer_is_named(tmp_path: Path) -> None:
+    """It may be an embedding or a head of the drafter's own."""
+    model = random_model("qwen35")
+    mtp = published(model, random_mtp(model)) | {
+        f"blk.{model.config.num_hidden_layers}.nextn.embed_tokens.weight": torch.zeros(4, 4)
+    }
+    save_gguf(tmp_path / "model.gguf", "qwen35", model, mtp=mtp)
+    with pytest.raises(CheckpointError, match=r"has the unknown mtp.layers.0.nextn.embed_tokens.weight; its drafter cannot"):
+        load_mtp(load_checkpoint(tmp_path / "model.gguf"))
+
+
+# Files in parts
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Path]:
+    save_gguf(tmp_path / "m.gguf", "qwen3", random_model("qwen3"), tensors_per_part=9)
+    return sorted(tmp_path.glob("m-*.gguf"))
+
+
+def test_any_part_stands_for_all(parts: list[Path]) -> None:
+    assert [path.name for path in parts] == [f"m-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    want = random_model("qwen3").state_dict()
+    for path in parts:
+        loaded = load_checkpoint(path)
+        assert loaded.source.path == parts[0]
+        for name, tensor in loaded.model.state_dict().items():
+            assert tensor.equal(want[name]), name
+
+
+def test_a_missing_part_is_named(parts: list[Path]) -> None:
+    parts[1].unlink()
+    for path in (parts[0], parts[2]):
+        assert f"{path.parent} lacks {parts[1].name}, 1 of 3 parts of the model in {path.name}" in refusal(path)
+
+
+def test_a_renamed_part_is_told(parts: list[Path]) -> None:
+    for name in ("model.gguf", "m-00001-of-00003.gguf", "m-00002-of-00002.gguf"):
+        path = parts[1].with_name(name)
+        path.write_bytes(parts[1].read_bytes())
+        assert f"{path} says that it is part 2 of 3, so its name should end with -00002-of-00003.gguf" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "per_part", "says"),
+    [
+        ({"hidden_size": 128}, 9, r"shape \[128\], expected \[64\]"),
+        ({"num_hidden_layers": 4}, 20, r"split.tensors.count is 47, expected 25"),
+        ({}, 20, r"split.count is 2, expected 3"),
+        ({"tie_word_embeddings": True}, 9, "split.tensors.count is 24, expected 25"),
+    ],
+)
+def test_a_part_of_another_model_is_named(
+    tmp_path: Path, parts: list[Path], changes: dict[str, Any], per_part: int, says: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    save_gguf(tmp_path / "other/m.gguf", "qwen3", random_model("qwen3", **changes), tensors_per_part=per_part)
+    other = sorted((tmp_path / "other").glob("*.gguf"))[1]
+    parts[1].write_bytes(other.read_bytes())
+    said = refusal(parts[0])
+    assert re.search(rf"{re.escape(str(parts[1]))} is not of the same model as {parts[0].name} \(.*{says}", said), said
+
+
+def test_a_part_that_is_there_twice_is_named(parts: list[Path]) -> None:
+    data = parts[0].read_bytes()
+    at = data.index(b"split.no") + len(b"split.no") + 4
+    parts[1].write_bytes(data[:at] + b"\1\0" + data[at + 2 :])
+    assert f"{parts[1]} is not of the same model as {parts[0].name} (both have" in refusal(parts[2])
 
 
 def test_a_header_is_read_as_its_own_package_reads_it(tmp_path: Path) -> None:
@@ -120,7 +252,10 @@ def test_an_architecture_that_is_not_read_is_named(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.close()
     said = refusal(tmp_path / "model.gguf", UnsupportedModelError)
-    assert "is of llama.cpp's architecture 't5', which hybridge does not read. It reads falcon-h1, gemma3, gpt-oss," in said
+    assert (
+        "is of llama.cpp's architecture 't5', which hybridge does not read. It reads bailingmoe3, falcon-h1, gemma3, gemma4,"
+        in said
+    )
 
 
 def test_a_type_of_tensors_that_is_not_read_is_named(gguf_file: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,15 +14,29 @@ from transformers import PreTrainedModel
 Tensors = Iterator[tuple[str, Tensor]]
 
 
-def converted(architecture: str, model: PreTrainedModel) -> Tensors:
+def converted(architecture: str, model: PreTrainedModel, mtp: Mapping[str, Tensor]) -> Tensors:
+    """The tensors by llama.cpp's names for transformers' modules, or by the file's own. mtp: as a checkpoint names them."""
     c = model.config
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    for name, tensor in model.state_dict().items():
+    yield from EXTRA.get(architecture, lambda c: ())(c)
+    for name, tensor in (*model.state_dict().items(), *((_next(name, c), each) for name, each in mtp.items())):
         if name == "lm_head.weight" and tied:
             continue
         for old, new in RENAMED.get(architecture, {}).items():
             name = re.sub(old, new, name)
         yield from CONVERTED.get(architecture, _plain)(name, tensor.detach(), c)
+
+
+NEXTN = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm"}
+
+
+def _next(name: str, c: Any) -> str:
+    """``_QwenMtpMixin``: layers of multi-token prediction are numbered after the others."""
+    if ".nextn." in name or not name.startswith("mtp."):
+        return name
+    if layer := re.fullmatch(r"mtp\.layers\.(\d+)\.(.+)", name):
+        return f"model.layers.{c.num_hidden_layers + int(layer[1])}.{layer[2]}"
+    return f"blk.{c.num_hidden_layers}.nextn.{NEXTN[name.split('.')[1]]}.weight"
 
 
 RENAMED: dict[str, dict[str, str]] = {
@@ -33,7 +48,31 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "kimi-linear": {r"forget_gate\.": ""},
     "lfm2moe": {r"expert_bias$": "expert_bias.bias"},
+    "gemma4": {r"layer_scalar$": "layer_scalar.weight"},
+    "bailingmoe3": {
+        r"\.attention\.": ".self_attn.",
+        r"forget_gate\.": "",
+        r"self_attn\.dense\.": "self_attn.o_proj.",
+        r"expert_bias$": "e_score_correction_bias",
+        r"model\.layers\.(\d+)\.(eh_proj|enorm|hnorm)\.": r"blk.\1.nextn.\2.",
+        r"model\.layers\.(\d+)\.final_layernorm\.": r"blk.\1.layer_output_norm.",
+    },
 }
+
+
+def _phi3_factors(c: Any) -> Tensors:
+    for part in ("long", "short") if c.rope_parameters["rope_type"] == "longrope" else ():
+        yield f"rope_factors_{part}.weight", torch.tensor(c.rope_parameters[f"{part}_factor"])
+
+
+def _gemma4_angles(c: Any) -> Tensors:
+    """The part of a head that is turned comes first; the rest hardly turns."""
+    wide = max(each["head_dim"] for each in c.to_dict()["per_layer_config"].values())
+    turned = int(wide * c.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
+    yield "rope_freqs.weight", torch.tensor([1.0] * turned + [1e30] * (wide // 2 - turned))
+
+
+EXTRA: dict[str, Callable[[Any], Tensors]] = {"phi3": _phi3_factors, "gemma4": _gemma4_angles}
 
 
 def _plain(name: str, tensor: Tensor, c: Any) -> Tensors:
@@ -77,7 +116,7 @@ def _qwen_next(name: str, tensor: Tensor, c: Any) -> Tensors:
     elif "conv1d" in name:
         tensor = tensor.squeeze()
     elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
-        tensor = tensor + 1
+        tensor = tensor + 1  # enorm and hnorm, too
     if "in_proj_qkvz" not in name:
         yield from _split_experts(name, tensor.squeeze(0) if "shared_expert_gate" in name else tensor)
         return
@@ -124,6 +163,39 @@ def _kimi_weights(name: str, tensor: Tensor, c: Any) -> Tensors:
         yield from ((name.replace("kv_b", "k_b"), k.transpose(1, 2)), (name.replace("kv_b", "v_b"), v))
     else:
         yield from _split_experts(name, tensor)
+
+
+def _bailing_weights(name: str, tensor: Tensor, c: Any) -> Tensors:
+    if name.startswith("blk."):
+        yield name, tensor
+    elif name.endswith("A_log"):
+        yield name, torch.exp(tensor).reshape(-1, 1)
+    elif name.endswith("f_proj.weight"):
+        yield name.replace("f_proj", "f_a_proj"), tensor
+    elif name.endswith("g_proj.weight"):
+        layer = int(name.split(".")[2])
+        full = layer >= c.num_hidden_layers or c.layer_types[layer] == "full_attention"
+        yield (f"blk.{layer}.attn_gate.weight" if full else name.replace("g_proj", "g_a_proj")), tensor
+    else:
+        yield from _kimi_weights(name, tensor, c)
+
+
+def _gemma4_weights(name: str, tensor: Tensor, c: Any) -> Tensors:
+    """Its norms multiply with their weights themselves, and gate and up of experts stay together."""
+    if name.endswith("router.scale"):
+        yield f"blk.{name.split('.')[2]}.ffn_gate_inp.scale", tensor
+    elif name.endswith("per_expert_scale"):
+        yield f"blk.{name.split('.')[2]}.ffn_down_exps.scale", tensor
+    else:
+        yield (f"{name}.weight" if ".experts." in name else name), tensor
+
+
+def _granite_moe_weights(name: str, tensor: Tensor, c: Any) -> Tensors:
+    if "shared_mlp" in name:
+        yield from _granite_weights(name, tensor, c)
+        return
+    for renamed, each in _llama(name.replace("router.weight", "router.layer.weight"), tensor, c):
+        yield from _split_experts(renamed, each)
 
 
 def _lfm2_weights(name: str, tensor: Tensor, c: Any) -> Tensors:
@@ -214,26 +286,27 @@ CONVERTED: dict[str, Callable[[str, Tensor, Any], Tensors]] = {
     "qwen3next": _qwen_next, "kimi-linear": _kimi_weights, "lfm2": _lfm2_weights, "lfm2moe": _lfm2_weights,
     "mamba2": lambda name, tensor, c: _mamba(name, tensor, c, c.n_groups), "granitehybrid": _granite_weights,
     "falcon-h1": _falcon_weights, "nemotron_h": _nemotron_weights, "nemotron_h_moe": _nemotron_weights,
-    "jamba": _jamba_weights,
+    "jamba": _jamba_weights, "mamba": _jamba_weights, "granite": _llama, "smollm3": _llama, "granitemoe": _granite_moe_weights,
+    "gemma4": _gemma4_weights, "bailingmoe3": _bailing_weights,
 }  # fmt: skip
 
 
 def metadata(architecture: str, model: PreTrainedModel) -> dict[str, Any]:
     c = model.config
-    heads = getattr(c, "num_attention_heads", 0)
+    heads, sizes = getattr(c, "num_attention_heads", 0), c.to_dict()  # Gemma 4's differ by layer
     found: dict[str, Any] = {
         "block_count": c.num_hidden_layers,
         "context_length": getattr(c, "max_position_embeddings", 1 << 20),
         "embedding_length": c.hidden_size,
-        "feed_forward_length": getattr(c, "intermediate_size", 0) if architecture != "mamba2" else 0,
+        "feed_forward_length": getattr(c, "intermediate_size", 0) if architecture not in ("mamba", "mamba2") else 0,
         "attention.head_count": heads,
         "attention.layer_norm_rms_epsilon": float(
             getattr(c, "rms_norm_eps", None) or getattr(c, "norm_eps", None) or c.layer_norm_epsilon
         ),
     }
-    if architecture != "mamba2":
-        found["attention.head_count_kv"] = c.num_key_value_heads
-        dim = getattr(c, "head_dim", None) or c.hidden_size // heads
+    if architecture not in ("mamba", "mamba2"):
+        found["attention.head_count_kv"] = sizes["num_key_value_heads"]
+        dim = sizes.get("head_dim") or c.hidden_size // heads
         found |= {"attention.key_length": dim, "attention.value_length": dim}
         rope = getattr(c, "rope_parameters", None) or {}
         rope = rope.get("full_attention", rope)
@@ -268,6 +341,8 @@ def _delta(c: Any) -> dict[str, Any]:
 
 def _sections(c: Any) -> dict[str, Any]:
     """Time, height and width; a text has the same places in all."""
+    if sections := c.rope_parameters.get("mrope_section"):
+        return {"rope.dimension_sections": [*sections, 0]}
     turned = int(c.head_dim * c.rope_parameters["partial_rotary_factor"]) // 2
     return {"rope.dimension_sections": [turned - 2 * (turned // 3), turned // 3, turned // 3, 0]}
 
@@ -298,7 +373,11 @@ def _kimi(c: Any) -> dict[str, Any]:
 
 
 def _lfm2(c: Any) -> dict[str, Any]:
-    return {"attention.head_count_kv": _kv_heads(c), "shortconv.l_cache": c.conv_L_cache}
+    found = {"attention.head_count_kv": _kv_heads(c), "shortconv.l_cache": c.conv_L_cache}
+    if getattr(c, "block_auto_adjust_ff_dim", False):
+        width, unit = int(c.block_ffn_dim_multiplier * int(2 * c.intermediate_size / 3)), c.block_multiple_of
+        found["feed_forward_length"] = -(-width // unit) * unit
+    return found
 
 
 def _lfm2_moe(c: Any) -> dict[str, Any]:
@@ -378,11 +457,103 @@ def _gpt_oss(c: Any) -> dict[str, Any]:
     }
 
 
+def _mamba1(c: Any) -> dict[str, Any]:
+    return {
+        "ssm.conv_kernel": c.conv_kernel,
+        "ssm.inner_size": c.intermediate_size,
+        "ssm.state_size": c.state_size,
+        "ssm.time_step_rank": c.time_step_rank,
+        "ssm.dt_b_c_rms": c.model_type == "falcon_mamba",
+    }
+
+
+def _scales(c: Any) -> dict[str, Any]:
+    return {
+        "attention.scale": float(c.attention_multiplier),
+        "embedding_scale": float(c.embedding_multiplier),
+        "residual_scale": float(c.residual_multiplier),
+        "logit_scale": float(c.logits_scaling),
+    }
+
+
+def _granite_moe(c: Any) -> dict[str, Any]:
+    return {
+        **_scales(c),
+        "expert_count": c.num_local_experts,
+        "expert_used_count": c.num_experts_per_tok,
+        "expert_shared_feed_forward_length": c.shared_intermediate_size,
+    }
+
+
+def _phi3(c: Any) -> dict[str, Any]:
+    original = c.original_max_position_embeddings
+    scale = c.max_position_embeddings / original
+    return {
+        "attention.sliding_window": c.sliding_window or 0,
+        "rope.scaling.original_context_length": original,
+        "rope.scaling.attn_factor": math.sqrt(1 + math.log(scale) / math.log(original)),
+    }
+
+
+def _gemma4(c: Any) -> dict[str, Any]:
+    sizes, first_shared = c.to_dict(), c.num_hidden_layers - c.num_kv_shared_layers
+    full = next(iter(sizes["per_layer_config"].values()))
+    slides = [kind == "sliding_attention" for kind in c.layer_types]
+    more: dict[str, Any] = {}
+    if c.use_double_wide_mlp:
+        width = c.intermediate_size
+        more["feed_forward_length"] = [width if i < first_shared else 2 * width for i in range(c.num_hidden_layers)]
+    if "num_key_value_heads" in full:
+        more["attention.head_count_kv"] = [
+            sizes["num_key_value_heads"] if each else full["num_key_value_heads"] for each in slides
+        ]
+    if c.final_logit_softcapping:
+        more["final_logit_softcapping"] = c.final_logit_softcapping
+    if c.enable_moe_block:
+        more |= {"expert_count": c.num_experts, "expert_used_count": c.top_k_experts}
+        more["expert_feed_forward_length"] = c.moe_intermediate_size
+    return {
+        "attention.key_length": full["head_dim"],
+        "attention.value_length": full["head_dim"],
+        "attention.key_length_swa": sizes["head_dim"],
+        "attention.value_length_swa": sizes["head_dim"],
+        "attention.sliding_window": c.sliding_window,
+        "attention.sliding_window_pattern": slides,
+        "attention.shared_kv_layers": c.num_kv_shared_layers,
+        "embedding_length_per_layer_input": c.hidden_size_per_layer_input,
+        "rope.dimension_count": full["head_dim"],
+        "rope.dimension_count_swa": sizes["head_dim"],
+        "rope.freq_base_swa": float(c.rope_parameters["sliding_attention"]["rope_theta"]),
+        **more,
+    }
+
+
+def _hunyuan(c: Any) -> dict[str, Any]:
+    """What stretches the angles for a long text goes into their base."""
+    base, alpha = c.rope_parameters["rope_theta"], c.rope_parameters.get("alpha", 1.0)
+    return {"rope.freq_base": float(base * alpha ** (c.head_dim / (c.head_dim - 2)))}
+
+
+def _bailing(c: Any) -> dict[str, Any]:
+    kinds = [*c.layer_types, *["full_attention"] * c.num_mtp_layers]
+    return {
+        **_kimi(c),
+        "attention.head_count_kv": [1 if kind == "full_attention" else 0 for kind in kinds],
+        "kda.safe_gate": True,
+        "kda.gate_lower_bound": c.kda_lower_bound,
+        "rope.freq_base": float(c.rope_parameters["rope_theta"]),
+        "expert_weights_norm": c.norm_topk_prob,
+        "expert_group_count": c.n_group,
+        "expert_group_used_count": c.topk_group,
+    }
+
+
 MORE: dict[str, Callable[[Any], dict[str, Any]]] = {
     "qwen35": lambda c: {**_delta(c), **_sections(c)}, "qwen35moe": lambda c: {**_delta(c), **_sections(c), **_shared(c)},
     "qwen3next": lambda c: {**_delta(c), **_shared(c)}, "kimi-linear": _kimi, "lfm2": _lfm2, "lfm2moe": _lfm2_moe,
     "mamba2": lambda c: _ssm(c.num_heads, c.head_dim, c.state_size, c.n_groups, c.conv_kernel), "granitehybrid": _granite,
     "falcon-h1": _mamba_d, "nemotron_h": _nemotron, "nemotron_h_moe": lambda c: {**_nemotron(c), **_nemotron_experts(c)},
     "jamba": _jamba, "qwen3moe": _experts, "gemma3": lambda c: {"attention.sliding_window": c.sliding_window},
-    "gpt-oss": _gpt_oss,
+    "gpt-oss": _gpt_oss, "mamba": _mamba1, "granite": _scales, "granitemoe": _granite_moe, "phi3": _phi3, "gemma4": _gemma4,
+    "bailingmoe3": _bailing, "hunyuan-dense": _hunyuan,
 }  # fmt: skip

@@ -16,6 +16,7 @@ from gguf.quants import quantize
 from gguf.tensor_mapping import get_tensor_name_map
 from gguf_converter import converted, metadata
 from tiny import lively, tiny_config, tiny_model
+from torch import Tensor
 from transformers import PreTrainedModel
 
 TYPES = gguf.GGMLQuantizationType
@@ -24,6 +25,15 @@ RANDOM = {TYPES.Q3_K, TYPES.Q4_K, TYPES.Q5_K, TYPES.Q6_K, TYPES.IQ4_NL, TYPES.IQ
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
 EXPERTS = {"moe_intermediate_size": 32}
 MAMBA: dict[str, Any] = {"mamba_expand": 2}
+LONG_SIZES: dict[str, Any] = {"max_position_embeddings": 512, "original_max_position_embeddings": 128}
+LONG: dict[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "partial_rotary_factor": 0.5,
+    "original_max_position_embeddings": 128,
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [1.0, 2.0, 3.0, 4.0],
+}
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen35": ("qwen3_5_text", {**SIZES, "linear_value_head_dim": 32}),  # as 128 is a multiple of a group's columns
@@ -38,6 +48,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron_h": ("nemotron_h", {**SIZES, "layers_block_type": ["mamba", "attention", "mlp"]}),
     "nemotron_h_moe": ("nemotron_h", {**SIZES, "layers_block_type": ["mamba", "attention", "moe"]}),
     "jamba": ("jamba", {**SIZES, **MAMBA}),
+    "mamba": ("falcon_mamba", {}),
     "llama": ("llama", SIZES),
     "qwen2": ("qwen2", SIZES),
     "qwen3": ("qwen3", SIZES),
@@ -51,9 +62,18 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "query_pre_attn_scalar": 16,
         },
     ),
+    "granite": ("granite", {**SIZES, "embedding_multiplier": 3.0}),
+    "granitemoe": ("granitemoeshared", {**SIZES, "shared_intermediate_size": 48}),
+    "smollm3": ("smollm3", {**SIZES, "num_hidden_layers": 5, "no_rope_layers": [1, 1, 1, 0, 1]}),
+    "phi3": ("phi3", {**SIZES, "partial_rotary_factor": 0.5, "rope_parameters": LONG, "head_dim": 16, **LONG_SIZES}),
+    "gemma4": ("gemma4_text", {"hidden_size": 64, "intermediate_size": 96, "use_double_wide_mlp": True}),
+    "bailingmoe3": ("bailing_hybrid", {**SIZES, **EXPERTS, "kv_lora_rank": 24, "head_dim": 16, "num_mtp_layers": 2}),
+    "hunyuan-dense": ("hunyuan_v1_dense", SIZES),
     "gpt-oss": ("gpt_oss", {**SIZES, "layer_types": ["sliding_attention", "full_attention"]}),
 }
 """The type of model and the sizes of each architecture's file."""
+NAMED_LIKE = {"bailingmoe3": "kimi-linear"}
+"""Architectures that the installed package lacks, by one whose names they have."""
 
 
 def random_model(architecture: str, **overrides: Any) -> PreTrainedModel:
@@ -70,19 +90,26 @@ def save_gguf(
     template: str = "",
     *,
     alignment: int | None = None,
+    mtp: Mapping[str, Tensor] | None = None,
+    tensors_per_part: int = 0,
 ) -> None:
     """Write ``model``, with linear layers in ``kind`` where their columns allow it, and a tokenizer of bytes.
 
     kind: or a function from a tensor's name to it; of the types that gguf rounds to nothing, blocks are random.
 
-    tokenizer: entries of ``tokenizer.ggml`` to have in its place; template: the chat template beside them.
+    tokenizer: entries of ``tokenizer.ggml`` to have in its place; template: the chat template beside them; mtp: weights of
+    layers of multi-token prediction, as a checkpoint names them; tensors_per_part: write parts ``…-00001-of-00003.gguf``.
     """
-    arch = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    arch = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == NAMED_LIKE.get(architecture, architecture))
     config = model.config
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_per_part)
     if alignment is not None:
         writer.add_custom_alignment(alignment)
-    for name, value in metadata(architecture, model).items():
+    entries = metadata(architecture, model)
+    if mtp:
+        count = config.num_mtp_layers if architecture == "bailingmoe3" else 1
+        entries |= {"block_count": config.num_hidden_layers + count, "nextn_predict_layers": count}
+    for name, value in entries.items():
         _add(writer, name if "." in name and name.startswith(("general.", "tokenizer.")) else f"{architecture}.{name}", value)
     if tokenizer is None:
         add_tokenizer(writer, config.vocab_size)
@@ -91,10 +118,10 @@ def save_gguf(
             _add(writer, f"tokenizer.ggml.{name}", value)
         if template:
             writer.add_chat_template(template)
-    names = get_tensor_name_map(arch, config.num_hidden_layers)
+    names = get_tensor_name_map(arch, entries["block_count"])
     kind_of = kind if callable(kind) else lambda _: kind
-    for index, (name, tensor) in enumerate(converted(architecture, model)):
-        target = names.get_name(name, (".weight", ".bias"))
+    for index, (name, tensor) in enumerate(converted(architecture, model, mtp or {})):
+        target = name if name.startswith(("blk.", "rope_")) else names.get_name(name, (".weight", ".bias"))
         assert target is not None, f"llama.cpp's {architecture} has no {name}"
         data = tensor.float().contiguous().numpy()
         own = kind_of(target)

@@ -58,10 +58,12 @@ def twin(metadata: Mapping[str, Any], text: str) -> list[int]:
         elif llama:
             space = " " if metadata.get("add_space_prefix", True) and behind_special else ""
             found += _by_score((space + part).replace(" ", "\u2581"), ids, metadata["scores"])
+        elif metadata["model"] == "gemma4":
+            found += _by_merged_lines(part.replace(" ", "\u2581"), ids, metadata["merges"])
         else:
             found += _by_merges(part, ids, metadata)
         behind_special = isinstance(part, int)
-    bos = metadata.get("add_bos_token", llama or metadata.get("pre") == "llama-bpe")
+    bos = metadata.get("add_bos_token", llama or metadata.get("pre") == "llama-bpe") or metadata["model"] == "gemma4"
     before = [metadata["bos_token_id"]] if bos else []
     return before + found + ([metadata["eos_token_id"]] if metadata.get("add_eos_token") else [])
 
@@ -86,6 +88,20 @@ def _by_score(text: str, ids: Mapping[str, int], scores: list[float]) -> list[in
     found = []
     for symbol in symbols:
         found += [ids[symbol]] if symbol in ids else [ids[f"<0x{byte:02X}>"] for byte in symbol.encode()]
+    return found
+
+
+def _by_merged_lines(text: str, ids: Mapping[str, int], merges: list[str]) -> list[int]:
+    """Merge the characters of a line, or take the token of several line breaks; what has no token becomes bytes."""
+    ranks = {(merge[: (at := merge.find(" ", 1))], merge[at + 1 :]): i for i, merge in enumerate(merges)}
+    found = []
+    for line in _words(text, (r"[^\n]+|\n+",)):
+        symbols = [line] if line in ids and not line.strip("\n") else list(line)
+        while pairs := [(ranks[pair], i) for i, pair in enumerate(pairwise(symbols)) if pair in ranks]:
+            place = min(pairs)[1]
+            symbols[place : place + 2] = ["".join(symbols[place : place + 2])]
+        for symbol in symbols:
+            found += [ids[symbol]] if symbol in ids else [ids[f"<0x{byte:02X}>"] for byte in symbol.encode()]
     return found
 
 

@@ -11,6 +11,13 @@ EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2, **E
 UNTRIED: dict[str, tuple[Sizes, ...]] = {
     "gemma": (COMMON,), "glm4": ({**COMMON, **ENDS},),
     "granite": ({**COMMON, "attention_multiplier": 0.3, "logits_scaling": 2.0, "residual_multiplier": 0.5},),
+    "granitemoe": ({**COMMON, **EXPERTS, "attention_multiplier": 0.3, "logits_scaling": 2.0, "residual_multiplier": 0.5},),
+    "granitemoeshared": (
+        {
+            **COMMON, **EXPERTS, "attention_multiplier": 0.3, "logits_scaling": 2.0, "residual_multiplier": 0.5,
+            "shared_intermediate_size": 40,
+        },
+    ),
     "helium": ({**COMMON, "head_dim": 12, **ENDS},), "minimax_m2": ({**COMMON, **EXPERTS},),
     "ministral3": ({**COMMON, **ENDS},), "mixtral": ({**COMMON, **EXPERTS}, {**COMMON, **EXPERTS, "sliding_window": 7}),
     "olmo2": ({**COMMON, **ENDS},), "phi": ({**COMMON, **ENDS},), "seed_oss": ({**COMMON, **ENDS},),

@@ -1,0 +1,109 @@
+"""A GGUF file of a multimodal folder's text, and the file of its encoder of pictures, as llama.cpp's converter writes both.
+
+Source: llama.cpp ``conversion/base.py`` (``MmprojModel``), ``qwen3vl.py``, ``lfm2.py``, ``gemma.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf.tensor_mapping import get_tensor_name_map
+from gguf_files import save_gguf
+from torch import Tensor
+
+from hybridge.export.source.checkpoint import load_checkpoint
+
+KINDS = {"qwen3_5": ("qwen35", "qwen3vl_merger"), "lfm2_vl": ("lfm2", "lfm2"), "gemma3": ("gemma3", "gemma3")}
+"""llama.cpp's names of text model and projector, by a whole model's type."""
+
+
+def save_with_pictures(folder: Path, target: Path, mtp: Mapping[str, Tensor] | None = None) -> Any:
+    """Write model.gguf and mmproj-model.gguf of the multimodal ``folder`` into ``target``; returns the whole model."""
+    loaded = load_checkpoint(folder, pictures=True)
+    whole = loaded.whole
+    assert whole is not None
+    architecture, projector = KINDS[whole.config.model_type]
+    target.mkdir(exist_ok=True)
+    tokenizer, template = _tokenizer(folder, loaded.config.vocab_size), (folder / "chat_template.jinja").read_text()
+    save_gguf(target / "model.gguf", architecture, loaded.model, tokenizer=tokenizer, template=template, mtp=mtp)
+    processor = json.loads((folder / "preprocessor_config.json").read_text())
+    save_mmproj(target / "mmproj-model.gguf", whole, projector, processor)
+    return whole
+
+
+def save_mmproj(path: Path, whole: Any, projector: str, processor: dict[str, Any], width: int | None = None) -> None:
+    """Write the encoder of ``whole``. width: of the embeddings that the file says it makes."""
+    vision = whole.config.vision_config
+    depth = getattr(vision, "depth", None) or vision.num_hidden_layers
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_type("mmproj")
+    writer.add_clip_projector_type(projector)
+    writer.add_clip_has_vision_encoder(True)
+    writer.add_vision_projection_dim(width or whole.config.get_text_config().hidden_size)
+    positions = getattr(vision, "num_position_embeddings", 0)
+    size = int(positions**0.5) * vision.patch_size if positions else getattr(vision, "image_size", 256)
+    writer.add_vision_image_size(size)
+    writer.add_vision_patch_size(vision.patch_size)
+    writer.add_vision_embedding_length(vision.hidden_size)
+    writer.add_vision_feed_forward_length(vision.intermediate_size)
+    writer.add_vision_block_count(depth)
+    writer.add_vision_head_count(getattr(vision, "num_heads", None) or vision.num_attention_heads)
+    writer.add_vision_attention_layernorm_eps(getattr(vision, "layer_norm_eps", 1e-6))
+    writer.add_vision_use_gelu(True)
+    writer.add_vision_image_mean(processor["image_mean"])
+    writer.add_vision_image_std(processor["image_std"])
+    if projector == "qwen3vl_merger":
+        writer.add_vision_spatial_merge_size(vision.spatial_merge_size)
+        writer.add_vision_is_deepstack_layers([False] * depth)
+    elif projector == "lfm2":
+        writer.add_vision_projector_scale_factor(whole.config.downsample_factor)
+    else:
+        writer.add_vision_projector_scale_factor(size // vision.patch_size // int(whole.config.mm_tokens_per_image**0.5))
+    names = get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(depth, 3))
+    for name, tensor in whole.state_dict().items():
+        if "language_model." in name or name.startswith("lm_head."):
+            continue
+        for renamed, each in _converted(name.removeprefix("model."), tensor, projector, vision):
+            target = renamed if renamed.startswith(("v.", "mm.")) else names.get_name(renamed, (".weight", ".bias"))
+            assert target is not None, f"llama.cpp's {projector} has no {renamed}"
+            writer.add_tensor(target, np.ascontiguousarray(each.float().numpy()))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _converted(name: str, tensor: Tensor, projector: str, vision: Any) -> Iterator[tuple[str, Tensor]]:
+    name = name.replace("vision_tower.", "vision_tower.vision_model.").replace("_projection_weight", "_projection.weight")
+    if name == "visual.patch_embed.proj.weight":
+        for frame, end in enumerate(("", ".1")):
+            yield f"v.patch_embd.weight{end}", tensor[:, :, frame]
+    elif name.startswith("visual.merger."):
+        renamed = {"norm": "v.post_ln", "linear_fc1": "mm.0", "linear_fc2": "mm.2"}
+        _, _, part, end = name.split(".")
+        yield f"{renamed[part]}.{end}", tensor
+    elif projector == "lfm2" and name.endswith("patch_embedding.weight"):
+        yield name, tensor.view(len(tensor), vision.patch_size, vision.patch_size, 3).permute(0, 3, 1, 2)
+    else:
+        yield name, tensor + 1 if "soft_emb_norm" in name else tensor
+
+
+def _tokenizer(folder: Path, size: int) -> dict[str, Any]:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    special = [each["content"] for each in content["added_tokens"]]
+    vocabulary = content["model"]["vocab"]
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    tokens += [f"[PAD{i}]" for i in range(len(tokens), size)]
+    return {
+        "model": "gpt2",
+        "pre": "default",
+        "tokens": tokens,
+        "token_type": [3 if token in special else 1 for token in tokens],
+        "merges": [merge if isinstance(merge, str) else " ".join(merge) for merge in content["model"]["merges"]],
+        "eos_token_id": 2,
+    }
