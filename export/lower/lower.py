@@ -24,6 +24,7 @@ from hybridge.export.lower.rewrite import (
     reductions_as_products,
     write_out_tanh_gelu,
 )
+from hybridge.export.pinned.edge_passes import fewer_retraces, remembered_values
 from hybridge.export.pinned.executorch import backend_config, constants_in_place, edge_config
 from hybridge.export.pinned.torch_export import Operator, fewer_decompositions, known_operators, late_code, without_history
 from hybridge.export.pinned.xnnpack import LinearConfig, Partitioner, configs, fewer_passes, quick_merges, weights_held_once
@@ -172,6 +173,8 @@ def quick_lowering() -> Iterator[None]:
         quick_merges(),
         weights_held_once(),
         constants_in_place(),
+        fewer_retraces(),
+        remembered_values(),
         _young_garbage_collection(),
     ):
         yield
