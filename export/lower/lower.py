@@ -26,7 +26,15 @@ from hybridge.export.lower.rewrite import (
 )
 from hybridge.export.pinned.edge_passes import fewer_retraces, remembered_values
 from hybridge.export.pinned.executorch import backend_config, constants_in_place, edge_config
-from hybridge.export.pinned.torch_export import Operator, fewer_decompositions, known_operators, late_code, without_history
+from hybridge.export.pinned.torch_export import (
+    Operator,
+    fewer_decompositions,
+    known_operators,
+    late_code,
+    metadata_by_one_reading,
+    signatures_read_once,
+    without_history,
+)
 from hybridge.export.pinned.xnnpack import LinearConfig, Partitioner, configs, fewer_passes, quick_merges, weights_held_once
 from hybridge.imports import quiet
 from hybridge.runtime.artifact.manifest import program_method
@@ -62,7 +70,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
                 fuse(program)
         with step(f"Lowering to {backend}"), explained("the lowering"):
             edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else ())
-        with step("Planning memory"), explained("memory planning"):
+        with step("Planning memory"), explained("memory planning"), signatures_read_once():
             return edge.to_executorch(backend_config())
 
 
@@ -175,6 +183,7 @@ def quick_lowering() -> Iterator[None]:
         constants_in_place(),
         fewer_retraces(),
         remembered_values(),
+        metadata_by_one_reading(),
         _young_garbage_collection(),
     ):
         yield
