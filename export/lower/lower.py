@@ -24,7 +24,7 @@ from hybridge.export.lower.rewrite import (
     reductions_as_products,
     write_out_tanh_gelu,
 )
-from hybridge.export.pinned.edge_passes import fewer_retraces, remembered_values
+from hybridge.export.pinned.edge_passes import quick_passes
 from hybridge.export.pinned.executorch import backend_config, constants_in_place, edge_config
 from hybridge.export.pinned.torch_export import (
     Operator,
@@ -181,8 +181,7 @@ def quick_lowering() -> Iterator[None]:
         quick_merges(),
         weights_held_once(),
         constants_in_place(),
-        fewer_retraces(),
-        remembered_values(),
+        quick_passes(),
         metadata_by_one_reading(),
         _young_garbage_collection(),
     ):

@@ -1,7 +1,12 @@
-"""ExecuTorch 1.5.1's passes over graphs: patches that leave out those with nothing to do, and retrace the others quickly."""
+"""ExecuTorch 1.5.1's passes over graphs: patches that leave out those with nothing to do, and run the others in place.
+
+A pass of ExecuTorch traces the whole graph anew, node by node, with fake tensors through PyTorch's dispatcher, to change a few
+calls. Fifteen do so for each method.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
@@ -9,7 +14,7 @@ from unittest import mock
 
 import torch
 from executorch.exir.dialects.edge._ops import EdgeOpOverload
-from executorch.exir.pass_base import ExportPass, ProxyValue, _ExportPassBase
+from executorch.exir.pass_base import ExportPass, NodeMetadata, ProxyValue, _ExportPassBase
 from executorch.exir.passes.dim_order_ops_registry import DimOrderOpsMap
 from executorch.exir.passes.legalize_portable_dim_order_pass import LegalizePortableDimOrderPass
 from executorch.exir.passes.memory_format_ops_pass import MemoryFormatOpsPass
@@ -19,8 +24,10 @@ from executorch.exir.passes.replace_aten_with_edge_pass import OpReplacePass, at
 from executorch.exir.passes.replace_broken_ops_with_function_ops_pass import ReplaceBrokenOpsWithFunctionalOpsPass
 from executorch.exir.passes.scalar_to_tensor_pass import ScalarToTensorPass
 from executorch.exir.passes.sym_to_tensor_pass import SymToTensorPass
-from torch._export.passes.replace_view_ops_with_view_copy_ops_pass import ReplaceViewOpsWithViewCopyOpsPass
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._dispatch.python import enable_python_dispatcher
+from torch._export.passes import replace_view_ops_with_view_copy_ops_pass as view_copies
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
@@ -64,10 +71,7 @@ def _mixes_types(node: AnyNode) -> bool:
 
 
 def _dtype(node: Node) -> torch.dtype | None:
-    if node.op == "get_attr":
-        graph: Any = node.graph.owning_module
-        return getattr(getattr(graph, str(node.target)), "dtype", None)
-    return getattr(node.meta.get("val"), "dtype", None)
+    return getattr(_value(node), "dtype", None)
 
 
 def _has_memory_format(node: AnyNode) -> bool:
@@ -82,12 +86,13 @@ def _has_other_order(node: AnyNode) -> bool:
 
 
 SOUGHT: Mapping[type[Any], Callable[[AnyNode], bool]] = {
-    ReplaceViewOpsWithViewCopyOpsPass: _is_view,
+    view_copies.ReplaceViewOpsWithViewCopyOpsPass: _is_view,
     NormalizeTransposePass: lambda node: node.target == aten.t.default,
     ReplaceBrokenOpsWithFunctionalOpsPass: _is_view,
     ScalarToTensorPass: _has_number_for_tensor,
     SymToTensorPass: _is_symbol,
     RemoveMixedTypeOperators: _mixes_types,
+    OpReplacePass: lambda node: should_lower_to_edge(node.target),
     MemoryFormatOpsPass: _has_memory_format,
     LegalizePortableDimOrderPass: _has_other_order,
 }
@@ -95,21 +100,43 @@ SOUGHT: Mapping[type[Any], Callable[[AnyNode], bool]] = {
 
 
 @contextmanager
-def fewer_retraces() -> Iterator[None]:
-    """Skip the passes in ``SOUGHT`` that have nothing to do, and swap operators for those of the edge dialect in place.
+def quick_passes() -> Iterator[None]:
+    """Skip the passes in ``SOUGHT`` that have nothing to do, and let every pass change a graph in place.
 
-    Patches ``call`` of these passes. Each would trace the graph anew to the same graph.
+    Patches ``call`` of these passes, and that of the class of all of them. A graph with symbolic sizes, branches or delegates is
+    traced anew, as before.
     """
+    known = KnownValues()
+
+    def in_place(self: Any, module: GraphModule) -> PassResult:
+        if not _can_stay(self, module):
+            return retrace(self, module)
+        with self_tracing(self, module):
+            _change_calls(self, module, known)
+        return PassResult(module, True)
+
+    def first(self: Any, module: GraphModule) -> PassResult:
+        if not _is_plain(module):
+            return replace_views(self, module)
+        known.learn(module)
+        copies = _ViewCopies()
+        with self_tracing(copies, module):
+            _change_calls(copies, module, known)
+        return PassResult(module, True)
+
+    retrace, replace_views = _ExportPassBase.call, view_copies.ReplaceViewOpsWithViewCopyOpsPass.call
+    instead = {OpReplacePass: _to_edge_in_place, view_copies.ReplaceViewOpsWithViewCopyOpsPass: first}
     with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(_ExportPassBase, "call", in_place))
         for each, sought in SOUGHT.items():
-            patches.enter_context(mock.patch.object(each, "call", _where_found(each.call, sought)))
-        patches.enter_context(mock.patch.object(OpReplacePass, "call", _replace_in_place))
+            run = _where_found(instead.get(each, each.call), sought)
+            patches.enter_context(mock.patch.object(each, "call", run))
         yield
 
 
 def _where_found(call: Any, sought: Callable[[AnyNode], bool]) -> Any:
     def run(self: Any, module: GraphModule) -> PassResult:
-        if _has_branches(module) or any(node.op == "call_function" and sought(node) for node in module.graph.nodes):
+        if not _is_plain(module) or any(node.op == "call_function" and sought(node) for node in module.graph.nodes):
             result: PassResult = call(self, module)
             return result
         return PassResult(module, False)
@@ -117,12 +144,9 @@ def _where_found(call: Any, sought: Callable[[AnyNode], bool]) -> Any:
     return run
 
 
-def _has_branches(module: GraphModule) -> bool:
-    return any(isinstance(each, GraphModule) for each in module.children())
-
-
-def _replace_in_place(self: Any, module: GraphModule) -> PassResult:
-    if _has_branches(module):
+def _to_edge_in_place(self: Any, module: GraphModule) -> PassResult:
+    """Give each call the operator of the edge dialect, which computes the same."""
+    if not _is_plain(module):
         return _ExportPassBase.call(self, module)
     for node in module.graph.nodes:
         if node.op == "call_function" and should_lower_to_edge(node.target):
@@ -130,79 +154,90 @@ def _replace_in_place(self: Any, module: GraphModule) -> PassResult:
     return PassResult(module, True)
 
 
-# Quick retraces
+class _ViewCopies(ExportPass):  # type: ignore[misc]  # untyped upstream
+    """Replaces views by copies, as PyTorch's own pass does, which is of another class."""
+
+    def call_operator(self, op: Any, args: Any, kwargs: Any, meta: Any) -> ProxyValue:
+        made = view_copies._NON_FUNCTIONAL_OPS_TO_FUNCTIONAL_OPS.get(op) or view_copies.get_view_copy_of_view_op(op._schema)
+        return super().call_operator(made or op, args, kwargs, meta)
 
 
-@contextmanager
-def remembered_values() -> Iterator[None]:
-    """Retrace graphs without computing again what an operator makes of the same fake tensors, pass after pass.
-
-    Patches ``_fx`` of ExecuTorch's passes, which traces one call, to the same graph, and ``run_node``, which writes each node
-    as text for a message.
-    """
-    known: dict[Any, Any] = {}
-    kept: list[Any] = []  # what identities in keys are of
-
-    def trace(self: Any, kind: str, target: Any, args: Any, kwargs: Any, meta: Any) -> ProxyValue:
-        plain_args, plain_kwargs = _unwrapped(args, _datum), _unwrapped(kwargs, _datum)
-        key = _key(self.fake_tensor_mode, target, plain_args, plain_kwargs)
-        value = known.get(key) if key is not None else None
-        if value is None:
-            value = getattr(self.interpreter, kind)(target, plain_args, plain_kwargs)
-            if key is not None and _is_fixed(value):
-                known[key] = value
-                kept.append((self.fake_tensor_mode, plain_args, plain_kwargs))
-        name = self.tracer.graph._target_to_str(target.overloadpacket.__name__) if isinstance(target, Operator) else None
-        proxy = self.tracer.create_proxy(kind, target, _unwrapped(args, _proxy), _unwrapped(kwargs, _proxy), name=name)
-        proxy.node.meta.update(meta.data)
-        if type(value) is FakeTensor:
-            proxy.node.meta["val"], proxy.node.meta["tensor_meta"] = value, None
-        else:
-            self.tracer.set_metadata(proxy.node, value)
-        return ProxyValue(value, proxy)
-
-    with (
-        mock.patch.object(_ExportPassBase, "_fx", trace),
-        mock.patch.object(_ExportPassBase.ExportInterpreter, "run_node", _run_node),
-    ):
-        yield
+# Passes in place
 
 
-def _run_node(self: Any, node: Node) -> Any:
-    self.node = node
-    return torch.fx.Interpreter.run_node(self, node)
+CALLABLE = (Operator, EdgeOpOverload, HigherOrderOperator)
+HOOKS = ("placeholder", "output", "call_getitem", "call_sym", "call_delegate", "call_submodule", "inputs", "on_attr")
+"""What a pass may override beside ``call_operator``; then it traces the graph anew."""
 
 
-def _datum(value: ProxyValue) -> Any:
-    return value.data
+def _can_stay(made: Any, module: GraphModule) -> bool:
+    """Return whether a pass may change ``module`` in place: it changes calls of operators alone, and all sizes are numbers."""
+    changes = type(made) not in SOUGHT and type(made).call_operator is not ExportPass.call_operator
+    own = all(getattr(type(made), each) is getattr(ExportPass, each) for each in HOOKS)
+    return own and not changes and _is_plain(module)
 
 
-def _proxy(value: ProxyValue) -> Any:
-    return value.proxy
+def _is_plain(module: GraphModule) -> bool:
+    """Return whether a graph calls operators on tensors of known sizes only."""
+    return not list(module.children()) and all(
+        _is_fixed(node.meta.get("val")) and (node.op == "placeholder" or _is_known(node.target))
+        for node in module.graph.nodes
+        if node.op in ("placeholder", "call_function")
+    )
 
 
-def _unwrapped(value: Any, take: Callable[[ProxyValue], Any]) -> Any:
-    if isinstance(value, ProxyValue):
-        return take(value)
-    if isinstance(value, tuple):
-        return tuple([_unwrapped(each, take) for each in value])
-    if isinstance(value, list):
-        return [_unwrapped(each, take) for each in value]
-    if isinstance(value, dict):
-        return {name: _unwrapped(each, take) for name, each in value.items()}
-    return value
+def _is_known(target: Any) -> bool:
+    return target is operator.getitem or isinstance(target, CALLABLE)
 
 
-NUMBERS = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+def _is_fixed(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_fixed(each) for each in value)
+    return value is None or (type(value) is FakeTensor and all(type(size) is int for size in value.shape))
+
+
+class KnownValues:
+    """The fake tensors that operators make of fake tensors, which are told apart by their identity."""
+
+    def __init__(self) -> None:
+        self._values: dict[Any, Any] = {}
+        self._kept: list[Any] = []  # what the keys have identities of
+
+    def learn(self, module: GraphModule) -> None:
+        """Take the values of a graph that was traced just now."""
+        mode = _mode(module)
+        for node in module.graph.nodes:
+            if node.op == "call_function" and "val" in node.meta:
+                args, kwargs = _mapped((node.args, dict(node.kwargs)), Node, _value)
+                self._keep(_key(mode, node.target, args, kwargs), node.meta["val"], mode, args, kwargs)
+
+    def of(self, mode: Any, target: Any, args: Any, kwargs: Any) -> Any:
+        """Return what ``target`` makes of fake tensors; in ``mode``, and computed once."""
+        key = _key(mode, target, args, kwargs)
+        if key is not None and key in self._values:
+            return self._values[key]
+        made = target(*args, **kwargs)
+        self._keep(key, made, mode, args, kwargs)
+        return made
+
+    def _keep(self, key: Any, value: Any, *kept: Any) -> None:
+        if key is not None:
+            self._values[key] = value
+            self._kept.append(kept)
+
+
+PLAIN = (Operator, bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def _key(mode: Any, target: Any, args: Any, kwargs: Any) -> Any:
-    """Return a key of a call by what it is given, fake tensors by their identity; None for what may not be remembered."""
-    operator = target._op if isinstance(target, EdgeOpOverload) else target
-    if not isinstance(operator, Operator) or declared(operator).is_mutable:
+    """Return a key of a call; None if it writes to what it is given, or is no operator."""
+    called = target._op if isinstance(target, EdgeOpOverload) else target
+    if not isinstance(called, Operator | HigherOrderOperator):
+        return None
+    if isinstance(called, Operator) and declared(called).is_mutable:
         return None
     try:
-        return id(mode), operator, _frozen(args), _frozen(kwargs)
+        return id(mode), called, _frozen(args), _frozen(kwargs)
     except TypeError:
         return None
 
@@ -214,16 +249,107 @@ def _frozen(value: Any) -> Any:
         return tuple([_frozen(each) for each in value])
     if isinstance(value, dict):
         return tuple([(name, _frozen(each)) for name, each in value.items()])
-    if isinstance(value, NUMBERS):
+    if isinstance(value, PLAIN):
         return type(value), value
     raise TypeError(type(value))
 
 
-def _is_fixed(value: Any) -> bool:
-    """Return whether it is a fake tensor of known sizes, or several."""
-    if isinstance(value, list | tuple):
-        return bool(value) and all(_is_fixed(each) for each in value)
-    return type(value) is FakeTensor and value.constant is None and all(type(size) is int for size in value.shape)
+def _mapped(value: Any, kind: type[Any], change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple([_mapped(each, kind, change) for each in value])
+    if isinstance(value, list):
+        return [_mapped(each, kind, change) for each in value]
+    if isinstance(value, dict):
+        return {name: _mapped(each, kind, change) for name, each in value.items()}
+    return value
 
 
-__all__ = ["SOUGHT", "ExportPass", "fewer_retraces", "remembered_values"]
+def _value(node: Node) -> Any:
+    """Return the fake tensor of a node, or the tensor itself if it is a constant."""
+    if node.op == "get_attr":
+        return getattr(node.graph.owning_module, str(node.target))
+    value = node.meta.get("val")
+    constant = getattr(value, "constant", None) if node.op == "placeholder" else None
+    return value if constant is None else constant
+
+
+def _mode(module: GraphModule) -> Any:
+    values = (node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder")
+    return next((each.fake_mode for each in values if isinstance(each, FakeTensor)), None)
+
+
+@contextmanager
+def self_tracing(made: Any, module: GraphModule) -> Iterator[None]:
+    """Run a pass's ``call_operator`` in the mode of the graph's fake tensors."""
+    mode = _mode(module)
+    if mode is None:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode.allow_non_fake_inputs = True
+    made.fake_tensor_mode = made.tracer.fake_tensor_mode = mode
+    with mode, enable_python_dispatcher():
+        yield
+
+
+def _change_calls(made: Any, module: GraphModule, known: KnownValues) -> None:
+    """Let a pass change the calls of a graph, and compute anew the fake tensors that differ."""
+    calls = made._fx = _Calls(module, known, made.fake_tensor_mode)
+    try:
+        for node in list(module.graph.nodes):
+            if node.op == "call_function":
+                calls.trace(made, node)
+    finally:
+        del made._fx
+
+
+class _Calls:
+    """Traces the calls that a pass makes of a node: as the node itself where it is the same call."""
+
+    def __init__(self, module: GraphModule, known: KnownValues, mode: Any) -> None:
+        self._module, self._known, self._mode = module, known, mode
+        self._constants = 0
+
+    def trace(self, made: Any, node: Node) -> None:
+        self._node = node
+        if not isinstance(node.target, Operator | EdgeOpOverload):
+            args, kwargs = _mapped((node.args, dict(node.kwargs)), Node, _value)
+            _set(node, self._known.of(self._mode, node.target, args, kwargs))
+            return
+        args, kwargs = _mapped((node.args, dict(node.kwargs)), Node, _wrapped)
+        with self._module.graph.inserting_before(node):
+            result = made.call_operator(node.target, args, kwargs, NodeMetadata(node.meta))
+        if result.node is not node:
+            node.replace_all_uses_with(result.node)
+            self._module.graph.erase_node(node)
+
+    def __call__(self, kind: str, target: Any, args: Any, kwargs: Any, meta: Any) -> ProxyValue:
+        """Trace a call as ``_fx`` of a pass does, which this stands in for."""
+        assert kind == "call_function"
+        plain_args, plain_kwargs = _mapped((args, kwargs), ProxyValue, lambda each: each.data)
+        value = self._known.of(self._mode, target, plain_args, plain_kwargs)
+        args, kwargs = _mapped((args, kwargs), ProxyValue, lambda each: each.node)
+        args, kwargs = _mapped((args, kwargs), torch.Tensor, self._constant)
+        node = self._node
+        if target != node.target or (args, kwargs) != (node.args, node.kwargs):
+            node = self._module.graph.call_function(target, args, kwargs)
+            node.meta.update(meta.data)
+        _set(node, value)
+        return ProxyValue(value, node)
+
+    def _constant(self, value: torch.Tensor) -> Node:
+        while hasattr(self._module, name := f"_tensor_constant{self._constants}"):
+            self._constants += 1
+        setattr(self._module, name, value)
+        node: Node = self._module.graph.get_attr(name)
+        _set(node, self._mode.from_tensor(value))
+        return node
+
+
+def _wrapped(node: Node) -> ProxyValue:
+    return ProxyValue(_value(node), node)
+
+
+def _set(node: Node, value: Any) -> None:
+    node.meta["val"] = value
+    node.meta["tensor_meta"] = _mapped(value, torch.Tensor, lambda each: None)
