@@ -103,24 +103,26 @@ SOUGHT: Mapping[type[Any], Callable[[AnyNode], bool]] = {
 def quick_passes() -> Iterator[None]:
     """Skip the passes in ``SOUGHT`` that have nothing to do, and let every pass change a graph in place.
 
-    Patches ``call`` of these passes, and that of the class of all of them. A graph with symbolic sizes, branches or delegates is
-    traced anew, as before.
+    Patches ``call`` of these passes, and that of the class of all of them. A graph with symbolic sizes, branches or delegates
+    is traced anew, as before.
     """
-    known = KnownValues()
+    known = _KnownValues()
 
     def in_place(self: Any, module: GraphModule) -> PassResult:
         if not _can_stay(self, module):
-            return retrace(self, module)
-        with self_tracing(self, module):
+            traced: PassResult = retrace(self, module)
+            return traced
+        with _in_mode(self, module):
             _change_calls(self, module, known)
         return PassResult(module, True)
 
     def first(self: Any, module: GraphModule) -> PassResult:
         if not _is_plain(module):
-            return replace_views(self, module)
+            traced: PassResult = replace_views(self, module)
+            return traced
         known.learn(module)
         copies = _ViewCopies()
-        with self_tracing(copies, module):
+        with _in_mode(copies, module):
             _change_calls(copies, module, known)
         return PassResult(module, True)
 
@@ -147,7 +149,8 @@ def _where_found(call: Any, sought: Callable[[AnyNode], bool]) -> Any:
 def _to_edge_in_place(self: Any, module: GraphModule) -> PassResult:
     """Give each call the operator of the edge dialect, which computes the same."""
     if not _is_plain(module):
-        return _ExportPassBase.call(self, module)
+        traced: PassResult = _ExportPassBase.call(self, module)
+        return traced
     for node in module.graph.nodes:
         if node.op == "call_function" and should_lower_to_edge(node.target):
             node.target = aten_to_edge(node.target)
@@ -196,7 +199,7 @@ def _is_fixed(value: Any) -> bool:
     return value is None or (type(value) is FakeTensor and all(type(size) is int for size in value.shape))
 
 
-class KnownValues:
+class _KnownValues:
     """The fake tensors that operators make of fake tensors, which are told apart by their identity."""
 
     def __init__(self) -> None:
@@ -281,7 +284,7 @@ def _mode(module: GraphModule) -> Any:
 
 
 @contextmanager
-def self_tracing(made: Any, module: GraphModule) -> Iterator[None]:
+def _in_mode(made: Any, module: GraphModule) -> Iterator[None]:
     """Run a pass's ``call_operator`` in the mode of the graph's fake tensors."""
     mode = _mode(module)
     if mode is None:
@@ -292,7 +295,7 @@ def self_tracing(made: Any, module: GraphModule) -> Iterator[None]:
         yield
 
 
-def _change_calls(made: Any, module: GraphModule, known: KnownValues) -> None:
+def _change_calls(made: Any, module: GraphModule, known: _KnownValues) -> None:
     """Let a pass change the calls of a graph, and compute anew the fake tensors that differ."""
     calls = made._fx = _Calls(module, known, made.fake_tensor_mode)
     try:
@@ -306,7 +309,7 @@ def _change_calls(made: Any, module: GraphModule, known: KnownValues) -> None:
 class _Calls:
     """Traces the calls that a pass makes of a node: as the node itself where it is the same call."""
 
-    def __init__(self, module: GraphModule, known: KnownValues, mode: Any) -> None:
+    def __init__(self, module: GraphModule, known: _KnownValues, mode: Any) -> None:
         self._module, self._known, self._mode = module, known, mode
         self._constants = 0
 
