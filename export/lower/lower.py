@@ -24,8 +24,17 @@ from hybridge.export.lower.rewrite import (
     reductions_as_products,
     write_out_tanh_gelu,
 )
+from hybridge.export.pinned.edge_passes import quick_passes
 from hybridge.export.pinned.executorch import backend_config, constants_in_place, edge_config
-from hybridge.export.pinned.torch_export import Operator, fewer_decompositions, known_operators, late_code, without_history
+from hybridge.export.pinned.torch_export import (
+    Operator,
+    fewer_decompositions,
+    known_operators,
+    late_code,
+    metadata_by_one_reading,
+    signatures_read_once,
+    without_history,
+)
 from hybridge.export.pinned.xnnpack import LinearConfig, Partitioner, configs, fewer_passes, quick_merges, weights_held_once
 from hybridge.imports import quiet
 from hybridge.runtime.artifact.manifest import program_method
@@ -61,7 +70,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
                 fuse(program)
         with step(f"Lowering to {backend}"), explained("the lowering"):
             edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else ())
-        with step("Planning memory"), explained("memory planning"):
+        with step("Planning memory"), explained("memory planning"), signatures_read_once():
             return edge.to_executorch(backend_config())
 
 
@@ -151,9 +160,7 @@ def _is_tied(node: Node) -> bool:
 
 # Make the pinned lowering faster without changing what comes out of it.
 #
-# Measured with the embedded model, 8 methods (docs/benchmarks.md): most of the time goes into walking every graph
-# many times, a
-# sixth of it into copying the history of each node, a third into backend passes that have nothing to do here.
+# Where the time goes is in docs/benchmarks.md: tracing and decomposing are most of what is left.
 
 
 NEVER = 1_000_000
@@ -172,6 +179,8 @@ def quick_lowering() -> Iterator[None]:
         quick_merges(),
         weights_held_once(),
         constants_in_place(),
+        quick_passes(),
+        metadata_by_one_reading(),
         _young_garbage_collection(),
     ):
         yield

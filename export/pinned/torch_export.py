@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Container, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 from unittest import mock
 
 import torch
 from torch._export import utils as export_utils
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, exported_program
+from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import GraphModule, traceback
 from torch.fx import config as fx_config
 
@@ -121,3 +122,50 @@ def fewer_decompositions() -> Iterator[None]:
 def _calls_any(module: GraphModule, operators: Container[Any]) -> bool:
     graphs = [each.graph for each in module.modules() if isinstance(each, GraphModule)]
     return any(node.target in operators for graph in graphs for node in graph.nodes)
+
+
+INPUT_NAMES = ("inputs_to_parameters", "inputs_to_buffers", "inputs_to_lifted_tensor_constants")
+"""Properties of a signature, each of which makes a dictionary of all inputs whenever it is read."""
+
+
+@contextmanager
+def signatures_read_once() -> Iterator[None]:
+    """Let a program's signature keep its dictionaries: passes read them for every node, which is an eighth of the lowering.
+
+    Patches the properties in ``INPUT_NAMES``. No input may get another name inside, as a decomposition gives it.
+    """
+    with ExitStack() as patches:
+        for name in INPUT_NAMES:
+            once = property(_read_once(vars(ExportGraphSignature)[name].fget))
+            patches.enter_context(mock.patch.object(ExportGraphSignature, name, once))
+        yield
+
+
+def _read_once(read: Any) -> Any:
+    known: dict[tuple[int, ...], tuple[list[Any], Mapping[str, str]]] = {}
+
+    def names(self: ExportGraphSignature) -> Mapping[str, str]:
+        key = tuple(map(id, self.input_specs))
+        if key not in known:
+            known[key] = list(self.input_specs), read(self)  # kept, so that no other inputs get these identities
+        return known[key][1]
+
+    return names
+
+
+@contextmanager
+def metadata_by_one_reading() -> Iterator[None]:
+    """Give weights and state their metadata after a decomposition by reading the signature once, and not for each of them.
+
+    Patches ``_populate_param_buffer_metadata_to_new_gm``.
+    """
+    with mock.patch.object(exported_program, "_populate_param_buffer_metadata_to_new_gm", _populate):
+        yield
+
+
+def _populate(metadata: Mapping[str, dict[str, Any]], module: GraphModule, signature: ExportGraphSignature) -> None:
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and node.target in names:
+            kept = metadata.get(names[node.target], {})
+            node.meta.update({key: value for key, value in kept.items() if key not in ("nn_module_stack", "stack_trace")})
