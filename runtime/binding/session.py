@@ -82,27 +82,30 @@ class Session(Owned):
 
     @classmethod
     @checked
-    def load(cls, folder: str | Path, *, private_copy: bool = False) -> Session:
+    def load(cls, folder: str | Path, *, private_copy: bool = False, context: int | None = None) -> Session:
         """Open an artifact after checking sizes, hashes and the program.
 
         Args:
             folder: the artifact.
             private_copy: copy the program into memory, for a folder that others may write to; see ``open_artifact``. Otherwise
                 it is mapped, and the next call after a change of the file raises ArtifactError.
+            context: most tokens of a text, fewer than the artifact holds; as many as it holds if left out.
 
         Raises:
             ArtifactError: the folder is no artifact, or damaged.
+            UsageError: the artifact does not hold a context of as many tokens.
         """
-        return cls.of(open_artifact(folder, private_copy=private_copy))
+        return cls.of(open_artifact(folder, private_copy=private_copy), context)
 
     @classmethod
     @checked
-    def of(cls, artifact: Artifact) -> Session:
-        """Make a session over an open artifact. Raises ArtifactError if its program is not what the manifest says.
+    def of(cls, artifact: Artifact, context: int | None = None) -> Session:
+        """Make a session over an open artifact, with a context as in ``load``.
 
-        Sessions of one ``Model`` share one copy of the weights.
+        Raises ArtifactError if its program is not what the manifest says. Sessions of one ``Model`` share one copy of the
+        weights.
         """
-        return cls(Model.open(artifact))
+        return cls(Model.open(artifact, context))
 
     @classmethod
     def over(cls, program: Program, manifest: ModelInfo) -> Session:

@@ -27,6 +27,7 @@ from hybridge.runtime.cli.console import (
 )
 from hybridge.runtime.cli.options import (
     ArtifactArgument,
+    ContextOption,
     DrafterOptions,
     GenerationOptions,
     HtmlOption,
@@ -83,6 +84,7 @@ def run(
     max_new_tokens: NewTokensOption = 128,
     drafter: DrafterOptions,
     generation: GenerationOptions,
+    context: ContextOption = None,
     threads: ThreadsOption = None,
     stats: Annotated[bool, typer.Option("--stats", help="Say on stderr what was accepted and how fast it was.")] = False,
     html: HtmlOption = None,
@@ -98,7 +100,7 @@ def run(
 
     sampling = generation.sampling()
     text, variables = read_prompt(prompt, prompt_file), template.variables()
-    model = open_text_model(artifact, threads=threads, **vars(drafter))
+    model = open_text_model(artifact, threads=threads, context=context, **vars(drafter))
     constrain = generation.constrain(model)
     if chat or system or image or variables or template.thinking is not None:
         from hybridge.runtime.text.chat_template import load_template

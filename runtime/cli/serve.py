@@ -14,6 +14,7 @@ from hybridge.runtime.cli.console import err
 from hybridge.runtime.cli.options import (
     ArtifactArgument,
     CacheOptions,
+    ContextOption,
     DrafterOptions,
     NewTokensOption,
     SamplingOptions,
@@ -54,6 +55,7 @@ def serve(
     max_new_tokens: NewTokensOption = 512,
     drafter: DrafterOptions,
     sampling: SamplingOptions,
+    context: ContextOption = None,
     threads: ThreadsOption = None,
 ) -> None:
     """Answer requests of OpenAI's API with one model. Sampling options are defaults for requests without them."""
@@ -72,7 +74,7 @@ def serve(
         limits=Limits(body=max_body_bytes, seconds=timeout, new_tokens=max_new_tokens),
     )  # fmt: skip
     variables = template.variables()
-    models = open_text_models(artifact, sessions, threads=threads, **vars(drafter))
+    models = open_text_models(artifact, sessions, threads=threads, context=context, **vars(drafter))
     slots = [SessionSlot(model.session, model.drafter) for model in models]
     opened, tokenizer = models[0].artifact, models[0].tokenizer
     jinja = JinjaTemplate(opened.folder)

@@ -37,12 +37,17 @@ _MODULES = {
 
 
 def load(
-    folder: str | Path, *, drafter: Drafter | Literal["auto"] | None = "auto", cache_dir: str | Path | None = None
+    folder: str | Path,
+    *,
+    drafter: Drafter | Literal["auto"] | None = "auto",
+    cache_dir: str | Path | None = None,
+    context: int | None = None,
 ) -> CausalLM:
     """Open an artifact with transformers' interface: ``load("OUT").generate(**tokenizer(text, return_tensors="pt"))``.
 
     drafter: proposes draft tokens; "auto" is an ``AutoDrafter``, and None decodes plainly.
     cache_dir: a folder in which checkpoints of what was read stay for the next time; it holds texts, for their owner alone.
+    context: most tokens of a text, fewer than the artifact holds; as many as it holds if left out.
     Raises ArtifactError, saying what is wrong with the folder, and UsageError without ``pip install 'hybridge[export]'``: use
     ``hybridge.Session`` there.
     """
@@ -51,7 +56,7 @@ def load(
     with needs_export("hybridge.load"):
         from hybridge.runtime.integrations.causal_lm import CausalLM
 
-    return CausalLM.from_pretrained(folder, drafter=drafter, cache_dir=cache_dir)
+    return CausalLM.from_pretrained(folder, drafter=drafter, cache_dir=cache_dir, context=context)
 
 
 if not TYPE_CHECKING:  # else a type checker would believe in every name
