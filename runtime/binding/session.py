@@ -373,12 +373,21 @@ class Session(Owned):
         return self.length
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """Return a copy of every buffer of the state by name, for inspection."""
+        """Return a copy of every buffer of the state by name, for inspection; those with rows have all of the context's."""
+        return {name: buffer.copy() for name, buffer in self._buffers().items()}
+
+    @property
+    def state_bytes(self) -> int:
+        """Return the bytes of the state of a full context."""
+        return sum(buffer.nbytes for buffer in self._buffers().values())
+
+    def _buffers(self) -> dict[str, NDArray[np.generic]]:
+        """Return every buffer of the state, where it is until the session's next call."""
         count = c_size_t()
         run("buffers", self.handle, None, 0, byref(count))
         views = (ArrayStruct * count.value)()
         self._run("buffers", views, count.value, byref(count))
-        return {view.name.decode(): seen(view).copy() for view in views}
+        return {view.name.decode(): seen(view) for view in views}
 
     def cancel(self) -> None:
         """End the generation of this session after its next token or chunk of the prompt; callable from any thread."""

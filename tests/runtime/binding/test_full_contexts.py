@@ -144,7 +144,7 @@ def test_a_context_is_an_option_of_the_commands(cli: Callable[..., object], kern
 @needs_proc
 def test_sessions_take_memory_for_what_was_read() -> None:
     session = Session.load(demo_folder() / "hybridge-demo")
-    state = sum(buffer.nbytes for buffer in session.state().values())
+    state = session.state_bytes
     session.prefill([1, 2, 3])
     before, others = anonymous_bytes(), [Session(session.model) for _ in range(20)]
     for each in others:
