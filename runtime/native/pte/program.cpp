@@ -88,7 +88,6 @@ uint8_t* align(uint8_t* address, size_t alignment) {
   return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(address) + alignment - 1) / alignment * alignment);
 }
 
-
 // For what the runtime builds while it loads methods: grows with what is asked of it and gives everything back at its
 // end.
 class Heap final : public executorch::runtime::MemoryAllocator {
@@ -252,8 +251,7 @@ class PteMethods final : public Program {
     }
     for (const size_t size : sizes) {
       arenas_.emplace_back(size);
-      if (!arenas_.back().is_there())
-        return Status(HYBRIDGE_OUT_OF_MEMORY, "there is no memory for a session's state");
+      if (!arenas_.back().is_there()) return Status(HYBRIDGE_OUT_OF_MEMORY, "there is no memory for a session's state");
       const Bytes bytes = arenas_.back().bytes();
       spans_.emplace_back(bytes.data(), bytes.size());
     }
