@@ -99,11 +99,14 @@ class Model(Owned):
 
             model = cls.over(OnnxProgram(artifact), artifact.manifest, artifact)
         if context is not None:
-            model._limit(context)
+            model.limit(context)
         return model
 
-    def _limit(self, context: int) -> None:
-        """Take texts of at most ``context`` tokens from now on. Raises UsageError for more than the program holds."""
+    def limit(self, context: int) -> None:
+        """Let sessions that are opened from now on take texts of at most ``context`` tokens.
+
+        Raises UsageError for more than the program holds, and closes the model.
+        """
         try:
             run("model_limit", self.handle, core_number(context))
         except UsageError:

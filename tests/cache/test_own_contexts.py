@@ -34,7 +34,7 @@ OWN: dict[str, tuple[dict[str, Any], int]] = {
 @pytest.mark.parametrize("what", OWN)
 def test_a_context_is_what_the_model_takes(what: str) -> None:
     config, tokens = OWN[what]
-    assert own_context(SimpleNamespace(**config)) == tokens
+    assert own_context(SimpleNamespace(model_type="any", **config)) == tokens
 
 
 def test_a_context_is_chosen_for_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
