@@ -91,7 +91,11 @@ def test_a_length_that_was_not_given_is_said_and_not_the_models() -> None:
     ("model_type", "overrides", "sizes"),
     [
         ("llama", {"num_key_value_heads": 64, "head_dim": 256}, {"max_seq_len": 1 << 20}),
-        ("qwen3_5_text", {"linear_num_value_heads": 4096, "linear_value_head_dim": 4096}, {"max_seq_len": 8, "snapshot_slots": 1024}),
+        (
+            "qwen3_5_text",
+            {"linear_num_value_heads": 4096, "linear_value_head_dim": 4096},
+            {"max_seq_len": 8, "snapshot_slots": 1024},
+        ),
     ],
 )
 def test_a_state_larger_than_memory_is_refused_without_allocating_it(
