@@ -71,7 +71,7 @@ def test_a_model_without_full_attention_has_nothing_to_round(family: str) -> Non
 
 
 def test_only_kernels_of_our_own_can_do_it() -> None:
-    options = ExportOptions(kv_cache="int8", kernels="llm")
+    options = ExportOptions(max_seq_len=61, kv_cache="int8", kernels="llm")
     with pytest.raises(UsageError, match="--kv-cache int8 needs --kernels hybridge, not llm"):
         build_cache(tiny_config("qwen3"), options)
 
