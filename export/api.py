@@ -16,6 +16,7 @@ from hybridge.export.drafters.drafter import DrafterPlan, VocabularyName
 from hybridge.export.drafters.plan import plan_drafter, plan_own_drafter
 from hybridge.export.model.vision import PROCESSOR_FILES, VISION, describe_pictures
 from hybridge.export.pinned.transformers import Reader
+from hybridge.export.program.build import resolve_state
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.gptq import calibrate as calibrate_on
@@ -57,7 +58,8 @@ def export_model(
 
     Args:
         checkpoint: a folder with config.json and *.safetensors, a GGUF file, or the id of a model on the hub.
-        options: the command's defaults if left out, with bits as one would ship them and the checkpoint's own drafter.
+        options: the command's defaults if left out, with bits as one would ship them, the checkpoint's own drafter, and a
+            context of as many tokens as the model takes, up to 32,768.
         adapters: folders of LoRA adapters to merge into the checkpoint, in this order.
         tokenizer: a folder whose tokenizer and chat template replace the checkpoint's.
         mmproj: the file with a GGUF file's encoder of pictures; if left out, one beside it that fits.
@@ -80,7 +82,7 @@ def export_model(
     """
     options, steps = options or ExportOptions(quantize="auto", mtp="auto"), progress or ExportProgress()
     source = resolve_checkpoint(checkpoint, adapters, tokenizer, mmproj)
-    options = resolve_quantization(options, source, steps.warn)
+    options = resolve_state(resolve_quantization(options, source, steps.warn), source.config)
     if calibrate is not None:
         options = replace(options, calibrate="self" if calibrate == "self" else "text")
         check_calibration(options)

@@ -22,6 +22,7 @@ from hybridge.cache.families.family import (
     check_layer_count,
     check_rope,
     check_windows,
+    own_context,
     summarize,
 )
 from hybridge.cache.layers.layer import CacheLayer
@@ -38,6 +39,7 @@ __all__ = [
     "build_layers",
     "config_dtype",
     "family_of",
+    "own_context",
     "plan",
     "text_config",
 ]

@@ -116,6 +116,31 @@ def check_rope(config: Config, sizes: CacheSizes) -> None:
             )
 
 
+LONGEST_CONTEXT = 32_768
+"""Most tokens of a context that nobody chose."""
+LARGE_WINDOW = 2048
+"""Tokens of a window from which on its ring, which each snapshot copies, is more than a short context's rows."""
+
+
+def own_context(config: Config) -> int:
+    """Return the tokens of a context that nobody chose: as many as the model takes, up to LONGEST_CONTEXT.
+
+    A model takes as many as it has positions, in a rope that is stretched as many as it was stretched to, and no more than
+    keep their angles. A context ends with a large window, too: up to there its layers have rows by position.
+    """
+    limits: list[int] = [LONGEST_CONTEXT]
+    windows = (getattr(config, name, None) for name in ("sliding_window", "sliding_window_size", "attention_chunk_size"))
+    limits += [each for each in windows if isinstance(each, int) and each >= LARGE_WINDOW]
+    positions = getattr(config, "max_position_embeddings", None)
+    for rope in _ropes(config):
+        original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
+        if positions and original and factor:
+            positions = max(positions, int(original * factor))
+        if (longest := _longest(config, rope)) is not None:
+            limits.append(longest)
+    return max(1, min([*limits, *([int(positions)] if positions else [])]))
+
+
 def _ropes(config: Config) -> Iterator[Mapping[str, Any]]:
     """Yield the rope parameters of each layer type, or of all layers."""
     parameters = getattr(config, "rope_parameters", None) or {}

@@ -6,6 +6,7 @@ A layer never asks what kind another one is, and the container (``HybridCache``)
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -17,6 +18,18 @@ from hybridge.cache.operations.kernels import Kernels
 from hybridge.errors import CheckpointError
 
 Staged = TypeVar("Staged", bound=NamedTuple)
+
+
+def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return zeros of which a page takes memory once it is written: there are rows for a whole context."""
+    count = math.prod(shape)
+    if torch.get_default_device().type != "cpu" or not count or not hasattr(mmap, "MAP_PRIVATE"):  # not on Windows
+        return torch.zeros(shape, dtype=dtype)
+    try:
+        pages = mmap.mmap(-1, count * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        return torch.zeros(shape, dtype=dtype)  # whose error says how much there is no memory for
+    return torch.frombuffer(pages, dtype=dtype).view(*shape)
 
 
 class CacheLayer(nn.Module):
@@ -56,7 +69,7 @@ class CacheLayer(nn.Module):
         """Add rows by position [B, R, *shape]; R is ``sizes.rows`` if ``rows`` is left out, as one row serves one position."""
         self._check(name, shape)
         self.positional.append(name)
-        self.register_buffer(name, torch.zeros(self.sizes.batch_size, rows or self.sizes.rows, *shape, dtype=dtype))
+        self.register_buffer(name, lazy_zeros((self.sizes.batch_size, rows or self.sizes.rows, *shape), dtype))
 
     def add_staged(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
         """Add a buffer [B, S, *shape] for what the tokens of a tentative block leave for a commit."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from hybridge.errors import UsageError
-from hybridge.runtime.artifact.options import LONG_TEXT, ExportOptions
+from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.cli.console import numbers
 
 Default = ExportOptions
@@ -21,8 +21,13 @@ class ExportChoices:
 
     max_seq_len: Annotated[
         int | None,
-        typer.Option("--max-seq-len", min=1, help=f"Tokens that the state can hold; {Default.max_seq_len} if left out."),
-    ] = None  # so that a warning can say which number it is
+        typer.Option(
+            "--max-seq-len",
+            min=1,
+            help="Tokens that the state can hold, which take memory as a text grows. If left out, as many as the model takes, "
+            "up to 32768, and up to 2048 without hybridge's kernels.",
+        ),
+    ] = None
     prefill_chunk: Annotated[int, typer.Option("--prefill-chunk", min=1, help="Tokens of one prefill call.")] = (
         Default.prefill_chunk
     )
@@ -108,7 +113,7 @@ class ExportChoices:
         typer.Option(
             "--kv-cache",
             help="The data type of keys and values of full attention; small ones make long contexts cheap. auto: float16 with "
-            f"quantized weights and more than {LONG_TEXT} tokens, otherwise float32.",
+            "quantized weights, for families that were found not to mind, otherwise float32.",
         ),
     ] = Default.kv_cache
     images: Annotated[

@@ -97,7 +97,8 @@ def print_summary(output: Path, manifest: Manifest) -> None:
     kernels = "for onnxruntime" if manifest.onnx else f"kernels: {manifest.options.kernels}"
     err.print(
         f"[bold green]{name}[/] holds {len(manifest.methods)} methods in {size} "
-        f"({bits}weights {megabytes(manifest.weight_bytes)}, state {megabytes(state)}; {kernels}).\n{_drafter(manifest)}"
+        f"({bits}weights {megabytes(manifest.weight_bytes)}, up to {megabytes(state)} of state for a context of "
+        f"{manifest.options.max_seq_len} tokens; {kernels}).\n{_drafter(manifest)}"
         f"Try: hybridge inspect {name}   hybridge run {name} --prompt '…' --stats",
         highlight=False,
     )

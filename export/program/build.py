@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.families import text_config
+from hybridge.cache.families import own_context, text_config
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.rope_delta import RopeDeltaLayer
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
@@ -21,12 +22,54 @@ from hybridge.export.kernel_sets.llm import LlmKernels
 from hybridge.export.model.adapt import check_taps
 from hybridge.export.model.vision import VISION, read_processor
 from hybridge.export.program.memory import memory_bytes
-from hybridge.export.quantize.quantize import check_quantization, quantize_encoder
+from hybridge.export.quantize.quantize import check_quantization, is_quantized, quantize_encoder
 from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.runtime.artifact.options import ExportOptions, check_verify_lens
+from hybridge.runtime.artifact.options import OWN_CONTEXT, ExportOptions, check_verify_lens
 from hybridge.runtime.artifact.pictures import PictureDescription
 
 KERNELS: Mapping[str, type[Kernels]] = {"llm": LlmKernels, "hybridge": HybridgeKernels, "aten": CoreKernels}
+
+HALF_KEYS = frozenset({
+    "bamba", "cohere2", "exaone4", "falcon_h1", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "gpt_oss",
+    "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "lfm3", "llama", "llama4_text", "minimax", "ministral", "mistral",
+    "nemotron_h", "olmo3", "olmo_hybrid", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+    "qwen3_next", "smollm3", "zamba2", "zaya",
+})  # fmt: skip
+"""Families whose keys and values may be float16.
+
+Measured as tests/export/quantize/test_quantized_attention.py does, on random weights: the largest error of a logit is below
+ROUNDED_KEYS_TOLERANCE of the largest logit. A trained model of "llama": docs/benchmarks.md.
+"""
+STOCK_CONTEXT = 2048
+"""Most tokens of a context that nobody chose, where other kernels than ours look at all of its rows for each token."""
+
+
+def resolve_state(options: ExportOptions, config: Any) -> ExportOptions:
+    """Return the options with a context, and with a type of keys and values, where they leave these to the model.
+
+    A context that nobody chose is halved until its state takes a quarter of this process's memory at most. Keys and values
+    become float16 beside rounded weights, in families of ``HALF_KEYS``. Raises what ``build_cache`` does.
+    """
+    config = text_config(config)
+    is_chosen = options.max_seq_len != OWN_CONTEXT
+    if not is_chosen:
+        own = own_context(config)
+        options = replace(options, max_seq_len=own if options.has_own_kernels else min(own, STOCK_CONTEXT))
+    if options.kv_cache == "auto" and options.has_own_kernels and is_quantized(options) and config.model_type in HALF_KEYS:
+        halved = replace(options, kv_cache="float16")
+        if any(part.rounded_to for part in _unmade(config, halved).leaves()):
+            options = halved
+    while (
+        not is_chosen and options.max_seq_len > STOCK_CONTEXT and _unmade(config, options).state_bytes() > memory_bytes() // 4
+    ):
+        options = replace(options, max_seq_len=options.max_seq_len // 2)
+    return options
+
+
+def _unmade(config: Any, options: ExportOptions) -> HybridCache:
+    """Return a cache without memory, and without a drafter and pictures."""
+    with torch.device("meta"):
+        return _cache(config, options, None, None)
 
 
 def build_cache(

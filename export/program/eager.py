@@ -21,7 +21,7 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.errors import UsageError
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.vocabulary import DraftRows
-from hybridge.export.program.build import build_cache
+from hybridge.export.program.build import build_cache, resolve_state
 from hybridge.export.program.methods import build_methods
 from hybridge.export.program.state import State
 from hybridge.export.source.checkpoint import logits_width
@@ -90,6 +90,7 @@ def eager_session(
     if options.mtp and drafter is None:
         raise UsageError("options.mtp needs its drafter: eager_session(model, options, LoadedDrafter(plan, weights)).")
     config: Any = model.config.get_text_config()
+    options = resolve_state(options, config)
     plan, own = (drafter.plan, drafter.weights) if drafter else (None, None)
     cache = build_cache(config, options, plan)
     tensors = (chain(each.parameters(), each.buffers()) for each in (model, own) if each is not None)

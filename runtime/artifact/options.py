@@ -16,8 +16,8 @@ Bits = tuple[tuple[str, int], ...]
 
 # Default values that help shows, of a prefix cache in bytes and of a validation in random programs.
 DEFAULT_BYTES, DEFAULT_PROGRAMS = 512 << 20, 55
-LONG_TEXT = 4096
-"""Tokens at which a decode of LFM2-350M reads 100 MB of float32 keys and values beside 200 MB of weights of 4 bits."""
+OWN_CONTEXT = 0
+"""A ``max_seq_len`` that stands for the model's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,8 @@ class ExportOptions:
     """Every choice of an export; goes into the manifest unchanged. Raises UsageError for a value of the wrong kind.
 
     Attributes:
-        max_seq_len: tokens that the state can hold.
+        max_seq_len: tokens that the state can hold. 0: as many as the model takes, up to 32,768, and up to 2,048 without
+            hybridge's kernels; no manifest has it.
         prefill_chunk: tokens of one prefill call.
         verify_len: most tokens of one verify call.
         shorter_verify_lens: tokens of further verify methods for shorter blocks, ascending and below verify_len.
@@ -44,7 +45,8 @@ class ExportOptions:
         calibrate: round weights for a text, or for texts that the model makes itself.
         recipe: bits for each kind of weights; implies quantize 8da4w and quantizes the embedding.
         bits: patterns of weights' names and the bits (4, 5, 6, 8 or 32) of those weights; the last that fits counts.
-        kv_cache: the data type of keys and values of full attention; ``kv_dtype`` says what auto stands for.
+        kv_cache: the data type of keys and values of full attention. auto: float16 for rounded weights, if hybridge's kernels
+            run the model and it is of a family that was found not to mind, otherwise float32; no manifest has it.
         images: with the encoder of pictures, if the checkpoint has one that hybridge exports.
         image_tokens: most tokens of a picture or tile, ascending; the encoder has a method for each number. Empty: those of
             common squares and of the model's training.
@@ -57,7 +59,7 @@ class ExportOptions:
         draft_quantize: bits of a drafter's linear layers; same: as quantize.
     """
 
-    max_seq_len: int = 2048
+    max_seq_len: int = OWN_CONTEXT
     prefill_chunk: int = 64
     verify_len: int = 8
     snapshot_slots: int = 2
@@ -103,11 +105,8 @@ class ExportOptions:
 
     @property
     def kv_dtype(self) -> Literal["float32", "float16", "int8"]:
-        """Return the KV-cache dtype; ``auto``: float16 for quantized weights and contexts over LONG_TEXT, otherwise float32."""
-        if self.kv_cache != "auto":
-            return self.kv_cache
-        is_rounded = self.has_own_kernels and (self.quantize != "none" or bool(self.bits))
-        return "float16" if is_rounded and self.max_seq_len > LONG_TEXT else "float32"
+        """Return the KV-cache dtype; float32 for an ``auto`` that no export has resolved."""
+        return "float32" if self.kv_cache == "auto" else self.kv_cache
 
     @property
     def has_own_kernels(self) -> bool:

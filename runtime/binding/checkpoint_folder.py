@@ -47,7 +47,7 @@ class CheckpointFolder:
         if session.manifest.identity is None:
             raise UsageError("only checkpoints of an exported artifact can be kept in a folder.")
         self.session, self.artifact, self.budget = session, session.manifest.identity, budget
-        self._largest = sum(buffer.nbytes for buffer in session.state().values()) + 16 * session.max_seq_len + HEADER + HIDDEN
+        self._largest = session.state_bytes + 16 * session.max_seq_len + HEADER + HIDDEN
         self.folder = top / hashlib.sha256(self.artifact.encode()).hexdigest()[:32]
         try:
             private_folder(self.folder, self.folder)

@@ -455,7 +455,8 @@ class AnswerStruct(Structure):
     """``hybridge_answer``"""
 
     _fields_: ClassVar = [
-        ("ending", c_int), ("prompt_tokens", c_size_t), ("cached_tokens", c_size_t), ("generated", GeneratedStruct)
+        ("ending", c_int), ("prompt_tokens", c_size_t), ("cached_tokens", c_size_t), ("generated", GeneratedStruct),
+        ("dropped_messages", c_size_t),
     ]  # fmt: skip
 
 
@@ -484,6 +485,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "program_open": [POINTER(ProgramStruct), POINTER(ModelHandle)],
     "model_close": [ModelHandle],
     "model_ask": [ModelHandle, OnSame, c_void_p],
+    "model_limit": [ModelHandle, c_int64],
     "model_info": [ModelHandle, POINTER(InfoStruct)],
     "model_eos_ids": [ModelHandle, Tokens, c_size_t, Count],
     "model_verify_lens": [ModelHandle, Tokens, c_size_t, Count],

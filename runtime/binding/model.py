@@ -7,7 +7,7 @@ import weakref
 from ctypes import byref, c_int64, c_size_t
 from typing import Any, Self
 
-from hybridge.errors import ArtifactError, HybridgeError
+from hybridge.errors import ArtifactError, HybridgeError, UsageError
 from hybridge.runtime.artifact.folder import Artifact
 from hybridge.runtime.artifact.manifest import PROGRAM
 from hybridge.runtime.artifact.model_info import ModelInfo
@@ -16,6 +16,7 @@ from hybridge.runtime.artifact.program_check import check_methods, check_program
 from hybridge.runtime.binding.interface import CText, Handle, InfoStruct, ModelHandle, OnSame, Status
 from hybridge.runtime.binding.library import failure, load, load_operators, run
 from hybridge.runtime.binding.programs import Program, ProgramFunctions
+from hybridge.runtime.binding.sampling import core_number
 from hybridge.runtime.native_log import without_native_log
 
 
@@ -84,17 +85,34 @@ class Model(Owned):
         self._check_manifest()
 
     @classmethod
-    def open(cls, artifact: Artifact) -> Model:
+    def open(cls, artifact: Artifact, context: int | None = None) -> Model:
         """Open the program of an artifact.
 
+        context: most tokens of a text, fewer than the program holds; as many as it holds if left out.
         Raises ArtifactError where it does not load here or is not what the manifest says, NativeError and KernelsError where a
-        library cannot be built or loaded.
+        library cannot be built or loaded, and UsageError for a context that the program does not hold.
         """
         if artifact.manifest.onnx is None:
-            return cls(_opened(artifact), artifact.manifest, artifact=artifact)
-        from hybridge.runtime.onnx.program import OnnxProgram  # onnxruntime is an extra
+            model = cls(_opened(artifact), artifact.manifest, artifact=artifact)
+        else:
+            from hybridge.runtime.onnx.program import OnnxProgram  # onnxruntime is an extra
 
-        return cls.over(OnnxProgram(artifact), artifact.manifest, artifact)
+            model = cls.over(OnnxProgram(artifact), artifact.manifest, artifact)
+        if context is not None:
+            model.limit(context)
+        return model
+
+    def limit(self, context: int) -> None:
+        """Let sessions that are opened from now on take texts of at most ``context`` tokens.
+
+        Raises UsageError for more than the program holds, and closes the model.
+        """
+        try:
+            run("model_limit", self.handle, core_number(context))
+        except UsageError:
+            self.close()
+            raise
+        self.max_seq_len = context
 
     @classmethod
     def over(cls, program: Program, manifest: ModelInfo, artifact: Artifact | None = None) -> Model:

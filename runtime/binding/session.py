@@ -82,27 +82,30 @@ class Session(Owned):
 
     @classmethod
     @checked
-    def load(cls, folder: str | Path, *, private_copy: bool = False) -> Session:
+    def load(cls, folder: str | Path, *, private_copy: bool = False, context: int | None = None) -> Session:
         """Open an artifact after checking sizes, hashes and the program.
 
         Args:
             folder: the artifact.
             private_copy: copy the program into memory, for a folder that others may write to; see ``open_artifact``. Otherwise
                 it is mapped, and the next call after a change of the file raises ArtifactError.
+            context: most tokens of a text, fewer than the artifact holds; as many as it holds if left out.
 
         Raises:
             ArtifactError: the folder is no artifact, or damaged.
+            UsageError: the artifact does not hold a context of as many tokens.
         """
-        return cls.of(open_artifact(folder, private_copy=private_copy))
+        return cls.of(open_artifact(folder, private_copy=private_copy), context)
 
     @classmethod
     @checked
-    def of(cls, artifact: Artifact) -> Session:
-        """Make a session over an open artifact. Raises ArtifactError if its program is not what the manifest says.
+    def of(cls, artifact: Artifact, context: int | None = None) -> Session:
+        """Make a session over an open artifact, with a context as in ``load``.
 
-        Sessions of one ``Model`` share one copy of the weights.
+        Raises ArtifactError if its program is not what the manifest says. Sessions of one ``Model`` share one copy of the
+        weights.
         """
-        return cls(Model.open(artifact))
+        return cls(Model.open(artifact, context))
 
     @classmethod
     def over(cls, program: Program, manifest: ModelInfo) -> Session:
@@ -370,12 +373,21 @@ class Session(Owned):
         return self.length
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """Return a copy of every buffer of the state by name, for inspection."""
+        """Return a copy of every buffer of the state by name, for inspection; those with rows have all of the context's."""
+        return {name: buffer.copy() for name, buffer in self._buffers().items()}
+
+    @property
+    def state_bytes(self) -> int:
+        """Return the bytes of the state of a full context."""
+        return sum(buffer.nbytes for buffer in self._buffers().values())
+
+    def _buffers(self) -> dict[str, NDArray[np.generic]]:
+        """Return every buffer of the state, where it is until the session's next call."""
         count = c_size_t()
         run("buffers", self.handle, None, 0, byref(count))
         views = (ArrayStruct * count.value)()
         self._run("buffers", views, count.value, byref(count))
-        return {view.name.decode(): seen(view).copy() for view in views}
+        return {view.name.decode(): seen(view) for view in views}
 
     def cancel(self) -> None:
         """End the generation of this session after its next token or chunk of the prompt; callable from any thread."""

@@ -19,6 +19,7 @@ from hybridge.errors import HybridgeError, PictureError, UsageError
 from hybridge.runtime.cli.console import ShownReasoning, err, print_json, show_calls, stats_table
 from hybridge.runtime.cli.options import (
     CacheOptions,
+    ContextOption,
     DrafterOptions,
     FindArtifact,
     GenerationOptions,
@@ -72,6 +73,7 @@ def chat(
     drafter: DrafterOptions,
     generation: GenerationOptions,
     cache: CacheOptions,
+    context: ContextOption = None,
     threads: ThreadsOption = None,
     history: Annotated[
         bool, typer.Option("--history/--no-history", help="Remember what is typed at a terminal for the next chat.")
@@ -84,7 +86,7 @@ def chat(
     from hybridge.runtime.text.generate import GenerationSettings, kept_checkpoints, open_text_model
 
     sampling, variables = generation.sampling(), template.variables()
-    opened = open_text_model(find(model), threads=threads, **vars(drafter.found(find)))
+    opened = open_text_model(find(model), threads=threads, context=context, **vars(drafter.found(find)))
     settings = GenerationSettings(
         drafter=opened.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
         constrain=generation.constrain(opened),
@@ -182,10 +184,12 @@ class Terminal:
             show_calls(calls)
         if calls:
             err.print(f"[dim]/result TEXT answers a call; {len(calls)} wait[/]")
+        if self.conversation.dropped:
+            err.print(f"[yellow]The context was full:[/] the oldest {self.conversation.dropped} messages were dropped.")
         if self.conversation.read_again:
             err.print(f"[dim]{self.conversation.read_again} tokens were read again: no checkpoint was left to go back to[/]")
         if self.conversation.session.room == 0:
-            err.print("[yellow]The context is full:[/] /undo, /reset, or export with a larger --max-seq-len.")
+            err.print("[yellow]The context is full:[/] with the next message the oldest ones are dropped.")
 
     def _write(self, piece: str) -> None:
         if not self.json:

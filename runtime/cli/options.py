@@ -46,6 +46,10 @@ NewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="S
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", min=1, help="Number of threads; one for each fast core if left out.")
 ]
+ContextOption = Annotated[
+    int | None,
+    typer.Option("--ctx", min=1, help="Most tokens of a text, up to what the artifact holds; as many as it holds if left out."),
+]
 SystemOption = Annotated[
     list[str] | None,
     typer.Option("--system", help="Instructions for the model before the conversation; may be given several times."),

@@ -26,6 +26,7 @@ from hybridge.runtime.cli.console import (
     stats_table,
 )
 from hybridge.runtime.cli.options import (
+    ContextOption,
     DrafterOptions,
     FindArtifact,
     GenerationOptions,
@@ -86,6 +87,7 @@ def run(
     max_new_tokens: NewTokensOption = 128,
     drafter: DrafterOptions,
     generation: GenerationOptions,
+    context: ContextOption = None,
     threads: ThreadsOption = None,
     stats: Annotated[bool, typer.Option("--stats", help="Say on stderr what was accepted and how fast it was.")] = False,
     html: HtmlOption = None,
@@ -101,7 +103,7 @@ def run(
 
     sampling = generation.sampling()
     text, variables = read_prompt(prompt, prompt_file), template.variables()
-    opened = open_text_model(find(model), threads=threads, **vars(drafter.found(find)))
+    opened = open_text_model(find(model), threads=threads, context=context, **vars(drafter.found(find)))
     constrain = generation.constrain(opened)
     if chat or system or image or variables or template.thinking is not None:
         from hybridge.runtime.text.chat_template import load_template

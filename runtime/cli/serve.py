@@ -13,6 +13,7 @@ from hybridge.errors import UsageError
 from hybridge.runtime.cli.console import err
 from hybridge.runtime.cli.options import (
     CacheOptions,
+    ContextOption,
     DrafterOptions,
     FindArtifact,
     ModelArgument,
@@ -60,6 +61,7 @@ def serve(
     max_new_tokens: NewTokensOption = 512,
     drafter: DrafterOptions,
     sampling: SamplingOptions,
+    context: ContextOption = None,
     threads: ThreadsOption = None,
 ) -> None:
     """Answer requests of OpenAI's API with one model. Sampling options are defaults for requests without them."""
@@ -78,7 +80,7 @@ def serve(
         limits=Limits(body=max_body_bytes, seconds=timeout, new_tokens=max_new_tokens),
     )  # fmt: skip
     variables = template.variables()
-    models = open_text_models(find(model), sessions, threads=threads, **vars(drafter.found(find)))
+    models = open_text_models(find(model), sessions, threads=threads, context=context, **vars(drafter.found(find)))
     slots = [SessionSlot(model.session, model.drafter) for model in models]
     opened, tokenizer = models[0].artifact, models[0].tokenizer
     jinja = JinjaTemplate(opened.folder)

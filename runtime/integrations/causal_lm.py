@@ -65,7 +65,12 @@ class CausalLM:
     @classmethod
     @checked
     def from_pretrained(
-        cls, folder: str | Path, *, drafter: Drafter | Literal["auto"] | None = "auto", cache_dir: str | Path | None = None
+        cls,
+        folder: str | Path,
+        *,
+        drafter: Drafter | Literal["auto"] | None = "auto",
+        cache_dir: str | Path | None = None,
+        context: int | None = None,
     ) -> CausalLM:
         """Open an artifact.
 
@@ -73,14 +78,16 @@ class CausalLM:
             folder: the artifact.
             drafter: proposes draft tokens; "auto" is an ``AutoDrafter``, and None decodes plainly.
             cache_dir: a folder that keeps checkpoints for the next time, ``checkpoints.budget`` bytes for each artifact.
+            context: most tokens of a text, fewer than the artifact holds; as many as it holds if left out.
 
         Raises:
             ArtifactError: the folder is no artifact, or a damaged one.
             OutputError: ``cache_dir`` cannot be written.
+            UsageError: the artifact does not hold a context of as many tokens.
         """
         opened = open_artifact(folder)
         config = read_generation_config(Path(folder), opened.manifest.eos_ids)
-        session = Session.of(opened)
+        session = Session.of(opened, context)
         if drafter == "auto":
             drafter = AutoDrafter(session) if session.verify_len > 1 else None
         model = cls(session, config, drafter, opened)

@@ -214,7 +214,11 @@ class Server:
     def _prompt(self, asked: ChatRequest, pictures: Sequence[Picture]) -> tuple[Prompt, Answer, str]:
         """Return the prompt of a chat, its empty answer, and the text that ends the reasoning that it has begun, or ""."""
         variables = {**(asked.chat_template_kwargs or {}), **({"tools": asked.offered} if asked.offered else {})}
-        prompt = self.prompts.of_chat(asked.messages, variables, pictures)
+        if asked.truncation == "auto":
+            wanted = asked.max_completion_tokens or asked.max_tokens or self.settings.limits.new_tokens
+            prompt = self.prompts.of_shortened_chat(asked.messages, variables, pictures, wanted)
+        else:
+            prompt = self.prompts.of_chat(asked.messages, variables, pictures)
         form = self.answers
         reasoning = form.reasoning_end(prompt.text) if asked.is_structured or asked.offered else ""
         if asked.is_structured and not asked.required and not reasoning:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from collections import OrderedDict
@@ -29,6 +30,8 @@ LATE = 3
 """Latest messages of a user that get a checkpoint before them, for edits; each costs a chunk of reading."""
 BEGINNING = 12
 """Characters for each token of the context beyond which a text is encoded only if its beginning fits."""
+TOO_LONG = "context_length_exceeded"
+"""OpenAI's code of a prompt that leaves no room for an answer."""
 OTHER = "\u2603"
 """A message that no client sends, to find where the rendered text of a message begins."""
 
@@ -93,6 +96,7 @@ class Prompts:
         self._lock = threading.Lock()
         self._answers: OrderedDict[Beginning, list[int]] = OrderedDict()
         self._reasons: OrderedDict[str, str] = OrderedDict()
+        self._cuts: OrderedDict[bytes, None] = OrderedDict()
         self._ends = [text for token in eos_ids if (text := tokenizer.id_to_token(token))]
 
     def of_chat(
@@ -125,6 +129,44 @@ class Prompts:
         marks = tuple(sorted({len(answered) + lengths[int((encoded.spans[:, 1] <= at).sum())] for at in branches} - {0}))
         return Prompt(rendered.text, tokens, marks, plain, variables, spelled=asked.spelled, pictures=pictures)
 
+    def of_shortened_chat(
+        self, messages: Sequence[ChatMessage], variables: Mapping[str, Any], pictures: Sequence[Picture], wanted: int
+    ) -> Prompt:
+        """Return the prompt of a conversation, without its oldest messages if it leaves no room for ``wanted`` tokens.
+
+        They go down to half of the context: messages of the user with all that follows them, and never the last one, so no call
+        loses its result. A conversation that was shortened before is shortened at the same place as long as it fits, so that
+        what was read of it counts. Raises what ``of_chat`` does.
+        """
+        users = [i for i, message in enumerate(messages) if message.role == "user"]
+
+        def without(count: int) -> Prompt:
+            begin, end = (users[0], users[count]) if count else (0, 0)
+            before, after = (sum(len(message.pictures) for message in messages[:at]) for at in (begin, end))
+            rest = [*pictures[:before], *pictures[after:]]
+            return self.of_chat([*messages[:begin], *messages[end:]], variables, rest)
+
+        def fits(count: int, most: int) -> bool:
+            try:
+                return len(without(count).tokens) <= most
+            except ApiError as error:
+                if error.code != TOO_LONG:
+                    raise
+                return False
+
+        cuts = list(_digests(messages, users))
+        with self._lock:
+            known = max((count for count, cut in enumerate(cuts) if count and cut in self._cuts), default=0)
+        least, most = known, len(users) - 1
+        if not fits(known, self.longest - min(wanted, max(1, self.longest // 4))) and known < most:
+            least += 1
+            while least < most:  # the more messages go, the fewer tokens are left
+                middle = (least + most) // 2
+                least, most = (least, middle) if fits(middle, self.longest // 2) else (middle + 1, most)
+            with self._lock:
+                _put(self._cuts, cuts[least], None)
+        return without(least)
+
     def of_text(self, text: str) -> list[int]:
         """Return the tokens of a text to continue, with those that the tokenizer adds. Raises ApiError if it is too long."""
         return self._encode(RenderedChat(text), "prompt", around=True).ids
@@ -134,7 +176,8 @@ class Prompts:
         if at_least >= self.longest:
             count = str(at_least) if exact else f"at least {at_least}"
             message = f"the prompt has {count} tokens, and a context of {self.longest} leaves no room for an answer."
-            raise invalid(message, param, "context_length_exceeded")
+            advice = ' With truncation "auto" the oldest messages are dropped.' if param == "messages" else ""
+            raise invalid(message + advice, param, TOO_LONG)
 
     def _spelled(self, rendered: RenderedChat) -> Spans:
         """Return the parts of a text in which people spelled a special token."""
@@ -202,6 +245,16 @@ class Prompts:
             with suppress(HybridgeError):  # a template may want a conversation to be whole
                 other = self.render([*messages[:i], {"role": "user", "content": OTHER}], variables).text
                 yield next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), 0)
+
+
+def _digests(messages: Sequence[ChatMessage], users: Sequence[int]) -> Iterator[bytes]:
+    """Yield what identifies the conversation up to each message of the user, which is in it."""
+    digest, begin = hashlib.sha256(), 0
+    for at in users:
+        for message in messages[begin : at + 1]:
+            digest.update(message.model_dump_json().encode())
+        begin = at + 1
+        yield digest.digest()
 
 
 def _until(spans: Spans, end: int) -> Spans:

@@ -34,7 +34,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 """Unsupported fields that would change the text, with the values that do not; null never does."""
 SAME_IN_RESPONSES = (
     *("model", "stream", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "stop"),
-    *("chat_template_kwargs", "parallel_tool_calls"),
+    *("chat_template_kwargs", "parallel_tool_calls", "truncation"),
 )
 """Fields of responses that a chat has under the same name."""
 
@@ -277,7 +277,11 @@ Request = TypeVar("Request", bound=GenerationRequest)
 
 
 class ChatRequest(GenerationRequest):
-    """The body of ``/v1/chat/completions``. chat_template_kwargs: variables of the chat template."""
+    """The body of ``/v1/chat/completions``.
+
+    chat_template_kwargs: variables of the chat template. truncation: auto drops the oldest messages of a conversation that
+    leaves no room for an answer, as in responses; OpenAI's chats do not have it.
+    """
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -287,6 +291,7 @@ class ChatRequest(GenerationRequest):
     tools: Annotated[list[Tool], Field(max_length=256)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
 
     @property
     def offered(self) -> list[dict[str, Any]]:
@@ -460,6 +465,7 @@ class ResponsesRequest(GenerationRequest):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     previous_response_id: str | None = None
 
     def for_chat(self) -> ChatRequest:

@@ -45,6 +45,8 @@ class Conversation(OpenChat):
         self.checkpoints = PrefixCache(session.model) if checkpoints is None else checkpoints
         self.read_again = 0
         """Tokens that the last answer had to read a second time."""
+        self.dropped = 0
+        """Messages, the oldest ones, that were dropped before the last answer: they left no room for it."""
         variables = {name: value for name, value in template.variables.items() if name != "tools"}
         options = chat_options(
             system, variables=variables, tools=template.variables.get("tools"), cache=self.checkpoints, now=template.now
@@ -56,6 +58,9 @@ class Conversation(OpenChat):
     ) -> str:
         """Answer ``text``, before which there may be pictures; return the answer without its reasoning.
 
+        If the context leaves no room for the answer, the oldest messages are dropped, down to half of it; ``dropped`` is their
+        number. A call of a tool goes with its result, and the messages of the system stay.
+
         Args:
             text: the message.
             show: called with what each token adds to content and reasoning; ends the answer by returning False. What it raises
@@ -64,7 +69,8 @@ class Conversation(OpenChat):
             pictures: of the message.
 
         Raises:
-            CapacityError: the message does not fit; nothing has changed, as after all that is raised before the first token.
+            CapacityError: the message does not fit by itself; nothing has changed, as after all that is raised before the
+                first token.
             PictureError: the template has no place for the pictures.
         """
         self.show(pictures)
@@ -117,7 +123,12 @@ class Conversation(OpenChat):
             add_counts(stats, answer.generated)
             stats.new_tokens += answer.generated.tokens
             stats.prompt_tokens += answer.prompt_tokens
-            self.read_again = max(0, min(began, answer.prompt_tokens + answer.cached_tokens - 1) - answer.cached_tokens)
+            self.dropped = answer.dropped_messages
+            self.read_again = (
+                0
+                if self.dropped
+                else max(0, min(began, answer.prompt_tokens + answer.cached_tokens - 1) - answer.cached_tokens)
+            )
         return "".join(said)
 
     def _constraint(self, asked: list[Message]) -> Constraint | None:

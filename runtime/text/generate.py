@@ -160,15 +160,16 @@ class TextModel:
 
 def open_text_model(
     folder: Path, *, draft: Path | None = None, lookup: bool = False, own: bool = False, plain: bool = False,
-    threads: int | None = None,
+    threads: int | None = None, context: int | None = None,
 ) -> TextModel:  # fmt: skip
     """Open an artifact with its tokenizer and a drafter; see ``open_text_models``."""
-    return open_text_models(folder, 1, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)[0]
+    one = open_text_models(folder, 1, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads, context=context)
+    return one[0]
 
 
 def open_text_models(
     folder: Path, sessions: int, *, draft: Path | None = None, lookup: bool = False, own: bool = False, plain: bool = False,
-    threads: int | None = None,
+    threads: int | None = None, context: int | None = None,
 ) -> list[TextModel]:  # fmt: skip
     """Open an artifact once for several sessions.
 
@@ -181,9 +182,10 @@ def open_text_models(
         own: draft with the artifact's own drafter alone.
         plain: use no drafter.
         threads: threads to compute on; one for each fast core if left out.
+        context: most tokens of a text, fewer than the artifact holds; as many as it holds if left out.
 
     Raises:
-        UsageError: several drafters are chosen, or there is no tokenizer.
+        UsageError: several drafters are chosen, there is no tokenizer, or the artifact does not hold the context.
         DraftError: the drafter does not fit.
         ArtifactError: the folder is no artifact, or a damaged one.
     """
@@ -195,10 +197,10 @@ def open_text_models(
     tokenizer = Tokenizer.of(opened)
     if threads is not None:
         set_threads(threads)
-    shared = Model.open(opened)
+    shared = Model.open(opened, context)
     drafter = _drafter(opened, shared, draft, lookup, own, plain)
     # onnxruntime keeps one state for each program; the native core keeps many.
-    programs = [shared, *(shared if opened.manifest.onnx is None else Model.open(opened) for _ in range(sessions - 1))]
+    programs = [shared, *(shared if opened.manifest.onnx is None else Model.open(opened, context) for _ in range(sessions - 1))]
     return [TextModel(opened, Session(program), tokenizer, drafter) for program in programs]
 
 

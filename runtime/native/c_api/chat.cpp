@@ -223,7 +223,7 @@ hybridge_status answer_by(
         if (answer != nullptr) {
           *answer = {
               static_cast<hybridge_ending>(done->end), done->prompt_tokens, done->cached_tokens,
-              counted(done->generated)
+              counted(done->generated), done->dropped
           };
         }
         return HYBRIDGE_OK;

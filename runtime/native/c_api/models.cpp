@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <hybridge/hybridge_dev.h>
@@ -63,7 +64,7 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
     if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     const hybridge::ModelInfo& known = opened->model->info();
     *info = {
-        known.max_seq_len,
+        opened->max_seq_len,
         known.vocab_size,
         known.prefill_chunk,
         known.verify_len(),
@@ -74,6 +75,17 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
         known.encoder ? known.encoder->placeholder : -1
     };
     return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_model_limit(hybridge_model model, int64_t max_seq_len) {
+  return with_open<OpenModel>(model, [&](OpenModel& open) {
+    const int64_t most = open.model->info().max_seq_len;
+    if (1 <= max_seq_len && max_seq_len <= most) return open.max_seq_len = max_seq_len, HYBRIDGE_OK;
+    return refused(
+        HYBRIDGE_INVALID_ARGUMENT, "a context of " + std::to_string(max_seq_len) + " tokens cannot be: give 1 to " +
+                                       std::to_string(most) + ", for which the artifact was exported (--max-seq-len)"
+    );
   });
 }
 

@@ -13,7 +13,7 @@ std::shared_ptr<Turn> turn_of(uint64_t fingerprint) {
 }
 
 OpenModel::OpenModel(std::shared_ptr<const Model> opened)
-    : model(std::move(opened)), turn(turn_of(model->fingerprint())) {}
+    : model(std::move(opened)), turn(turn_of(model->fingerprint())), max_seq_len(model->info().max_seq_len) {}
 
 std::shared_ptr<const PictureProcessor> OpenModel::pictures() const {
   const std::lock_guard lock(mutex_);

@@ -39,6 +39,9 @@ class OpenModel {
   const std::shared_ptr<const Model> model;
   const std::shared_ptr<Turn> turn;
 
+  // Most tokens of a text in sessions that are opened from now on.
+  std::atomic<int64_t> max_seq_len;
+
   // What prepares its pictures; null before that was said.
   std::shared_ptr<const PictureProcessor> pictures() const;
   void prepare_by(std::shared_ptr<const PictureProcessor> pictures);

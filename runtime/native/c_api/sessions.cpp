@@ -30,7 +30,7 @@ hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* se
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     const InTurn turn({opened->turn});
-    auto created = hybridge::Session::create(opened->model);
+    auto created = hybridge::Session::create(opened->model, opened->max_seq_len);
     if (!created.ok()) return answer(created.status());
     auto made = std::make_shared<OpenSession>();
     made->model = opened;

@@ -216,12 +216,14 @@ class Terminal {
     check(status, "there is no answer");
     shown.end();
     last_ = done;
+    if (done.dropped_messages > 0)
+      std::fprintf(stderr, "the context was full: the oldest %zu messages were dropped\n", done.dropped_messages);
     if (done.ending == HYBRIDGE_ENDED_BY_CALLER) std::fputs("(stopped)\n", stderr);
     if (prints_stats_) print_stats(done.prompt_tokens, done.generated);
     if (const size_t calls = open_calls(); calls > 0)
       std::fprintf(stderr, "/result TEXT answers a call; %zu wait\n", calls);
     if (room() == 0) {
-      std::fputs("The context is full: /undo, /reset, or export with a larger --max-seq-len.\n", stderr);
+      std::fputs("The context is full: with the next message the oldest ones are dropped.\n", stderr);
     }
     return true;
   }

@@ -89,6 +89,10 @@ void ModelOptions::declare(Arguments& arguments) {
   arguments.flag("--prompt-lookup", "Draft only by prompt lookup: continue earlier matches in the text.", lookup);
   arguments.flag("--drafter", "Draft only with the artifact's own drafter.", own);
   arguments.flag("--no-speculation", "Decode plainly, without a drafter.", plain);
+  arguments.whole(
+      "--ctx", "Most tokens of a text, up to what the artifact holds; as many as it holds if left out.", context, 1,
+      MOST_TOKENS
+  );
   declare_threads(arguments, threads);
 }
 
@@ -173,6 +177,10 @@ TextModel::TextModel(const ArtifactFolder& folder, const ModelOptions& options) 
   tokenizer_ = open_tokenizer(folder);
   check(hybridge_set_threads(options.threads), "the threads do not start");
   model_ = open_model(folder);
+  if (options.context > 0) {
+    const auto status = hybridge_model_limit(model_, static_cast<int64_t>(options.context));
+    if (status != HYBRIDGE_OK) throw Misuse("--ctx: " + std::string(hybridge_failure()) + ".");
+  }
   check(hybridge_model_info(model_, &info_), folder.path());
   size_t count = 0;
   check(hybridge_model_eos_ids(model_, nullptr, 0, &count), folder.path());
@@ -327,8 +335,9 @@ GeneratedText TextModel::generate(
   }
   if (static_cast<int64_t>(prompt.size()) > info_.max_seq_len) {
     throw Failure(
-        "the prompt has " + std::to_string(prompt.size()) + " tokens, and the artifact holds " +
-        std::to_string(info_.max_seq_len) + "; give a shorter one, or export with a larger --max-seq-len."
+        "the prompt has " + std::to_string(prompt.size()) + " tokens, and the context has " +
+        std::to_string(info_.max_seq_len) +
+        "; give a shorter one, a larger --ctx, or export with a larger --max-seq-len."
     );
   }
   struct Run {

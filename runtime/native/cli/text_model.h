@@ -62,6 +62,7 @@ struct ModelOptions {
   std::optional<std::string> draft;
   bool lookup = false, own = false, plain = false;
   size_t threads = 0;
+  size_t context = 0;  // the artifact's own
 
   void declare(Arguments& arguments);
 };

@@ -1,6 +1,8 @@
 #include "engine/conversation.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <iterator>
 
 #include "engine/model_info.h"
 
@@ -13,6 +15,7 @@ namespace hybridge {
 namespace {
 
 constexpr const char* NOTHING_SAID = "there is no message yet: send one first";
+constexpr const char* ANOTHER = "\u2603";        // a message that no user writes
 constexpr size_t MOST_SAVED = size_t(60) << 20;  // of a note, which has at most 64 MB
 
 std::string_view without_end(std::string_view text) { return text.substr(0, text.find_last_not_of(" \t\r\n") + 1); }
@@ -23,6 +26,7 @@ template <typename Step>
 Result<ChatAnswer> Conversation::or_as_before(Step&& step) {
   const text::ChatLog before = log_;
   has_answered_ = false;
+  dropped_ = 0;
   auto done = step();
   if (!done.ok() && !has_answered_) log_ = before;
   return done;
@@ -48,7 +52,7 @@ Result<ChatAnswer> Conversation::send(
   auto done = or_as_before([&]() -> Result<ChatAnswer> {
     auto asked = log_.messages;
     asked.push_back({"user", text::valid_utf8(message), {}, pictures_.size()});
-    HYBRIDGE_TRY(ask(std::move(asked), pictures_));
+    HYBRIDGE_TRY(ask(std::move(asked), pictures_, generator.options().max_new_tokens));
     return answer(generator, on_piece, std::move(stops));
   });
   if (has_answered_) pictures_.clear();
@@ -74,7 +78,7 @@ Result<ChatAnswer> Conversation::give_results(
     for (size_t i = 0; i < calls.size(); ++i) {
       asked.push_back({"tool", text::valid_utf8(results[i]), {}, 0, {}, {calls[i].name, "", calls[i].id}});
     }
-    HYBRIDGE_TRY(ask(std::move(asked), {}));
+    HYBRIDGE_TRY(ask(std::move(asked), {}, generator.options().max_new_tokens));
     return answer(generator, on_piece, std::move(stops));
   });
 }
@@ -186,37 +190,133 @@ std::vector<text::TextPart> Conversation::spelled(const text::Rendered& rendered
   return found;
 }
 
-Status Conversation::ask(std::vector<text::Message> messages, const text::Pictures& new_pictures) {
+Result<Conversation::Prompt> Conversation::prompt_of(
+    const std::vector<text::Message>& messages, const text::Pictures& new_pictures
+) const {
+  Prompt prompt{.rendered = template_.render(messages), .tokens = {}};
+  const size_t known = known_bytes(prompt.rendered);
+  if (known > 0) prompt.tokens = log_.tokens;
+  prompt.start = prompt.tokens.size();
+  text::Pictures pictures = known > 0 ? text::Pictures() : earlier_pictures();
+  pictures.insert(pictures.end(), new_pictures.begin(), new_pictures.end());
+  const size_t lasting = HYBRIDGE_TRY(
+      add_tokens(prompt.rendered, known, pictures, prompt.tokens, messages.back().content)
+  );
+  prompt.lasting = known == 0 ? lasting : 0;
+  return prompt;
+}
+
+Status Conversation::ask(std::vector<text::Message> messages, const text::Pictures& new_pictures, size_t wanted) {
   try {
-    text::Rendered rendered = template_.render(messages);
-    const size_t known = known_bytes(rendered);
-    std::vector<int64_t> tokens = known > 0 ? log_.tokens : std::vector<int64_t>();
-    const size_t start = tokens.size();
-    text::Pictures pictures = known > 0 ? text::Pictures() : earlier_pictures();
-    pictures.insert(pictures.end(), new_pictures.begin(), new_pictures.end());
-    const size_t lasting = HYBRIDGE_TRY(add_tokens(rendered, known, pictures, tokens, messages.back().content));
-    const auto most = static_cast<size_t>(session_.info().max_seq_len);
-    if (tokens.size() >= most) {
+    const auto most = static_cast<size_t>(session_.max_seq_len());
+    Prompt prompt = HYBRIDGE_TRY(prompt_of(messages, new_pictures));
+    if (prompt.tokens.size() + std::clamp<size_t>(wanted, 1, std::max<size_t>(1, most / 4)) > most) {
+      HYBRIDGE_TRY(drop_oldest(messages, new_pictures));
+      if (dropped_ > 0) prompt = HYBRIDGE_TRY(prompt_of(messages, new_pictures));
+    }
+    if (prompt.tokens.size() >= most) {
       return Status(
-          HYBRIDGE_NO_ROOM, "the conversation makes " + std::to_string(tokens.size()) +
-                                " tokens with this message, which leaves no room for an answer in " +
-                                std::to_string(most) + ": shorten it, start anew, or export with a larger --max-seq-len"
+          HYBRIDGE_NO_ROOM, "the message makes " + std::to_string(prompt.tokens.size()) +
+                                " tokens with what must stay before it, which leaves no room for an answer in " +
+                                std::to_string(most) + ": shorten it, or " +
+                                longer_context(session_.info(), session_.max_seq_len())
       );
     }
-    keep(2 * log_.turns.size());
-    auto special = spelled(rendered, rendered.text.size());
-    const size_t stays = known == 0 ? lasting : 0;
-    log_.turns.push_back({start, tokens.size(), stays, std::move(rendered.text), {}, std::move(special), new_pictures});
+    if (dropped_ == 0) keep(2 * log_.turns.size());
+    auto special = spelled(prompt.rendered, prompt.rendered.text.size());
+    log_.turns.push_back(
+        {prompt.start,
+         prompt.tokens.size(),
+         prompt.lasting,
+         std::move(prompt.rendered.text),
+         {},
+         std::move(special),
+         new_pictures}
+    );
     log_.messages = std::move(messages);
-    log_.tokens = std::move(tokens);
+    log_.tokens = std::move(prompt.tokens);
     return Status();
   } catch (const text::TextError& error) {
     return Status(HYBRIDGE_INVALID_TEMPLATE, error.what());
   }
 }
 
+Status Conversation::drop_oldest(std::vector<text::Message>& messages, const text::Pictures& new_pictures) {
+  std::vector<size_t> users;  // where the user speaks
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i].role == "user") users.push_back(i);
+  }
+  if (users.size() < 2) return Status();
+  const auto begin = messages.begin() + static_cast<ptrdiff_t>(users[0]);
+  const auto without = [&](size_t count) {
+    std::vector<text::Message> rest(messages.begin(), begin);
+    rest.insert(rest.end(), messages.begin() + static_cast<ptrdiff_t>(users[count]), messages.end());
+    return rest;
+  };
+  // A message of the user begins a turn, and so does the first result of an answer's calls.
+  const auto turns_of = [&](size_t count) {
+    size_t turns = 0;
+    for (size_t i = users[0]; i < users[count]; ++i)
+      turns += messages[i].role == "user" || (messages[i].role == "tool" && messages[i - 1].role != "tool");
+    return turns;
+  };
+  text::Pictures pictures = earlier_pictures();
+  pictures.insert(pictures.end(), new_pictures.begin(), new_pictures.end());
+  const auto pictures_of = [&](size_t count) {
+    size_t gone = 0;
+    for (size_t i = 0; i < turns_of(count); ++i) gone += log_.turns[i].pictures.size();
+    return text::Pictures(pictures.begin() + static_cast<ptrdiff_t>(gone), pictures.end());
+  };
+  size_t least = 1, most = users.size() - 1;
+  while (least < most) {  // the more messages go, the fewer tokens are left
+    const size_t count = (least + most) / 2;
+    std::vector<int64_t> tokens;
+    HYBRIDGE_TRY(add_tokens(template_.render(without(count)), 0, pictures_of(count), tokens));
+    if (tokens.size() <= static_cast<size_t>(session_.max_seq_len()) / 2) most = count;
+    else least = count + 1;
+  }
+  dropped_ = users[least] - users[0];
+  log_.turns.erase(log_.turns.begin(), log_.turns.begin() + static_cast<ptrdiff_t>(turns_of(least)));
+  messages = without(least);
+  log_.tokens.clear();
+  // The turns that stay are written as if the others had never been.
+  size_t at = users[0];
+  for (text::Turn& turn : log_.turns) {
+    do ++at;  // the new message follows
+    while (messages[at].role == "tool");
+    const text::Rendered rendered = template_.render(std::span(messages).first(at));
+    turn.start = turn.lasting = 0;
+    turn.rendered = rendered.text;
+    turn.spelled = spelled(rendered, rendered.text.size());
+    at += messages[at].role == "assistant";
+  }
+  return Status();
+}
+
+Result<size_t> Conversation::read_beginning(const GenerationOptions& options) {
+  std::vector<text::Message> other;
+  std::ranges::copy_if(log_.messages, std::back_inserter(other), [](const auto& each) {
+    return each.role == "system";
+  });
+  other.push_back({"user", ANOTHER});
+  std::vector<int64_t> tokens;
+  try {
+    HYBRIDGE_TRY(add_tokens(template_.render(other), 0, {}, tokens));
+  } catch (const text::TextError&) {
+    return 0;  // a template that wants other messages first
+  }
+  const auto differ = std::ranges::mismatch(tokens, log_.tokens).in1;
+  const auto chunk = static_cast<size_t>(session_.info().prefill_chunk);
+  const auto shared = static_cast<size_t>(differ - tokens.begin()) / chunk * chunk;
+  if (shared == 0 || shared >= log_.tokens.size()) return 0;
+  if (const auto kept = cache_->find(log_.tokens); kept != nullptr && kept->length() >= shared) return 0;
+  const Tokens beginning = Tokens(log_.tokens).first(shared);
+  return shared -
+         static_cast<size_t>(HYBRIDGE_TRY(bring_to(session_, beginning, *cache_, options.cancelled, options.on_read)));
+}
+
 size_t Conversation::known_bytes(const text::Rendered& rendered) const {
-  if (log_.turns.empty()) return 0;
+  if (log_.turns.empty() || log_.tokens.empty()) return 0;
   const text::Turn& last = log_.turns.back();
   const std::string known = last.rendered + last.said.value_or("");
   const bool goes_on = rendered.text.starts_with(known) && spelled(rendered, last.rendered.size()) == last.spelled;
@@ -296,12 +396,18 @@ Result<ChatAnswer> Conversation::answer(Generator& generator, const OnPiece& on_
   const GenerationOptions& options = generator.options();
   if (options.wait_for) options.wait_for(splitter->reasoning_end());
   const Tokens prompt = Tokens(log_.tokens).first(count - 1);
+  const size_t begun = log_.turns.size() == 1 ? HYBRIDGE_TRY(read_beginning(options)) : 0;
+  const OnRead on_read = [&](size_t read) {
+    if (options.on_read) options.on_read(begun + read);
+  };
   const size_t number = 2 * log_.turns.size() - 1, mark = log_.turns.back().lasting;
   const auto keep_mark = [&] { keep_in_slot(number); };
   done.cached_tokens = static_cast<size_t>(
-      HYBRIDGE_TRY(bring_to(session_, prompt, *cache_, options.cancelled, options.on_read, mark, keep_mark))
+      HYBRIDGE_TRY(bring_to(session_, prompt, *cache_, options.cancelled, on_read, mark, keep_mark)) -
+      static_cast<int64_t>(begun)
   );
   done.prompt_tokens = count - done.cached_tokens;
+  done.dropped = dropped_;
   const double read = seconds_now() - began;
   if (mark > 0) keep_checkpoint(session_, *cache_);
   else keep(number);
@@ -370,9 +476,14 @@ text::Parts Conversation::add(const std::string& piece, text::Parts parts) {
 }
 
 std::string Conversation::next_id() const {
-  size_t count = 0;
-  for (const text::Message& each : log_.messages) count += each.calls.size();
-  std::string digits = std::to_string(count);
+  size_t next = 0;
+  for (const text::Message& each : log_.messages) {
+    for (const text::ToolCall& call : each.calls) {
+      const bool is_ours = call.id.starts_with("call");
+      next = std::max<size_t>(next, is_ours ? std::strtoul(call.id.c_str() + 4, nullptr, 10) + 1 : 0);
+    }
+  }
+  std::string digits = std::to_string(next);
   return "call" + std::string(5 - std::min<size_t>(5, digits.size()), '0') + digits;
 }
 

@@ -14,6 +14,9 @@
 // is never encoded again as long as the template goes on from it; where it rewrites the past, such as by dropping
 // earlier reasoning, only what changed is read again. Special tokens in the words of messages are text.
 //
+// A message that leaves no room for its answer drops the oldest turns, down to half of the context. What is dropped is
+// a message of the user with all that followed it, so no call loses its result; the messages of the system stay.
+//
 // Nothing throws, as in engine/session.h, but for memory that is used up.
 #ifndef HYBRIDGE_ENGINE_CONVERSATION_H
 #define HYBRIDGE_ENGINE_CONVERSATION_H
@@ -40,12 +43,13 @@
 
 namespace hybridge {
 
-// How an answer ended, and what it took. prompt_tokens were read for it, cached_tokens were known.
+// How an answer ended, and what it took. prompt_tokens were read for it, cached_tokens were known. dropped: messages
+// that had to go before it.
 enum class AnswerEnd { BY_MODEL, BY_STOP, BY_LENGTH, BY_CALLER };
 
 struct ChatAnswer {
   AnswerEnd end = AnswerEnd::BY_LENGTH;
-  size_t prompt_tokens = 0, cached_tokens = 0;
+  size_t prompt_tokens = 0, cached_tokens = 0, dropped = 0;
   Generated generated = {};
 };
 
@@ -75,7 +79,7 @@ class Conversation {
   // Answers a message. generator: over this conversation's session, and new. stops: texts before the first of which the
   // answer ends. Where it fails or is cancelled before the answer's first token (CANCELLED), the conversation is as it
   // was; after that, what was said stays. INVALID_TEMPLATE for what the template refuses, and NO_ROOM for a message
-  // that leaves no room for an answer.
+  // that by itself leaves no room for an answer.
   Result<ChatAnswer> send(
       std::string_view message, Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}
   );
@@ -118,9 +122,28 @@ class Conversation {
   template <typename Step>
   Result<ChatAnswer> or_as_before(Step&& step);
 
-  // Makes a conversation whose last message is to be answered this one: its tokens are those that are known and what is
-  // new. new_pictures: the pictures of this message.
-  Status ask(std::vector<text::Message> messages, const text::Pictures& new_pictures);
+  // The text of a conversation up to an answer: its tokens, of which the first `start` are known, and how many of them
+  // stay if the template writes the answer's beginning in another way later.
+  struct Prompt {
+    text::Rendered rendered;
+    std::vector<int64_t> tokens;
+    size_t start = 0, lasting = 0;
+  };
+
+  // Returns the prompt of messages; pictures: of the last one. Throws TextError.
+  Result<Prompt> prompt_of(const std::vector<text::Message>& messages, const text::Pictures& new_pictures) const;
+
+  // Makes a conversation whose last message is to be answered this one, without its oldest turns if it leaves no room
+  // for `wanted` tokens. new_pictures: the pictures of this message.
+  Status ask(std::vector<text::Message> messages, const text::Pictures& new_pictures, size_t wanted);
+
+  // Drops the fewest of the oldest turns without which the messages take half of the context, from the messages, too.
+  // All but those of the last message of the user may go. Throws TextError.
+  Status drop_oldest(std::vector<text::Message>& messages, const text::Pictures& new_pictures);
+
+  // Reads what every text of this conversation begins with, in whole chunks, so that there is a checkpoint after it.
+  // Returns the number of tokens that it read.
+  Result<size_t> read_beginning(const GenerationOptions& options);
 
   // The beginning of a text, in bytes, that the tokens at hand stand for: none where the past is written in another way
   // now.
@@ -154,7 +177,7 @@ class Conversation {
   // Adds a piece to the answer so far.
   text::Parts add(const std::string& piece, text::Parts parts);
 
-  // The id of the next call: nine letters and digits, as Mistral's templates want.
+  // The id of the next call, after those of all messages: nine letters and digits, as Mistral's templates want.
   std::string next_id() const;
 
   // Keeps the state as a checkpoint and in a slot.
@@ -177,6 +200,7 @@ class Conversation {
   std::string first_bytes_;
   text::Pictures pictures_;  // of the next message
   text::ChatLog log_;
+  size_t dropped_ = 0;  // messages, for the answer that is given
   bool has_answered_ = false;
 };
 

@@ -43,7 +43,7 @@ class DraftModel final : public Drafter {
  private:
   DraftModel(std::unique_ptr<Session> session, int64_t placeholder);
 
-  size_t max_seq_len() const { return static_cast<size_t>(session_->info().max_seq_len); }
+  size_t max_seq_len() const { return static_cast<size_t>(session_->max_seq_len()); }
 
   // Returns the position in the text of the draft's state.
   size_t position() const { return start_ + static_cast<size_t>(session_->length()); }

@@ -71,4 +71,9 @@ bool ModelInfo::are_sane() const {
          std::all_of(draft_taps.begin(), draft_taps.end(), is_tapped);
 }
 
+std::string longer_context(const ModelInfo& info, int64_t max_seq_len) {
+  if (max_seq_len >= info.max_seq_len) return "export with a larger --max-seq-len";
+  return "open the model with a larger context, up to " + std::to_string(info.max_seq_len);
+}
+
 }  // namespace hybridge

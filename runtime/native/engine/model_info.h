@@ -104,6 +104,9 @@ struct ModelInfo {
   bool are_sane() const;
 };
 
+// Returns the end of an error that says how a text of more than `max_seq_len` tokens gets room.
+std::string longer_context(const ModelInfo& info, int64_t max_seq_len);
+
 }  // namespace hybridge
 
 #endif

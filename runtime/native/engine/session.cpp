@@ -62,11 +62,11 @@ Answer Session::with_drafter(Run run) {
   return answer;
 }
 
-Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const Model> model) {
+Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const Model> model, int64_t max_seq_len) {
   auto program = model->program();
   if (!program.ok()) return program.status();
   RowBuffers rows = HYBRIDGE_TRY(RowBuffers::find(**program, model->info()));
-  std::unique_ptr<Session> session(new Session(std::move(model), std::move(*program), std::move(rows)));
+  std::unique_ptr<Session> session(new Session(std::move(model), std::move(*program), std::move(rows), max_seq_len));
   if (!session->layout_.is_whole()) {
     return Status(
         HYBRIDGE_INVALID_ARTIFACT, "the program has no length, count of operations or slots; export the model again"
@@ -254,6 +254,7 @@ Result<int64_t> Session::resume(const Checkpoint& checkpoint) {
     );
   }
   std::vector<int64_t> text = checkpoint.tokens();
+  HYBRIDGE_TRY(check_length(text.size()));
   if (std::exchange(is_broken_, true)) checkpoints_.go_back(0);  // the state may have lost any row
   for (auto& slot : slots_) slot = {};
   layout_.set_length(static_cast<int64_t>(text.size()));
@@ -303,12 +304,16 @@ Result<int64_t> Session::load(const std::string& path, const std::function<Statu
   if (!file.ok()) return file.status();
   auto saved = layout_.read(*file, slots_.size());
   if (!saved.ok()) return saved.status();
+  for (const KeptText& text : saved->texts) HYBRIDGE_TRY(check_length(text.tokens.size()));
   if (check) HYBRIDGE_TRY(check(saved->note));
   return apply(*file, std::move(*saved));
 }
 
-Session::Session(std::shared_ptr<const Model> model, std::unique_ptr<Program> program, RowBuffers rows)
+Session::Session(
+    std::shared_ptr<const Model> model, std::unique_ptr<Program> program, RowBuffers rows, int64_t max_seq_len
+)
     : model_(std::move(model)),
+      max_seq_len_(max_seq_len > 0 ? std::min(max_seq_len, info().max_seq_len) : info().max_seq_len),
       program_(std::move(program)),
       rows_(std::move(rows)),
       layout_(*program_, model_->info(), rows_),
@@ -465,8 +470,16 @@ Status Session::check(Tokens tokens, bool pictures) const {
   if (static_cast<int64_t>(tokens.size()) <= room()) return Status();
   return Status(
       HYBRIDGE_NO_ROOM, std::to_string(tokens.size()) + " tokens do not fit: " + std::to_string(length()) +
-                            " of max_seq_len = " + std::to_string(info().max_seq_len) +
-                            " are used. Reset the session, or export with a larger --max-seq-len"
+                            " of max_seq_len = " + std::to_string(max_seq_len()) + " are used. Reset the session, or " +
+                            longer_context(info(), max_seq_len())
+  );
+}
+
+Status Session::check_length(size_t tokens) const {
+  if (static_cast<int64_t>(tokens) <= max_seq_len()) return Status();
+  return Status(
+      HYBRIDGE_NO_ROOM, "its text has " + std::to_string(tokens) + " tokens, and max_seq_len is " +
+                            std::to_string(max_seq_len()) + ": open the model with a larger context"
   );
 }
 

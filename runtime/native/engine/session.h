@@ -28,7 +28,7 @@
 //   OTHER_MODEL       a checkpoint of another model
 //   INVALID_SAVED_STATE   a saved state or checkpoint that is damaged or of another model
 //   INVALID_ARTIFACT  a model.pte that was written to since it was mapped
-//   NO_ROOM           the tokens do not fit into what is left of max_seq_len
+//   NO_ROOM           the tokens do not fit into what is left of max_seq_len, or a kept text is longer than that
 //   CANCELLED         a prefill that was cancelled
 //   NOT_FINITE        logits that are NaN or infinite; what one call of the program had committed stays committed
 //   PROGRAM_FAILED    a method failed, refused what fits by the program's own account, or answered in another form
@@ -70,8 +70,9 @@ using OnRead = std::function<void(size_t)>;
 
 class Session {
  public:
-  // An empty state over the model's weights. Fails where a method does not load: MISSING_OPERATOR, OUT_OF_MEMORY.
-  static Result<std::unique_ptr<Session>> create(std::shared_ptr<const Model> model);
+  // An empty state over the model's weights. max_seq_len: most tokens of its text, up to the model's; 0 for as many.
+  // Fails where a method does not load: MISSING_OPERATOR, OUT_OF_MEMORY.
+  static Result<std::unique_ptr<Session>> create(std::shared_ptr<const Model> model, int64_t max_seq_len = 0);
 
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -80,7 +81,8 @@ class Session {
   Tokens tokens() const { return text_; }  // committed
   Tokens slot(int64_t number) const;
   int64_t length() const { return static_cast<int64_t>(text_.size()); }
-  int64_t room() const { return info().max_seq_len - length(); }
+  int64_t max_seq_len() const { return max_seq_len_; }
+  int64_t room() const { return max_seq_len() - length(); }
 
   // Returns whether a call failed in the middle, and no reset, restore, resume or load came since.
   bool is_broken() const { return is_broken_; }
@@ -169,7 +171,7 @@ class Session {
   Result<Array> buffer(const std::string& name) { return program_->buffer(name); }
 
  private:
-  Session(std::shared_ptr<const Model> model, std::unique_ptr<Program> program, RowBuffers rows);
+  Session(std::shared_ptr<const Model> model, std::unique_ptr<Program> program, RowBuffers rows, int64_t max_seq_len);
 
   Result<int64_t> apply(StateReader& file, SavedState saved);
 
@@ -241,6 +243,9 @@ class Session {
   // be there.
   Status check(Tokens tokens, bool pictures = false) const;
 
+  // Refuses a kept text that is longer than max_seq_len.
+  Status check_length(size_t tokens) const;
+
   Status check_known(Tokens tokens, bool pictures = false) const;
 
   // Refuses what the drafter in the program cannot propose after.
@@ -287,6 +292,7 @@ class Session {
   bool has_length(int64_t length);
 
   std::shared_ptr<const Model> model_;  // outlives the program
+  const int64_t max_seq_len_;
   std::unique_ptr<Program> program_;
   RowBuffers rows_;
   StateLayout layout_;

@@ -139,7 +139,7 @@ typedef struct hybridge_model {
 
 // Sizes of a model in tokens, and what its pictures are.
 typedef struct hybridge_info {
-  int64_t max_seq_len;     // of a text
+  int64_t max_seq_len;     // of a text: the program's, or that of hybridge_model_limit
   int64_t vocab_size;      // ids are below it
   int64_t prefill_chunk;   // a prompt is read in chunks of as many
   int64_t verify_len;      // most tokens of a verified block
@@ -158,6 +158,11 @@ hybridge_status hybridge_model_open(const char* path, hybridge_model* model);
 
 // Closes a model. Its sessions may stay open, and keep the weights as long as they need them.
 hybridge_status hybridge_model_close(hybridge_model model);
+
+// Limits the texts of the sessions and chats of a model that are opened from now on to fewer tokens than its program
+// holds. Memory is taken as a text grows, so it is for an app that wants a bound on that.
+// HYBRIDGE_INVALID_ARGUMENT  less than 1, or more than the program holds
+hybridge_status hybridge_model_limit(hybridge_model model, int64_t max_seq_len);
 
 // Gives a model's sizes.
 hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info);
@@ -614,6 +619,7 @@ typedef struct hybridge_answer {
   size_t prompt_tokens;  // that were read for the answer
   size_t cached_tokens;  // that did not have to be read
   hybridge_generated generated;
+  size_t dropped_messages;  // the oldest ones, which left no room for the answer and are forgotten; 0 as a rule
 } hybridge_answer;
 
 // Result of a tool.
@@ -643,12 +649,14 @@ hybridge_status hybridge_chat_close(hybridge_chat chat);
 hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* pictures, size_t count);
 
 // Answers a message. Special tokens in it are text.
+// If the context leaves no room for the answer, the oldest messages are dropped, down to half of it: those of the user
+// with all that followed, never a call without its result, and not the system's. hybridge_answer has their number.
 // options: null for the defaults with a max_new_tokens of 512.
 // stops: stop_count texts before the first of which the answer ends; may be null if there are none.
 // on_piece, answer: may be null.
 // If it fails before the answer's first token, nothing has changed; after it, what was said stays.
 // HYBRIDGE_INVALID_TEMPLATE  the chat template refuses the message
-// HYBRIDGE_NO_ROOM           the message leaves no room for an answer
+// HYBRIDGE_NO_ROOM           the message by itself leaves no room for an answer
 // HYBRIDGE_INVALID_GRAMMAR   the parameters of a tool cannot be followed, or tool_choice names none of them
 // HYBRIDGE_UNSUPPORTED       calls are required, and the chat has no tools, or the tokenizer no tokens for single bytes
 // and as hybridge_generate

@@ -127,6 +127,8 @@ class Model : public Handle<hybridge_model, hybridge_model_close> {
     return opened<Model>([&](auto* id) { return hybridge_model_open(path.c_str(), id); });
   }
 
+  Status limit(int64_t max_seq_len) { return Status(hybridge_model_limit(id(), max_seq_len)); }
+
   Result<hybridge_info> info() const {
     return filled<hybridge_info>([&](auto* info) { return hybridge_model_info(id(), info); });
   }

@@ -10,7 +10,6 @@
 #include <executorch/runtime/platform/runtime.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "engine/fnv1a.h"
+#include "engine/lazy_memory.h"
 #include "engine/mapped_file.h"
 #include "engine/program.h"
 
@@ -87,25 +87,6 @@ Status invalid(std::string words) { return Status(HYBRIDGE_INVALID_ARTIFACT, std
 uint8_t* align(uint8_t* address, size_t alignment) {
   return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(address) + alignment - 1) / alignment * alignment);
 }
-
-// Zeros, that a program was planned for. Where the system hands out cleared pages lazily, those that no token has
-// reached take no memory.
-class Arena {
- public:
-  explicit Arena(size_t size) : memory_(static_cast<uint8_t*>(std::calloc(size + ALIGNMENT, 1))), size_(size) {}
-
-  bool allocated() const { return memory_ != nullptr; }
-  Span<uint8_t> bytes() const { return {align(memory_.get(), ALIGNMENT), size_}; }
-
- private:
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-
-  static constexpr size_t ALIGNMENT = 64;
-  std::unique_ptr<uint8_t, Free> memory_;
-  size_t size_;
-};
 
 // For what the runtime builds while it loads methods: grows with what is asked of it and gives everything back at its
 // end.
@@ -270,9 +251,9 @@ class PteMethods final : public Program {
     }
     for (const size_t size : sizes) {
       arenas_.emplace_back(size);
-      if (!arenas_.back().allocated())
-        return Status(HYBRIDGE_OUT_OF_MEMORY, "there is no memory for a session's state");
-      spans_.push_back(arenas_.back().bytes());
+      if (!arenas_.back().is_there()) return Status(HYBRIDGE_OUT_OF_MEMORY, "there is no memory for a session's state");
+      const Bytes bytes = arenas_.back().bytes();
+      spans_.emplace_back(bytes.data(), bytes.size());
     }
     planned_ = std::make_unique<HierarchicalAllocator>(Span<Span<uint8_t>>(spans_.data(), spans_.size()));
     manager_ = std::make_unique<executorch::runtime::MemoryManager>(&heap_, planned_.get());
@@ -319,7 +300,7 @@ class PteMethods final : public Program {
   const MappedFile* mapped_;
   std::unique_ptr<pte::PoolHold> hold_;  // as long as methods point to the pool
   Heap heap_;
-  std::vector<Arena> arenas_;
+  std::vector<LazyMemory> arenas_;
   std::vector<Span<uint8_t>> spans_;
   std::unique_ptr<HierarchicalAllocator> planned_;
   std::unique_ptr<executorch::runtime::MemoryManager> manager_;

@@ -161,6 +161,7 @@ def load(
     *,
     drafter: Drafter | Literal["auto"] | None = "auto",
     cache_dir: str | Path | None = None,
+    context: int | None = None,
     options: ModelOptions | None = None,
 ) -> CausalLM:
     """Open a model with transformers' interface: ``load("OUT").generate(**tokenizer(text, return_tensors="pt"))``.
@@ -170,6 +171,7 @@ def load(
             once, and kept as ``hybridge run`` keeps it; at a terminal, a line on stderr shows how far it is.
         drafter: proposes draft tokens; "auto" is an ``AutoDrafter``, and None decodes plainly.
         cache_dir: a folder in which checkpoints of what was read stay for the next time; it holds texts, for their owner alone.
+        context: most tokens of a text, fewer than the artifact holds; as many as it holds if left out.
         options: of the export, if there is one.
 
     Raises:
@@ -180,4 +182,4 @@ def load(
     with needs_export("hybridge.load"):
         from hybridge.runtime.integrations.causal_lm import CausalLM
     artifact = find_artifact(model, options, err if err.is_terminal else None)
-    return CausalLM.from_pretrained(artifact, drafter=drafter, cache_dir=cache_dir)
+    return CausalLM.from_pretrained(artifact, drafter=drafter, cache_dir=cache_dir, context=context)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
+from zoo import by_kind
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.hybrid_cache import HybridCache
@@ -18,9 +19,9 @@ from hybridge.cache.operations.kernels import CoreKernels, Kernels, Scoring
 from hybridge.cache.operations.quantized_rows import QuantizedRows
 from hybridge.errors import UsageError
 from hybridge.export.check.oracle import round_keys, uncached
-from hybridge.export.check.validate import validate
+from hybridge.export.check.validate import ROUNDED_KEYS_TOLERANCE, validate
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
-from hybridge.export.program.build import build_cache
+from hybridge.export.program.build import HALF_KEYS, build_cache
 from hybridge.export.program.eager import eager_session
 from hybridge.runtime.artifact.options import ExportOptions
 
@@ -51,6 +52,18 @@ def test_a_session_is_the_model_with_rounded_keys_and_values(what: str, kv_cache
     assert not torch.allclose(oracle(range(40)), original, rtol=1e-6, atol=1e-6), "nothing was rounded"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", by_kind(HALF_KEYS))
+def test_families_with_float16_keys_by_default_do_not_mind(family: str) -> None:
+    no_window = {"mistral": None, "phi3": None, "ministral": 200}  # these have no full attention otherwise
+    own = {"sliding_window": no_window[family]} if family in no_window else {}
+    model = lively(tiny_model(tiny_config(family, **own)))
+    before = uncached(model)(range(3, 43))
+    round_keys(model, replace(OPTIONS, kv_cache="float16"))
+    error = (uncached(model)(range(3, 43)) - before).abs().max() / before.abs().max()
+    assert 0 < error < ROUNDED_KEYS_TOLERANCE
+
+
 @pytest.mark.parametrize("family", ["mamba2", "recurrent_gemma"])
 def test_a_model_without_full_attention_has_nothing_to_round(family: str) -> None:
     with pytest.raises(UsageError, match="--kv-cache int8 is for full attention"):
@@ -58,7 +71,7 @@ def test_a_model_without_full_attention_has_nothing_to_round(family: str) -> Non
 
 
 def test_only_kernels_of_our_own_can_do_it() -> None:
-    options = ExportOptions(kv_cache="int8", kernels="llm")
+    options = ExportOptions(max_seq_len=61, kv_cache="int8", kernels="llm")
     with pytest.raises(UsageError, match="--kv-cache int8 needs --kernels hybridge, not llm"):
         build_cache(tiny_config("qwen3"), options)
 

@@ -356,7 +356,7 @@ def test_wrong_usage_is_refused_in_a_sentence(kernels_artifact: Path, code: int,
 
 def test_a_prompt_that_cannot_be_read_is_refused(kernels_artifact: Path) -> None:
     assert "stdin is not UTF-8 text" in error(2, "run", kernels_artifact, "--prompt", "-", given=b"a\xff")
-    assert "the artifact holds 96" in error(1, "run", kernels_artifact, "--prompt", "a b " * 200)
+    assert "the context has 96" in error(1, "run", kernels_artifact, "--prompt", "a b " * 200)
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused(kernels_artifact: Path, tmp_path: Path) -> None:

@@ -83,16 +83,30 @@ class Plain:
     """What a session has read once there was an answer."""
 
     def say(self, words: str) -> str:
-        asked = [*self.messages, {"role": "user", "content": words}]
-        text, known = rendered(TEMPLATE, asked).text, self.turns[-1][2] if self.turns else ""
-        tokens = self.tokens if self.turns and text.startswith(known) else []
+        asked, turns, most = [*self.messages, {"role": "user", "content": words}], self.turns, self.session.max_seq_len
+        text, known = rendered(TEMPLATE, asked).text, turns[-1][2] if turns else ""
+        tokens = self.tokens if turns and text.startswith(known) else []
         start, rest = len(tokens), text[len(known) :] if tokens else text
-        tokens = [*tokens, *self.tokenizer.encode(rest, around=False).ids]
-        if len(tokens) >= self.session.max_seq_len:
+        tokens = [*tokens, *self._encoded(rest)]
+        if len(tokens) + min(25, most // 4) > most and turns:
+            gone = 1
+            while gone < len(turns) and len(self._encoded(rendered(TEMPLATE, asked[2 * gone :]).text)) > most // 2:
+                gone += 1
+            asked, kept = asked[2 * gone :], turns[gone:]
+            turns = [
+                (0, each[1], rendered(TEMPLATE, asked[: 2 * i + 1]).text + asked[2 * i + 1]["content"])
+                for i, each in enumerate(kept)
+            ]
+            text, start = rendered(TEMPLATE, asked).text, 0
+            tokens = self._encoded(text)
+        if len(tokens) >= most:
             raise CapacityError("no room")
         self.messages, self.tokens = asked, tokens
-        self.turns.append((start, len(tokens), text))
+        self.turns = [*turns, (start, len(tokens), text)]
         return self._answer(text)
+
+    def _encoded(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, around=False).ids
 
     def retry(self, _: str) -> str:
         start, answer, _ = self._last()
@@ -106,6 +120,11 @@ class Plain:
         start, *_ = self._last()
         self.messages, self.tokens = self.messages[:-2], self.tokens[:start]
         self.turns.pop()
+        if start == 0 and self.turns:  # the turns before were written anew, and are read as they are now
+            said = self.messages[-1]["content"]
+            prompt = self._encoded(self.turns[-1][2].removesuffix(said))
+            self.tokens = [*prompt, *self._encoded(said)]
+            self.turns[-1] = 0, len(prompt), self.turns[-1][2]
         return ""
 
     def reset(self, _: str) -> str:
@@ -198,11 +217,13 @@ saved_steps = st.lists(
     slots=st.sampled_from([0, 2, 4]),
     cache_bytes=st.sampled_from([0, 3000, 10**6]),
     seed=st.sampled_from([None, 3]),
+    max_seq_len=st.sampled_from([90, 200, 600]),
 )
 def test_whatever_is_done_a_chat_says_what_a_session_says_that_reads_everything_again(
-    steps: list[tuple[str, str]], slots: int, cache_bytes: int, seed: int | None
+    steps: list[tuple[str, str]], slots: int, cache_bytes: int, seed: int | None, max_seq_len: int
 ) -> None:
-    talks = Talks(lambda: fresh_session(slots), cache_bytes, seed)
+    """In a context that is full after a turn or two as well, of which the oldest turns go."""
+    talks = Talks(lambda: fresh_session(slots, max_seq_len), cache_bytes, seed)
     for name, said in steps:
         talks.step(name, said)
 

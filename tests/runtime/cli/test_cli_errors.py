@@ -32,7 +32,7 @@ WRONG_USAGE = {
     "export {checkpoint} -o {tmp}/out --dtype int1": "Invalid value for '--dtype'",
     "export {checkpoint} -o {checkpoint}": "exists already; it was kept. Choose another -o, or replace it with --force",
     "export {checkpoint} -o {checkpoint} --force": "is not an artifact (it has no manifest.json), so --force does not",
-    "export {huge} -o {tmp}/out": "the state would take",
+    "export {huge} -o {tmp}/out --max-seq-len 2048": "the state would take",
     "run {artifact}": "there is no text to continue; give --prompt TEXT, --prompt - for stdin, or --prompt-file FILE",
     "run {artifact} --prompt hi --prompt-file {tmp}/x": "--prompt and --prompt-file exclude each other",
     "run {artifact} --prompt-file {tmp}/nowhere": "nowhere cannot be read (No such file or directory); give a text file",

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 import hybridge
 from hybridge.__main__ import COMMANDS, app
-from hybridge.cache import DEFAULT_MAX_SEQ_LEN
 from hybridge.export.cli.choices import ExportChoices
 from hybridge.runtime.artifact.options import ExportOptions
 
@@ -136,4 +135,3 @@ def test_the_command_line_has_every_option_of_an_export_with_its_values_and_its_
     decided: dict[str, Any] = {"quantize": "auto", "mtp": "auto", "rounding": "blocks", "shorter_verify_lens": (4,)}
     assert ExportChoices().options() == ExportOptions(**decided)
     assert ExportChoices(format="onnx").options() == ExportOptions(**decided | {"format": "onnx", "rounding": "search"})
-    assert ExportOptions().max_seq_len == DEFAULT_MAX_SEQ_LEN

@@ -7,14 +7,16 @@ public final class Artifact: Sendable {
   public let model: Model
   let handle: hybridge_artifact
 
-  /// Throws `.unreadableFile`, `.invalidArtifact` or `.missingOperator`; the error's reason says what is missing.
-  public init(folder: String) throws {
+  /// context: most tokens of a text, up to what the artifact holds, which is the default. Throws `.unreadableFile`,
+  /// `.invalidArtifact` or `.missingOperator`, and `.invalidArgument` for a context that the artifact does not hold; the error's
+  /// reason says what is wrong.
+  public init(folder: String, context: Int? = nil) throws {
     var handle = hybridge_artifact()
     try expectOK(hybridge_artifact_open(terminated("the path", folder), &handle))
     do {
       var model = hybridge_model()
       try expectOK(hybridge_artifact_model(handle, &model))
-      self.model = try Model(model)
+      self.model = try Model(model, context: context)
     } catch {
       hybridge_artifact_close(handle)
       throw error
@@ -94,10 +96,11 @@ public struct Piece: Equatable, Sendable {
   public let calls: [Call]
 }
 
-/// What an answer took: tokens that were read for it, and those that were known.
+/// What an answer took: tokens that were read for it, and those that were known. droppedMessages: the oldest ones, which left no
+/// room for it.
 public struct Answer: Equatable, Sendable {
   public let ending: Ending
-  public let promptTokens, cachedTokens: Int
+  public let promptTokens, cachedTokens, droppedMessages: Int
   public let generated: Generated
 }
 
@@ -291,7 +294,7 @@ public final class Chat: @unchecked Sendable {
     }
     return Answer(
       ending: Ending(rawValue: UInt32(done.ending.rawValue)) ?? .byCaller, promptTokens: done.prompt_tokens,
-      cachedTokens: done.cached_tokens, generated: Generated(done.generated))
+      cachedTokens: done.cached_tokens, droppedMessages: done.dropped_messages, generated: Generated(done.generated))
   }
 
   private func call(_ body: () -> hybridge_status) throws {

@@ -19,13 +19,15 @@ public final class Model: Sendable {
     try expectOK(count < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_set_threads(count))
   }
 
-  /// Opens a program without its folder; `Artifact.model` is one with pictures. Throws `.unreadableFile`, `.invalidArtifact`,
-  /// `.missingOperator` or `.outOfMemory`.
-  public convenience init(path: String) throws { try self.init(Model.open(path)) }
+  /// Opens a program without its folder; `Artifact.model` is one with pictures. context: most tokens of a text, up to what the
+  /// program holds, which is the default. Throws `.unreadableFile`, `.invalidArtifact`, `.missingOperator`, `.outOfMemory`, or
+  /// `.invalidArgument` for a context that the program does not hold.
+  public convenience init(path: String, context: Int? = nil) throws { try self.init(Model.open(path), context: context) }
 
   /// Takes a handle over.
-  init(_ handle: hybridge_model) throws {
+  init(_ handle: hybridge_model, context: Int? = nil) throws {
     do {
+      if let context { try expectOK(hybridge_model_limit(handle, Int64(context))) }
       var info = hybridge_info()
       try expectOK(hybridge_model_info(handle, &info))
       (maxSeqLen, vocabSize, prefillChunk) = (Int(info.max_seq_len), Int(info.vocab_size), Int(info.prefill_chunk))

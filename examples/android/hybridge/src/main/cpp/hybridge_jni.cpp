@@ -197,6 +197,10 @@ NATIVE(jint, modelOpen)(JNIEnv* env, jclass, jbyteArray path, jlongArray model) 
 
 NATIVE(jint, modelClose)(JNIEnv*, jclass, jlong model) { return hybridge_model_close(handle(model)); }
 
+NATIVE(jint, modelLimit)(JNIEnv*, jclass, jlong model, jlong maxSeqLen) {
+  return hybridge_model_limit(handle(model), maxSeqLen);
+}
+
 NATIVE(jint, modelInfo)(JNIEnv* env, jclass, jlong model, jlongArray info) {
   return guarded([&] {
     hybridge_info found{};
@@ -549,6 +553,7 @@ jint answer(
     if (status == HYBRIDGE_OK && !env->ExceptionCheck()) {
       std::vector<int64_t> all = {done.ending, static_cast<int64_t>(done.prompt_tokens), static_cast<int64_t>(done.cached_tokens)};
       for (const int64_t count : counts(done.generated)) all.push_back(count);
+      all.push_back(static_cast<int64_t>(done.dropped_messages));
       put(env, answered, all);
     }
     return status;

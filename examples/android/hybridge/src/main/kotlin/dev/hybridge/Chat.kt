@@ -7,9 +7,11 @@ import java.io.File
  *
  * The folder must be one of the file system's: copy the assets into `context.filesDir` first.
  *
+ * @param context most tokens of a text, up to what the artifact holds, which is the default; another number is
+ * [Status.INVALID_ARGUMENT].
  * @throws HybridgeException with [Status.UNREADABLE_FILE], [Status.INVALID_ARTIFACT] or [Status.MISSING_OPERATOR].
  */
-public class Artifact(folder: File) : AutoCloseable {
+public class Artifact(folder: File, context: Int? = null) : AutoCloseable {
     private val handle = LongArray(1).also { made -> expectOk { Native.artifactOpen(terminated("the path", folder.path), made) } }[0]
 
     /**
@@ -40,7 +42,7 @@ public class Artifact(folder: File) : AutoCloseable {
 
     /** Its program, for sessions of tokens and pictures; it is closed with the artifact. */
     public val model: HybridgeModel =
-        HybridgeModel(LongArray(1).also { found -> expectOk { Native.artifactModel(handle, found) } }[0])
+        HybridgeModel(LongArray(1).also { found -> expectOk { Native.artifactModel(handle, found) } }[0], context)
 
     /**
      * Returns a picture for chats and sessions of this artifact, of any size: it is resized as the model's processor does it.
@@ -84,8 +86,14 @@ public data class Message(val role: String, val content: String, val reasoning: 
 /** What a token adds to an answer, in whole characters, to what is said or to the reasoning before it; and complete calls. */
 public data class Piece(val content: String, val reasoning: String, val calls: List<Call> = emptyList())
 
-/** What an answer took: tokens that were read for it, and those that were known. */
-public data class Answer(val ending: Ending, val promptTokens: Int, val cachedTokens: Int, val generated: Generated)
+/** What an answer took: tokens that were read for it, and those that were known. droppedMessages: the oldest ones, which left no room. */
+public data class Answer(
+    val ending: Ending,
+    val promptTokens: Int,
+    val cachedTokens: Int,
+    val generated: Generated,
+    val droppedMessages: Int = 0,
+)
 
 /** Takes what a token adds to an answer, in UTF-8; answers false to end it. For [Native]; [Chat] gives texts. */
 public fun interface OnPiece {
@@ -213,12 +221,14 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
     ): Answer {
         val (options, draws) = wishes(maxNewTokens, 0, drafter, sampling, grammar)
         val ends = stops.map { terminated("a stop string", it) }.toTypedArray()
-        val answered = LongArray(8)
+        val answered = LongArray(9)
         val take = OnPiece { content, reasoning, words ->
             onPiece(Piece(content.decodeToString(), reasoning.decodeToString(), calls(words.map { it.decodeToString() })))
         }
         call { ask(options, draws, ends, toolChoice?.let { terminated("the choice of a tool", it) }, take, answered) }
-        return Answer(Ending.entries[answered[0].toInt()], answered[1].toInt(), answered[2].toInt(), generated(answered, 3))
+        return Answer(
+            Ending.entries[answered[0].toInt()], answered[1].toInt(), answered[2].toInt(), generated(answered, 3), answered[8].toInt(),
+        )
     }
 
     private inline fun call(body: () -> Int): Unit = synchronized(turn) { expectOk(body) }

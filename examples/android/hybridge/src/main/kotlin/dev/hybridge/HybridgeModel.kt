@@ -13,16 +13,19 @@ public data class ModelInfo(
 )
 
 /** An artifact's `model.pte`, mapped; its sessions share the weights and keep them as long as they need them. */
-public class HybridgeModel internal constructor(internal val handle: Long) : AutoCloseable {
+public class HybridgeModel internal constructor(internal val handle: Long, context: Int? = null) : AutoCloseable {
     /**
      * Opens a program without its folder; [Artifact.model] is one with pictures.
      *
      * The file must be one of the file system's: copy an asset into `context.filesDir` first.
      *
-     * @throws HybridgeException with [Status.UNREADABLE_FILE], [Status.INVALID_ARTIFACT] or [Status.MISSING_OPERATOR].
+     * @param context most tokens of a text, up to what the program holds, which is the default.
+     * @throws HybridgeException with [Status.UNREADABLE_FILE], [Status.INVALID_ARTIFACT] or [Status.MISSING_OPERATOR], and
+     * [Status.INVALID_ARGUMENT] for a context that the program does not hold.
      */
-    public constructor(file: File) : this(
+    public constructor(file: File, context: Int? = null) : this(
         LongArray(1).also { made -> expectOk { Native.modelOpen(terminated("the path", file.path), made) } }[0],
+        context,
     )
 
     public val info: ModelInfo
@@ -30,6 +33,14 @@ public class HybridgeModel internal constructor(internal val handle: Long) : Aut
     public val eosIds: Set<Long> = filled { ids, count -> Native.modelEosIds(handle, ids, count) }.toSet()
 
     init {
+        if (context != null) {
+            try {
+                expectOk { Native.modelLimit(handle, context.toLong()) }
+            } catch (refused: HybridgeException) {
+                Native.modelClose(handle)
+                throw refused
+            }
+        }
         val found = LongArray(6)
         expectOk { Native.modelInfo(handle, found) }
         val (maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots) = found.map { it.toInt() }

@@ -16,6 +16,8 @@ internal object Native {
 
     @JvmStatic external fun modelClose(model: Long): Int
 
+    @JvmStatic external fun modelLimit(model: Long, maxSeqLen: Long): Int
+
     @JvmStatic external fun modelInfo(model: Long, info: LongArray): Int
 
     @JvmStatic external fun modelEosIds(model: Long, ids: LongArray?, count: LongArray): Int
