@@ -39,6 +39,7 @@ def export_model(
     draft_vocab: VocabularyName | None = None,
     force: bool = False,
     validate: bool = False,
+    fresh: bool = False,
     calibrate: str | Path | None = None,
     progress: ExportProgress | None = None,
 ) -> Manifest:
@@ -66,6 +67,7 @@ def export_model(
             ``FILE:N`` are N tokens. If left out, all, or 32,000 by ``self`` of more than 65,536.
         force: replace an artifact that is in ``out``.
         validate: compare the artifact with the eager model before it appears.
+        fresh: lower the program even if one of the same shape is kept in the user's cache, and keep none.
         calibrate: a file of text to round the weights for, or "self" for texts that the model generates itself.
         progress: is told of steps, warnings and the validation's report.
 
@@ -94,7 +96,7 @@ def export_model(
         steps.warn(f"{source.path} has no {PROCESSOR_FILES[0]}: with the one of the checkpoint, pictures are exported, too.")
     with output_folder(Path(out), force=force) as folder:
         with steps.step("Laying out the state"):
-            writer = writer_class(source.config, options, plan, pictures)
+            writer = writer_class(source.config, options, plan, pictures, keep=not fresh)
         with steps.step("Reading the checkpoint"):
             whole = calibrate is not None or (plan is not None and plan.reads_target)
             loaded = load_checkpoint(source, None if whole else writer.reader(), pictures=pictures is not None)
@@ -119,8 +121,13 @@ class Writer(Protocol):
         options: ExportOptions,
         drafter: DrafterPlan | None = None,
         pictures: PictureDescription | None = None,
+        *,
+        keep: bool = False,
     ) -> None:
-        """Check the options for a model of ``config`` and lay out its state. Raises UsageError, UnsupportedModelError."""
+        """Check the options for a model of ``config`` and lay out its state. Raises UsageError, UnsupportedModelError.
+
+        keep: keep what depends on the model's shape alone for the next one of it, if the format has such a thing.
+        """
 
     def reader(self) -> Reader | None:
         """Return what works on weights as they are read, or None."""

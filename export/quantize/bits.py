@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from hybridge.errors import UsageError
@@ -209,9 +210,14 @@ def embedding_factor(embedding: Any) -> float:
 
 
 def table_factor(embedding: Any) -> float | None:
-    """Return the factor of an embedding's rows, 1 for most families; None if it is more than a table with a factor."""
-    tokens = torch.arange(min(8, embedding.weight.shape[0]))
-    plain, out = embedding.weight[tokens].detach(), embedding(tokens).detach()
-    at = plain.abs().argmax()
-    factor = float(out.flatten()[at] / plain.flatten()[at])
-    return factor if torch.allclose(out, plain * factor, rtol=1e-5) else None
+    """Return the factor of an embedding's rows, 1 for most families; None if it is more than a table with a factor.
+
+    It is found with rows of ones, because the graph has it as a number, which the model's own weights must not decide.
+    """
+    shape, token = embedding.weight.shape, torch.zeros(1, dtype=torch.long)
+    with torch.no_grad():
+        out, doubled = (
+            functional_call(embedding, {"weight": torch.full((1, 1), number).expand(shape)}, token) for number in (1.0, 2.0)
+        )
+    factor = float(out.flatten()[0])
+    return factor if torch.allclose(out, out.new_tensor(factor)) and torch.allclose(doubled, 2 * out) else None

@@ -1,0 +1,113 @@
+"""Name the tensors of a model that a program's constants are, or are computed of.
+
+So the constants of another checkpoint of the same shape are found without lowering its program again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from hybridge.export.pinned.executorch import Source, source_of, with_source
+from hybridge.export.pinned.torch_export import Operator
+
+PLAIN = (bool, int, float, str, type(None))
+
+
+def mark_sources(module: nn.Module) -> dict[str, Tensor]:
+    """Mark every parameter and buffer of ``module`` with its name, a shared one with its first, and return them by name."""
+    tensors = dict((*module.named_parameters(), *module.named_buffers()))
+    for name, tensor in tensors.items():
+        with_source(tensor, {"of": name})
+    return tensors
+
+
+def computed_source(program: ExportedProgram, node: Node) -> Source | None:
+    """Return how the value of ``node`` is computed of parameters; None if it is of none.
+
+    A value that this has no words for is ``{"unknown": ...}``: it is equal to no other, and no program with it is kept.
+    """
+    parameters = program.graph_signature.inputs_to_parameters
+    uses_weights = False
+
+    def words(value: Any) -> Any:
+        nonlocal uses_weights
+        match value:
+            case Node(op="placeholder"):
+                uses_weights = True
+                return source_of(program.state_dict[parameters[str(value.target)]]) or {"unknown": value.name}
+            case Node(target=Operator() as operator):
+                named = {name: words(each) for name, each in value.kwargs.items()}
+                return {"call": str(operator), "with": [words(each) for each in value.args], "named": named}
+            case torch.dtype():
+                return {"dtype": str(value).removeprefix("torch.")}
+            case list() | tuple():
+                return [words(each) for each in value]
+            case float() if value != value or value in (float("inf"), -float("inf")):
+                return {"float": str(value)}
+            case _ if isinstance(value, PLAIN):
+                return value
+            case torch.device() | torch.layout() if value in (torch.device("cpu"), torch.strided):
+                return None
+            case _:
+                return {"unknown": f"{type(value).__name__} of {node.name}"}
+
+    source = words(node)
+    return source if uses_weights else None
+
+
+def is_known(source: Source) -> bool:
+    """Return whether ``compute`` can compute what ``source`` says."""
+    match source:
+        case {"unknown": _}:
+            return False
+        case dict():
+            return all(is_known(each) for each in source.values())
+        case list():
+            return all(is_known(each) for each in source)
+        case _:
+            return True
+
+
+def compute(source: Source, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the tensor that ``source`` is, of ``tensors`` by name. Raises LookupError, TypeError, ValueError, RuntimeError."""
+    value = _value(source, tensors)
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{source!r:.80} is no tensor")
+    return value.contiguous()
+
+
+def _value(source: Source, tensors: Mapping[str, Tensor]) -> Any:
+    match source:
+        case {"of": str() as name}:
+            return tensors[name].detach()
+        case {"call": str() as name, "with": list() as arguments, "named": dict() as named}:
+            operator = _operator(name)
+            return operator(*(_value(each, tensors) for each in arguments), **{k: _value(v, tensors) for k, v in named.items()})
+        case {"dtype": str() as name}:
+            dtype = getattr(torch, name)
+            if not isinstance(dtype, torch.dtype):
+                raise TypeError(f"{name} is no dtype")
+            return dtype
+        case {"float": str() as text}:
+            return float(text)
+        case list():
+            return [_value(each, tensors) for each in source]
+        case _ if isinstance(source, PLAIN):
+            return source
+        case _:
+            raise ValueError(f"{source!r:.80} says not what to compute")
+
+
+def _operator(name: str) -> Operator:
+    """Return the operator of PyTorch's own of a name such as ``aten.mul.Tensor``."""
+    space, own, overload = name.split(".")
+    operator = getattr(getattr(torch.ops.aten, own), overload)
+    if space != "aten" or not isinstance(operator, Operator):
+        raise ValueError(f"{name} is no operator of PyTorch's own")
+    return operator
