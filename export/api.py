@@ -78,9 +78,9 @@ def export_model(
         ValidationError: the artifact computes something else than the checkpoint.
         OutputError: ``out`` cannot be written.
     """
-    options, steps = options or ExportOptions(quantize="auto", mtp="auto"), progress or ExportProgress()
+    asked, steps = options or ExportOptions(quantize="auto", mtp="auto"), progress or ExportProgress()
     source = resolve_checkpoint(checkpoint, adapters, tokenizer)
-    options = resolve_quantization(options, source, steps.warn)
+    options = resolve_quantization(asked, source, steps.warn)
     if calibrate is not None:
         options = replace(options, calibrate="self" if calibrate == "self" else "text")
         check_calibration(options)
@@ -105,6 +105,10 @@ def export_model(
             with steps.step("Calibrating"):
                 calibrated = calibrate_on(loaded, options, calibrate)
         manifest = writer.write(loaded, folder, steps, calibrated)
+        others = fresh or adapters or tokenizer or drafter or draft_vocab or calibrate
+        if source.gguf is not None and isinstance(writer, PteWriter) and not others:
+            with steps.step("Keeping the program for other files of this shape"):
+                writer.keep_packing(source.gguf.path, asked, folder)
         if validate or source.is_untried:
             report = validate_session(folder, source, steps, programs=DEFAULT_PROGRAMS, seed=0)
             steps.validated(report)

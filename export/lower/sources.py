@@ -5,13 +5,15 @@ So the constants of another checkpoint of the same shape are found without lower
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from hybridge.export.pinned.executorch import Source, source_of, with_source
 from hybridge.export.pinned.torch_export import Operator
@@ -32,33 +34,45 @@ def computed_source(program: ExportedProgram, node: Node) -> Source | None:
 
     A value that this has no words for is ``{"unknown": ...}``: it is equal to no other, and no program with it is kept.
     """
-    parameters = program.graph_signature.inputs_to_parameters
-    uses_weights = False
+    parameters, used = program.graph_signature.inputs_to_parameters, []
 
-    def words(value: Any) -> Any:
-        nonlocal uses_weights
-        match value:
-            case Node(op="placeholder"):
-                uses_weights = True
-                return source_of(program.state_dict[parameters[str(value.target)]]) or {"unknown": value.name}
-            case Node(target=Operator() as operator):
-                named = {name: words(each) for name, each in value.kwargs.items()}
-                return {"call": str(operator), "with": [words(each) for each in value.args], "named": named}
-            case torch.dtype():
-                return {"dtype": str(value).removeprefix("torch.")}
-            case list() | tuple():
-                return [words(each) for each in value]
-            case float() if value != value or value in (float("inf"), -float("inf")):
-                return {"float": str(value)}
-            case _ if isinstance(value, PLAIN):
-                return value
-            case torch.device() | torch.layout() if value in (torch.device("cpu"), torch.strided):
-                return None
-            case _:
-                return {"unknown": f"{type(value).__name__} of {node.name}"}
+    def parameter(leaf: Node) -> Source:
+        used.append(leaf)
+        return source_of(program.state_dict[parameters[str(leaf.target)]]) or {"unknown": leaf.name}
 
-    source = words(node)
-    return source if uses_weights else None
+    source = _words(node, parameter)
+    return source if used else None
+
+
+def traced_source(make: Callable[..., Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Source:
+    """Return how ``make`` computes a tensor of float32 tensors with these names and shapes."""
+    graph = make_fx(make)(*(torch.empty(shape, device="meta") for shape in shapes.values())).graph
+    names = dict(zip(graph.find_nodes(op="placeholder"), shapes, strict=True))
+    return _words(graph.output_node().args[0], lambda leaf: {"of": names[leaf]})
+
+
+def _words(value: Any, leaf: Callable[[Node], Source]) -> Source:
+    """Return the JSON of a node's value. leaf: returns that of an input."""
+    match value:
+        case Node(op="placeholder"):
+            return leaf(value)
+        case Node(target=Operator() as operator):
+            named = {name: _words(each, leaf) for name, each in value.kwargs.items()}
+            return {"call": str(operator), "with": [_words(each, leaf) for each in value.args], "named": named}
+        case torch.dtype():
+            return {"dtype": str(value).removeprefix("torch.")}
+        case torch.memory_format():
+            return {"format": str(value).removeprefix("torch.")}
+        case list() | tuple():
+            return [_words(each, leaf) for each in value]
+        case float() if not math.isfinite(value):
+            return {"float": str(value)}
+        case _ if isinstance(value, PLAIN):
+            return value
+        case torch.device() | torch.layout() if value in (torch.device("cpu"), torch.strided):
+            return None
+        case _:
+            return {"unknown": f"{type(value).__name__} {value}"}
 
 
 def is_known(source: Source) -> bool:
@@ -89,11 +103,11 @@ def _value(source: Source, tensors: Mapping[str, Tensor]) -> Any:
         case {"call": str() as name, "with": list() as arguments, "named": dict() as named}:
             operator = _operator(name)
             return operator(*(_value(each, tensors) for each in arguments), **{k: _value(v, tensors) for k, v in named.items()})
-        case {"dtype": str() as name}:
-            dtype = getattr(torch, name)
-            if not isinstance(dtype, torch.dtype):
-                raise TypeError(f"{name} is no dtype")
-            return dtype
+        case {"dtype": str() as name} | {"format": str() as name}:
+            kind = getattr(torch, name)
+            if not isinstance(kind, torch.dtype | torch.memory_format):
+                raise TypeError(f"{name} is no type and no format")
+            return kind
         case {"float": str() as text}:
             return float(text)
         case list():

@@ -46,7 +46,7 @@ from hybridge.export.source.config import read_config
 from hybridge.export.source.files import check_files, download_again, first_line, ignored_parts
 from hybridge.export.source.gguf.checkpoint import gguf_config, gguf_weights, write_tokenizer_files
 from hybridge.export.source.gguf.file import GgufFile, open_gguf
-from hybridge.export.source.locate import find_checkpoint, origin_of
+from hybridge.export.source.locate import find_checkpoint
 from hybridge.export.source.quantization import Quantization
 from hybridge.export.source.text_model import check_adapters, merge_adapters, text_model
 from hybridge.export.source.tokenizer import (
@@ -59,6 +59,7 @@ from hybridge.export.source.tokenizer import (
     read_tokenizer,
 )
 from hybridge.export.source.weight_files import loadable, stored_tensors, unread_tensors
+from hybridge.runtime.pack.gguf import hub_origin
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,7 +93,7 @@ class CheckpointSource:
     @property
     def origin(self) -> str | None:
         """Return the model and commit on the hub, or None for a checkpoint from elsewhere."""
-        return origin_of(self.path)
+        return hub_origin(self.path)
 
     @property
     def is_untried(self) -> bool:

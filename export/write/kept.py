@@ -5,27 +5,25 @@ A shape is all that decides a program but the numbers of the weights: the config
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
-import platform
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import hybridge.cache
-import hybridge.export
-import hybridge.runtime.artifact
-import hybridge.runtime.pack
-from hybridge.export.lower.sources import compute, is_known
+from hybridge.export.lower.sources import compute, is_known, traced_source
 from hybridge.export.pinned.executorch import Source, StoredTensor
+from hybridge.export.pinned.transformers import origin_of
+from hybridge.export.source.gguf.architecture import MadeTensor
+from hybridge.export.weights import PackedExperts
 from hybridge.runtime.artifact.manifest import MethodEntry
-from hybridge.runtime.pack.programs import Constant, KeptProgram, UnfitProgramError
-from hybridge.runtime.version import __version__
+from hybridge.runtime.pack.programs import Constant, KeptArtifact, KeptProgram, UnfitProgramError, exporting_code
+from hybridge.runtime.pack.weights import GgufWeights
 
 
 def kept_apart(parts: Sequence[bytes | StoredTensor], methods: dict[str, MethodEntry]) -> KeptProgram | None:
@@ -53,6 +51,82 @@ def write_filled(program: KeptProgram, path: Path, tensors: Mapping[str, Tensor]
         return value.flatten().view(torch.uint8).numpy().data
 
     program.write(path, fill)
+
+
+# The same of a GGUF file: what PyTorch made of its tensors, in words that need no PyTorch
+
+
+def packed_apart(
+    program: KeptProgram, state: nn.Module, tensors: Mapping[str, Tensor], weights: GgufWeights, artifact: KeptArtifact
+) -> KeptProgram | None:
+    """Return a program whose constants come of a GGUF file's tensors; None if they do not all, or not bit for bit.
+
+    Args:
+        program: with the sources of its constants in the model.
+        state: the model over its cache.
+        tensors: of the model, by name.
+        weights: of the file.
+        artifact: everything but the program.
+    """
+    stored = dict(_stored(state))
+    parts: list[bytes | Constant] = []
+    for part in program.parts:
+        if isinstance(part, Constant):
+            data = compute(part.source, tensors).flatten().view(torch.uint8).numpy().tobytes()
+            source = _in_file(part.source, stored)
+            if source is CONFIG:
+                parts.append(data)
+                continue
+            try:
+                same = weights.fill(source) == data
+            except UnfitProgramError:
+                same = False
+            if not same:
+                return None
+            parts.append(Constant(size=part.size, source=source))
+        else:
+            parts.append(part)
+    return replace(program, parts=parts, artifact=artifact)
+
+
+CONFIG: Source = {"config": True}
+"""The source of a buffer that the config alone decides, such as the angles of RoPE."""
+
+
+def _stored(state: nn.Module) -> Iterator[tuple[str, Source]]:
+    """Yield the sources of a model's tensors in its GGUF file, by the tensors' names, as far as they are known."""
+    for prefix, module in state.named_modules():
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            full = f"{prefix}.{name}" if prefix else name
+            if isinstance(origin := getattr(module, "origin", None), MadeTensor) and name in PARTS:
+                experts = module.experts if isinstance(module, PackedExperts) else 1
+                yield full, {"packed": name, **_made(origin), "bits": module.bits, "experts": experts}
+            elif isinstance(origin := origin_of(tensor), MadeTensor):
+                yield full, _made(origin)["make"]
+            elif name in module._non_persistent_buffers_set:
+                yield full, CONFIG
+
+
+PARTS = ("packed", "scales", "minima", "superscales", "table")
+"""Names of a packed layer's tensors that are its weight."""
+
+
+def _made(origin: MadeTensor) -> dict[str, Source]:
+    shapes = {source.name: source.shape for source in origin.sources}
+    return {"make": traced_source(partial(origin.make, origin.config), shapes), "of": [*shapes]}
+
+
+def _in_file(source: Source, stored: Mapping[str, Source]) -> Source:
+    """Return a source in a model as one in its file."""
+    match source:
+        case {"of": str() as name}:
+            return stored.get(name, {"unknown": name})
+        case dict():
+            return {key: _in_file(each, stored) for key, each in source.items()}
+        case list():
+            return [_in_file(each, stored) for each in source]
+        case _:
+            return source
 
 
 # The key of a shape
@@ -113,16 +187,3 @@ def _inputs(methods: Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]) -> Iter
     for name, (module, inputs) in methods.items():
         plain = {key: value for key, value in sorted(vars(module).items()) if _is_plain(value)}
         yield f"{name} {type(module).__qualname__} {plain} {[(each.dtype, tuple(each.shape)) for each in inputs]}"
-
-
-@functools.cache
-def exporting_code() -> str:
-    """Return a hash of the Python that decides a program, of the pinned libraries' versions and of this Python's."""
-    digest = hashlib.sha256()
-    for package in (hybridge.cache, hybridge.export, hybridge.runtime.artifact, hybridge.runtime.pack):
-        top = Path(package.__path__[0])
-        for path in sorted(top.rglob("*.py")):
-            digest.update(f"{path.relative_to(top)}".encode() + path.read_bytes())
-    libraries = [version(name) for name in ("torch", "executorch", "transformers", "torchao", "numpy")]
-    digest.update(f"{__version__} {libraries} {platform.python_version()} {platform.machine()}".encode())
-    return digest.hexdigest()

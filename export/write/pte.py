@@ -30,7 +30,7 @@ from hybridge.export.quantize.quantize import is_packed, packer, quantize, quant
 from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.weights import PackedLinear
-from hybridge.export.write.kept import kept_apart, shape_key, write_filled
+from hybridge.export.write.kept import kept_apart, packed_apart, shape_key, write_filled
 from hybridge.export.write.manifest import WeightFigures, manifest_of, weight_bytes, write_tokenizer
 from hybridge.export.write.stock_runner import stock_methods
 from hybridge.export.write.stock_tokenizer import adapt_to_stock_runners
@@ -45,12 +45,16 @@ from hybridge.runtime.artifact.manifest import (
     MethodEntry,
     TensorEntry,
     program_method,
+    read_manifest,
 )
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.artifact.pictures import PictureDescription, StockSizes
 from hybridge.runtime.artifact.program_check import BOUNDED
 from hybridge.runtime.binding.session import Session
-from hybridge.runtime.pack.programs import UnfitProgramError, find_program, keep_program
+from hybridge.runtime.pack.artifact import packing_key
+from hybridge.runtime.pack.gguf import read_header
+from hybridge.runtime.pack.programs import KeptArtifact, KeptProgram, UnfitProgramError, find_program, keep_program
+from hybridge.runtime.pack.weights import GgufWeights
 
 LARGEST_OWN = 0.12
 """Largest share of the model's bytes that a drafter may add by default."""
@@ -77,6 +81,7 @@ class PteWriter:
         self.config, self.options, self.pictures, self.keep = config, options, pictures, keep
         self.plan = drafter or plan_drafter(config, options)[0]
         self.cache = build_cache(config, options, self.plan, pictures)
+        self._written: tuple[KeptProgram, State] | None = None
 
     def reader(self) -> Reader | None:
         """Return a packer for weights as they are read, if the artifact has packed layers."""
@@ -110,7 +115,7 @@ class PteWriter:
         methods = {**build_methods(state, options.shorter_verify_lens, pictures)}
         if pictures is not None and (sizes := StockSizes.of(options, pictures)) is not None:
             methods |= stock_methods(state, pictures, sizes)
-        rewrite, entries = self._write_program(state, methods, self._constants(loaded, drafter, pictures), folder, steps)
+        rewrite, kept, entries = self._write_program(state, methods, self._constants(loaded, drafter, pictures), folder, steps)
         manifest = manifest_of(
             loaded,
             replace(options, backend=options.lowered_to, kv_cache=options.kv_dtype),
@@ -125,6 +130,7 @@ class PteWriter:
             stock_tokenizer=stock_tokenizer,
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        self._written = (kept, state) if kept and drafter is None and pictures is None else None
         if drafter and vocabulary and vocabulary.source == "self":
             with Session.load(folder) as session, steps.counted("Sampling texts for the draft vocabulary") as progress:
                 many = steps_of(manifest.parameters or 0)
@@ -136,12 +142,29 @@ class PteWriter:
             (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         return manifest
 
+    def keep_packing(self, checkpoint: Path, asked: ExportOptions, folder: Path) -> None:
+        """Keep what was just written into ``folder`` for other GGUF files of the shape of ``checkpoint``: they need no PyTorch.
+
+        asked: the options before they were resolved for the file.
+        """
+        if self._written is None:
+            return
+        program, state = self._written
+        header = read_header(checkpoint)
+        key = packing_key(checkpoint, header, asked)
+        if find_program(key) is None:
+            files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in (PROGRAM, MANIFEST)}
+            artifact = KeptArtifact(manifest=read_manifest(folder), files=files)
+            weights = GgufWeights(checkpoint, header)
+            if packed := packed_apart(program, state, mark_sources(state), weights, artifact):
+                keep_program(key, packed)
+
     def _write_program(
         self, state: State, methods: Methods, constants: dict[str, Any], folder: Path, steps: ExportProgress
-    ) -> tuple[Callable[[], None], dict[str, MethodEntry]]:
+    ) -> tuple[Callable[[], None], KeptProgram | None, dict[str, MethodEntry]]:
         """Write the program that is kept for this shape with these weights, or else lower one.
 
-        Returns a function that writes it again, after constants changed, and its methods for the manifest.
+        Returns a function that writes it again, after constants changed, what is kept of it, and its methods for the manifest.
         """
         tensors, path = mark_sources(state), folder / PROGRAM
         key = shape_key(state, methods, self.options, constants) if self.keep and self.options.has_own_kernels else None
@@ -149,16 +172,17 @@ class PteWriter:
             fill = partial(write_filled, kept, path, tensors)
             with suppress(UnfitProgramError), steps.step(f"Writing {PROGRAM} from the program kept for this shape"):
                 fill()
-                return fill, kept.methods
+                return fill, kept, kept.methods
         named = {program_method(name): method for name, method in methods.items()}
         program = lower(named, options=self.options, constants=constants, step=steps.step)
         write = partial(_write, program, path)
         with steps.step(f"Writing {PROGRAM}"):
             write()
         entries = {name: _method(name, inputs, program) for name, (_, inputs) in methods.items()}
-        if key and (apart := kept_apart(file_parts(program), entries)):
+        apart = kept_apart(file_parts(program), entries) if key else None
+        if key and apart:
             keep_program(key, apart)
-        return write, entries
+        return write, apart, entries
 
     def _load_drafter(self, loaded: LoadedModel, steps: ExportProgress) -> nn.Module | None:
         """Read the drafter's weights. One that may be left out is, with a warning, if they make none."""
