@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from hybridge.export.lower.sources import computed_source
+from hybridge.export.lower.sources import call, computed_source
 from hybridge.export.pinned.executorch import constant_input, with_source
 from hybridge.export.pinned.torch_export import ASSERTIONS, PROVENANCE, Operator, declared
 
@@ -53,7 +53,7 @@ def _constant_values(program: ExportedProgram) -> dict[Node, torch.Tensor]:
             values[node] = program.state_dict[parameters[node.target]]
         elif node not in written and _is_pure(node) and all(each in values for each in node.all_input_nodes):
             args, kwargs = map_arg((node.args, node.kwargs), lambda each: values[each])
-            values[node] = node.target(*args, **kwargs)
+            values[node] = call(node.target, args, kwargs)
     return values
 
 

@@ -6,17 +6,16 @@ So the constants of another checkpoint of the same shape are found without lower
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from hybridge.export.pinned.executorch import Source, source_of, with_source
-from hybridge.export.pinned.torch_export import Operator
+from hybridge.export.pinned.torch_export import Operator, traced_graph
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -46,7 +45,7 @@ def computed_source(program: ExportedProgram, node: Node) -> Source | None:
 
 def traced_source(make: Callable[..., Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Source:
     """Return how ``make`` computes a tensor of float32 tensors with these names and shapes."""
-    graph = make_fx(make)(*(torch.empty(shape, device="meta") for shape in shapes.values())).graph
+    graph = traced_graph(make, [torch.empty(shape, device="meta") for shape in shapes.values()])
     names = dict(zip(graph.find_nodes(op="placeholder"), shapes, strict=True))
     return _words(graph.output_node().args[0], lambda leaf: {"of": names[leaf]})
 
@@ -102,7 +101,8 @@ def _value(source: Source, tensors: Mapping[str, Tensor]) -> Any:
             return tensors[name].detach()
         case {"call": str() as name, "with": list() as arguments, "named": dict() as named}:
             operator = _operator(name)
-            return operator(*(_value(each, tensors) for each in arguments), **{k: _value(v, tensors) for k, v in named.items()})
+            values = [_value(each, tensors) for each in arguments]
+            return call(operator, values, {key: _value(each, tensors) for key, each in named.items()})
         case {"dtype": str() as name} | {"format": str() as name}:
             kind = getattr(torch, name)
             if not isinstance(kind, torch.dtype | torch.memory_format):
@@ -116,6 +116,18 @@ def _value(source: Source, tensors: Mapping[str, Tensor]) -> Any:
             return source
         case _:
             raise ValueError(f"{source!r:.80} says not what to compute")
+
+
+def call(operator: Operator, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Return what an operator makes of constants.
+
+    An exponential is computed in float64 and rounded, because NumPy's (``hybridge.runtime.pack.expressions``) has another last
+    bit than PyTorch's in float32.
+    """
+    if operator == torch.ops.aten.exp.default:
+        (x,) = arguments
+        return x.double().exp().to(x.dtype)
+    return operator(*arguments, **named)
 
 
 def _operator(name: str) -> Operator:

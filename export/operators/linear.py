@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridge.export.operators.define import define
-from hybridge.runtime.pack import panels
+from hybridge.runtime.pack import blocks, panels
+from hybridge.runtime.pack.blocks import Blocks
 
 
 def round_activations(x: Tensor, groups: int) -> Tensor:
@@ -239,28 +240,8 @@ def numbers(quanta: Tensor, bits: int, factors: Factors) -> Tensor:
 
     To the bit as llama.cpp's package does.
     """
-    scales, minima, superscales, table = factors
-    if scales is None:
+    if factors.scales is None:
         return quanta.float()
-    if table is not None:
-        whole = table.float()[(quanta + 8).long()]
-    else:
-        whole = quanta.float() + (0 if minima is None else 1 << (bits - 1))
-    pairs = None if superscales is None else superscales.unflatten(1, (-1, 1 if minima is None else 2))
-    grouped = whole.unflatten(1, (scales.shape[1], -1)) * _scaled(scales, None if pairs is None else pairs[..., 0])
-    if minima is not None:
-        grouped = grouped + _scaled(minima, None if pairs is None else pairs[..., 1])
-    flat: Tensor = grouped.flatten(1)
-    return flat
-
-
-def _scaled(values: Tensor, superscales: Tensor | None) -> Tensor:
-    """Return scales or minima as float32 [N, G, 1]."""
-    if values.dtype == torch.uint8:
-        exponents = values.int()
-        bits = torch.where(exponents < 2, (exponents + 1) << 21, (exponents - 1) << 23)
-        return bits.view(torch.float32).unsqueeze(2)
-    floats = values.float()
-    if superscales is not None:
-        floats = (floats.unflatten(1, (superscales.shape[1], -1)) * superscales.float().unsqueeze(2)).flatten(1)
-    return floats.unsqueeze(2)
+    parts = (None if part is None else part.detach().numpy() for part in factors)
+    found = Blocks(quanta.numpy(), bits, *parts)
+    return torch.from_numpy(blocks.numbers(found))

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from transformers import PreTrainedModel
 
 from hybridge.errors import UsageError
+from hybridge.export.pinned.torch_export import called_with
 from hybridge.export.weights import Grid, projections
 from hybridge.runtime.artifact.options import Bits, ExportOptions
 
@@ -217,7 +217,7 @@ def table_factor(embedding: Any) -> float | None:
     shape, token = embedding.weight.shape, torch.zeros(1, dtype=torch.long)
     with torch.no_grad():
         out, doubled = (
-            functional_call(embedding, {"weight": torch.full((1, 1), number).expand(shape)}, token) for number in (1.0, 2.0)
+            called_with(embedding, {"weight": torch.full((1, 1), number).expand(shape)}, token) for number in (1.0, 2.0)
         )
     factor = float(out.flatten()[0])
     return factor if torch.allclose(out, out.new_tensor(factor)) and torch.allclose(doubled, 2 * out) else None

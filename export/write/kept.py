@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hybridge.export.lower.sources import compute, is_known, traced_source
 from hybridge.export.pinned.executorch import Source, StoredTensor
+from hybridge.export.pinned.torch_export import is_persistent
 from hybridge.export.pinned.transformers import origin_of
 from hybridge.export.source.gguf.architecture import MadeTensor
 from hybridge.export.weights import PackedExperts
@@ -68,7 +69,7 @@ def packed_apart(
         weights: of the file.
         artifact: everything but the program.
     """
-    stored = dict(_stored(state))
+    stored = dict(file_sources(state))
     parts: list[bytes | Constant] = []
     for part in program.parts:
         if isinstance(part, Constant):
@@ -93,7 +94,7 @@ CONFIG: Source = {"config": True}
 """The source of a buffer that the config alone decides, such as the angles of RoPE."""
 
 
-def _stored(state: nn.Module) -> Iterator[tuple[str, Source]]:
+def file_sources(state: nn.Module) -> Iterator[tuple[str, Source]]:
     """Yield the sources of a model's tensors in its GGUF file, by the tensors' names, as far as they are known."""
     for prefix, module in state.named_modules():
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
@@ -103,7 +104,7 @@ def _stored(state: nn.Module) -> Iterator[tuple[str, Source]]:
                 yield full, {"packed": name, **_made(origin), "bits": module.bits, "experts": experts}
             elif isinstance(origin := origin_of(tensor), MadeTensor):
                 yield full, _made(origin)["make"]
-            elif name in module._non_persistent_buffers_set:
+            elif name in dict(module.named_buffers(recurse=False)) and not is_persistent(module, name):
                 yield full, CONFIG
 
 

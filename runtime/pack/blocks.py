@@ -14,7 +14,7 @@ import numpy as np
 from hybridge.runtime.pack.panels import Array
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Blocks:
     """A weight [N, K] as int8 ``quanta`` of ``bits`` bits with factors by rows, or as floats of 16 or 32 bits without.
 
@@ -146,6 +146,37 @@ SIZES: Mapping[int, tuple[int, int]] = {
     **{kind: (1, np.dtype(dtype).itemsize) for kind, dtype in FLOATS.items()},
 }
 """Elements and bytes of a block, by GGML's number of a type."""
+
+
+def numbers(weight: Blocks) -> Array:
+    """Return float32 [N, K] of a weight, to the bit as llama.cpp's package does."""
+    if weight.scales is None:
+        return floats(weight.quanta)
+    if weight.table is not None:
+        whole = weight.table.astype(np.float32)[weight.quanta.astype(np.intp) + 8]
+    else:
+        whole = weight.quanta.astype(np.float32) + np.float32(0 if weight.minima is None else 1 << (weight.bits - 1))
+    pairs = None
+    if weight.superscales is not None:
+        pairs = weight.superscales.reshape(len(whole), -1, 1 if weight.minima is None else 2)
+    grouped = whole.reshape(len(whole), weight.scales.shape[1], -1)
+    grouped = grouped * _scaled(weight.scales, None if pairs is None else pairs[..., 0])
+    if weight.minima is not None:
+        grouped = grouped + _scaled(weight.minima, None if pairs is None else pairs[..., 1])
+    return grouped.reshape(weight.quanta.shape)
+
+
+def _scaled(values: Array, superscales: Array | None) -> Array:
+    """Return scales or minima as float32 [N, G, 1]."""
+    if values.dtype == np.uint8:
+        exponents = values.astype(np.int32)
+        bits = np.where(exponents < 2, (exponents + 1) << 21, (exponents - 1) << 23)
+        return bits.astype(np.int32).view(np.float32)[..., None]
+    scaled = values.astype(np.float32)
+    if superscales is not None:
+        parts = scaled.reshape(len(scaled), superscales.shape[1], -1) * superscales.astype(np.float32)[..., None]
+        scaled = parts.reshape(len(scaled), -1)
+    return scaled[..., None]
 
 
 # Move quantized blocks as ``make`` moves numbers. ``make`` is run on the indices of rows and of columns: if it only

@@ -69,11 +69,12 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "aten.mul.Tensor": lambda x, y: x * y,
     "aten.div.Tensor": lambda x, y: x / y,
     "aten.neg.default": np.negative,
-    "aten.exp.default": np.exp,
+    "aten.exp.default": lambda x: np.exp(x.astype(np.float64)).astype(x.dtype),  # as hybridge.export.lower.sources.call
     "aten.log.default": np.log,
     **dict.fromkeys(("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"), np.reshape),
     **dict.fromkeys(("aten.detach.default", "aten.alias.default", "aten.contiguous.default", "aten.clone.default"), _same),
     "aten.to.dtype": lambda x, dtype: x.astype(dtype),
+    "aten._to_copy.default": lambda x, dtype: x.astype(dtype),
     "aten.transpose.int": np.swapaxes,
     "aten.permute.default": np.transpose,
     "aten.t.default": np.transpose,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridge.runtime.pack.blocks import FLOATS, SIZES, Blocks, decode, floats, selected
+from hybridge.runtime.pack.blocks import FLOATS, SIZES, Blocks, decode, floats, numbers, selected
 from hybridge.runtime.pack.expressions import UnknownExpressionError, evaluate
 from hybridge.runtime.pack.gguf import GgufHeader
 from hybridge.runtime.pack.panels import LANES, Array, pack, pack_factors
@@ -110,7 +110,9 @@ class GgufWeights:
 
     def _floats(self, tensor: Stored) -> Array:
         if tensor.kind not in FLOATS:
-            raise UnfitProgramError("a tensor of floats is in blocks")
+            stored = self._blocks(tensor)
+            assert stored is not None
+            return numbers(stored).reshape(tensor.shape)
         return floats(np.ascontiguousarray(self._bytes(tensor)).view(FLOATS[tensor.kind])).reshape(tensor.shape)
 
     def _blocks(self, tensor: Stored) -> Blocks | None:

@@ -118,12 +118,12 @@ def minus_one(config: Config, norm: Tensor) -> Tensor:
 
 def decay(config: Config, tensor: Tensor) -> Tensor:
     """Return A_log [H] of -exp(A_log), which is stored as a column."""
-    return torch.log(-tensor).flatten()
+    return decay_of_channels(config, tensor).flatten()
 
 
 def decay_of_channels(config: Config, tensor: Tensor) -> Tensor:
-    """Return A_log [C, N] of -exp(A_log)."""
-    return torch.log(-tensor)
+    """Return A_log [C, N] of -exp(A_log), rounded from float64: NumPy's logarithm has another last bit in float32."""
+    return torch.log(-tensor.double()).float()
 
 
 def flat(config: Config, tensor: Tensor) -> Tensor:
