@@ -62,7 +62,8 @@ def _spread(data: Array, run: int, bits: int) -> Array:
     """Unpack numbers of ``bits`` to a byte each: first the lowest bits of ``run`` bytes, then the next ones."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     parts: Array = data.reshape(*data.shape[:-1], -1, 1, run) >> shifts
-    return (parts & np.uint8((1 << bits) - 1)).reshape(*data.shape[:-1], -1)
+    spread: Array = (parts & np.uint8((1 << bits) - 1)).reshape(*data.shape[:-1], -1)
+    return spread
 
 
 def _halves(data: Array) -> Array:
