@@ -87,7 +87,8 @@ def _table(numbers: Sequence[int] | None) -> Array | None:
 
 def _fives(blocks: Array) -> Array:
     """Return 32 numbers of 4 bytes with their fifth bits and 16 bytes with the others."""
-    return _spread(blocks[..., 4:], 16, 4) | (_spread(blocks[..., :4], 1, 1) << 4)
+    fives: Array = _spread(blocks[..., 4:], 16, 4) | (_spread(blocks[..., :4], 1, 1) << 4)
+    return fives
 
 
 def _superblock(codes: Array, head: Array) -> Blocks:
