@@ -41,6 +41,7 @@ def export_model(
     draft_vocab: VocabularyName | None = None,
     force: bool = False,
     validate: bool = False,
+    fresh: bool = False,
     calibrate: str | Path | None = None,
     progress: ExportProgress | None = None,
 ) -> Manifest:
@@ -70,6 +71,7 @@ def export_model(
             ``FILE:N`` are N tokens. If left out, all, or 32,000 by ``self`` of more than 65,536.
         force: replace an artifact that is in ``out``.
         validate: compare the artifact with the eager model before it appears.
+        fresh: lower the program even if one of the same shape is kept in the user's cache, and keep none.
         calibrate: a file of text to round the weights for, or "self" for texts that the model generates itself.
         progress: is told of steps, warnings and the validation's report.
 
@@ -80,9 +82,9 @@ def export_model(
         ValidationError: the artifact computes something else than the checkpoint.
         OutputError: ``out`` cannot be written.
     """
-    options, steps = options or ExportOptions(quantize="auto", mtp="auto"), progress or ExportProgress()
+    asked, steps = options or ExportOptions(quantize="auto", mtp="auto"), progress or ExportProgress()
     source = resolve_checkpoint(checkpoint, adapters, tokenizer, mmproj)
-    options = resolve_state(resolve_quantization(options, source, steps.warn), source.config)
+    options = resolve_state(resolve_quantization(asked, source, steps.warn), source.config)
     if calibrate is not None:
         options = replace(options, calibrate="self" if calibrate == "self" else "text")
         check_calibration(options)
@@ -98,7 +100,7 @@ def export_model(
         steps.warn(f"{source.path} has no {PROCESSOR_FILES[0]}: with the one of the checkpoint, pictures are exported, too.")
     with output_folder(Path(out), force=force) as folder:
         with steps.step("Laying out the state"):
-            writer = writer_class(source.config, options, plan, pictures)
+            writer = writer_class(source.config, options, plan, pictures, keep=not fresh)
         with steps.step("Reading the checkpoint"):
             whole = calibrate is not None or (plan is not None and plan.reads_target)
             loaded = load_checkpoint(source, None if whole else writer.reader(), pictures=pictures is not None)
@@ -107,6 +109,10 @@ def export_model(
             with steps.step("Calibrating"):
                 calibrated = calibrate_on(loaded, options, calibrate)
         manifest = writer.write(loaded, folder, steps, calibrated)
+        others = fresh or adapters or tokenizer or drafter or draft_vocab or calibrate or source.mmproj
+        if source.gguf is not None and len(source.gguf.parts) == 1 and isinstance(writer, PteWriter) and not others:
+            with steps.step("Keeping the program for other files of this shape"):
+                writer.keep_packing(source.gguf.path, asked, folder)
         if validate or source.is_untried:
             report = validate_session(folder, source, steps, programs=DEFAULT_PROGRAMS, seed=0)
             steps.validated(report)
@@ -123,8 +129,13 @@ class Writer(Protocol):
         options: ExportOptions,
         drafter: DrafterPlan | None = None,
         pictures: PictureDescription | None = None,
+        *,
+        keep: bool = False,
     ) -> None:
-        """Check the options for a model of ``config`` and lay out its state. Raises UsageError, UnsupportedModelError."""
+        """Check the options for a model of ``config`` and lay out its state. Raises UsageError, UnsupportedModelError.
+
+        keep: keep what depends on the model's shape alone for the next one of it, if the format has such a thing.
+        """
 
     def reader(self) -> Reader | None:
         """Return what works on weights as they are read, or None."""

@@ -16,7 +16,16 @@ from torch import Tensor, nn
 
 import hybridge.export.operators.linear  # noqa: F401  registers the operators
 from hybridge.export.operators.linear import LANES, Factors, numbers, pack
-from hybridge.export.pinned.transformers import gated, gather_experts, initialized, is_experts, register_experts
+from hybridge.export.pinned.transformers import (
+    Origin,
+    gated,
+    gather_experts,
+    initialized,
+    is_experts,
+    origin_of,
+    register_experts,
+    with_origin,
+)
 
 CHUNK = 1 << 18
 """Elements that are processed at once. They stay in the processor's cache, which makes it ten times faster."""
@@ -52,13 +61,15 @@ class Grid:
 class RoundedWeight:
     """A weight [N, K] as int8 ``quanta`` [N, K] of ``bits`` bits and their ``factors`` by rows.
 
-    Or as floats ``quanta`` of 16 or 32 bits without factors. note: the reason why it was rounded in spite of ``keep``.
+    Or as floats ``quanta`` of 16 or 32 bits without factors. note: the reason why it was rounded in spite of ``keep``;
+    origin: the tensors of a GGUF file whose blocks these are.
     """
 
     quanta: Tensor
     factors: Factors
     bits: int
     note: str = ""
+    origin: Origin | None = None
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> RoundedWeight:
         """Apply ``change`` to each tensor that has a row for each row of the weight."""
@@ -86,19 +97,24 @@ Rounder = Callable[[str, Tensor, Grid], RoundedWeight]
 
 
 class PackedWeight:
-    """A weight [N, K] of ``bits`` bits and its factors, in panels. note: as of a RoundedWeight."""
+    """A weight [N, K] of ``bits`` bits and its factors, in panels.
 
-    def __init__(self, packed: Tensor, factors: Factors, shape: tuple[int, int], bits: int, note: str = "") -> None:
+    note: as of a RoundedWeight; origin: the tensors whose blocks these are, or whose numbers if ``bits`` are 32.
+    """
+
+    def __init__(
+        self, packed: Tensor, factors: Factors, shape: tuple[int, int], bits: int, note: str = "", origin: Origin | None = None
+    ) -> None:
         self.rows, self.columns = shape
-        self.bits, self.note = bits, note
+        self.bits, self.note, self.origin = bits, note, origin
         self.packed = constant(packed)
         self.factors = Factors(*(None if part is None else constant(part) for part in factors))
 
     @classmethod
-    def exact(cls, weight: Tensor) -> PackedWeight:
+    def exact(cls, weight: Tensor, origin: Origin | None = None) -> PackedWeight:
         """Pack numbers in float32."""
         rows, columns = weight.shape
-        return cls(torch.cat([pack(part, 32) for part in float_rows(weight)]), Factors(), (rows, columns), 32)
+        return cls(torch.cat([pack(part, 32) for part in float_rows(weight)]), Factors(), (rows, columns), 32, origin=origin)
 
     @classmethod
     def of(cls, weight: RoundedWeight) -> PackedWeight:
@@ -106,7 +122,7 @@ class PackedWeight:
         rows, columns = weight.quanta.shape
         with one_thread():
             packed = torch.cat([pack(part, weight.bits) for part in _chunks(weight.quanta)])
-        return cls(packed, weight.factors.in_panels(), (rows, columns), weight.bits, weight.note)
+        return cls(packed, weight.factors.in_panels(), (rows, columns), weight.bits, weight.note, weight.origin)
 
 
 class WithoutWeight(nn.Module):
@@ -130,7 +146,7 @@ class _Packed(WithoutWeight):
 
     def __init__(self, weight: PackedWeight) -> None:
         super().__init__()
-        self.packed, self.bits, self.note = weight.packed, weight.bits, weight.note
+        self.packed, self.bits, self.note, self.origin = weight.packed, weight.bits, weight.note, weight.origin
         self.count = weight.rows * weight.columns
         self.scales, self.minima, self.superscales, self.table = weight.factors
 
@@ -188,7 +204,8 @@ class PackedExperts(_Packed):
         super().__init__(weight)
         self.out_features, self.integer = rows, integer and weight.bits < 16
         panels = -(-rows // LANES)  # of each expert; the last one is padded
-        self.count = weight.rows // (panels * LANES) * rows * weight.columns
+        self.experts = weight.rows // (panels * LANES)
+        self.count = self.experts * rows * weight.columns
         self.bias = None if bias is None else constant(bias)
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
@@ -225,7 +242,9 @@ def _chunks(weight: Tensor) -> Sequence[Tensor]:
 
 def constant(values: Tensor) -> nn.Parameter:
     """Return a parameter, which a program stores as a constant; a buffer would be state."""
-    return nn.Parameter(values, requires_grad=False)
+    parameter = nn.Parameter(values, requires_grad=False)
+    with_origin(parameter, origin_of(values))
+    return parameter
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 with warnings.catch_warnings():
     # What the pinned libraries say of themselves while they are imported.
     warnings.simplefilter("ignore")
-    import hybridge.export.write.pte  # noqa: F401
+    import hybridge.export.write.pte
 
 from command_line import Outcome, Run, exit_code, outcome
 from public_folders import (
@@ -75,6 +75,15 @@ def _threads() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _nothing_kept() -> Iterator[None]:
+    """Keep no programs: a test may have changed what makes them in its process, which their keys do not know."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(hybridge.export.write.pte, "find_program", lambda key: None)
+        patched.setattr(hybridge.export.write.pte, "keep_program", lambda key, program: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -51,6 +51,9 @@ def export(
     choices: ExportChoices,
     validate: Annotated[bool, typer.Option("--validate", help="Validate against the checkpoint before it is kept.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing artifact.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Make the program anew, even if one for a model of this shape is kept.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Turn a checkpoint into one ExecuTorch program with all methods over one state, or into a graph for onnxruntime."""
@@ -80,6 +83,7 @@ def export(
         draft_vocab=choices.draft_vocab,
         force=force,
         validate=validate,
+        fresh=fresh,
         calibrate=choices.calibrate,
         progress=ConsoleProgress(err),
     )

@@ -10,7 +10,8 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from hybridge.export.pinned.executorch import constant_input
+from hybridge.export.lower.sources import call, computed_source
+from hybridge.export.pinned.executorch import constant_input, with_source
 from hybridge.export.pinned.torch_export import ASSERTIONS, PROVENANCE, Operator, declared
 
 LARGEST_FOLDED = 1 << 16
@@ -32,9 +33,10 @@ def fold_constants(program: ExportedProgram) -> None:
     Buffers are state and never constants here, even in a method that only reads them.
     """
     values = _constant_values(program)
-    for node, value in values.items():
-        if node.op != "placeholder" and any(user not in values for user in node.users):
-            node.replace_all_uses_with(constant_input(program, f"folded_{node.name}", value.contiguous().clone()))
+    used = [node for node in values if node.op != "placeholder" and any(user not in values for user in node.users)]
+    constants = {node: with_source(values[node].contiguous().clone(), computed_source(program, node)) for node in used}
+    for node, constant in constants.items():
+        node.replace_all_uses_with(constant_input(program, f"folded_{node.name}", constant))
     for node in reversed(values):
         if node.op != "placeholder" and not node.users:
             program.graph.erase_node(node)
@@ -51,7 +53,7 @@ def _constant_values(program: ExportedProgram) -> dict[Node, torch.Tensor]:
             values[node] = program.state_dict[parameters[node.target]]
         elif node not in written and _is_pure(node) and all(each in values for each in node.all_input_nodes):
             args, kwargs = map_arg((node.args, node.kwargs), lambda each: values[each])
-            values[node] = node.target(*args, **kwargs)
+            values[node] = call(node.target, args, kwargs)
     return values
 
 

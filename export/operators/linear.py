@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridge.export.operators.define import define
+from hybridge.runtime.pack import blocks, panels
+from hybridge.runtime.pack.blocks import Blocks
 
 
 def round_activations(x: Tensor, groups: int) -> Tensor:
@@ -159,12 +161,7 @@ define(
 # Axes: N rows, K columns, G groups of columns that share a scale, S superblocks of groups.
 
 
-LANES = 16
-"""Rows of a panel."""
-
-UNITS = {5: 32, 6: 16}
-"""Columns whose upper bits fill 64 bytes, by the bits of a weight; they lie after those columns' lower four bits."""
-
+UNITS, LANES = panels.UNITS, panels.LANES
 BITS = {64: 4, 320: 5, 192: 6}
 """Bits by the last dimension of a uint8 tensor of panels."""
 
@@ -200,28 +197,10 @@ class Factors(NamedTuple):
 
 
 def pack(quanta: Tensor, bits: int) -> Tensor:
-    """Pack int8 [N, K], -2^(bits - 1) or more, into panels.
-
-    uint8 [N / 16, K / 8, 64] for 4 bits, [N / 16, K / 32, 320] for 5, [N / 16, K / 16, 192] for 6; int8 [N / 16, K / 4, 64] for
-    8. 16 and 32 bits: floats [N, K] of any type to [N / 16, K, 16].
-    """
-    N, K = quanta.shape
-    padded = F.pad(quanta, (0, 0, 0, -N % LANES))
-    if bits >= 16:
-        return padded.view(-1, LANES, K).transpose(1, 2).contiguous()
-    quads = padded.view(-1, LANES, K // 4, 4).transpose(1, 2).reshape(-1, K // 4, 64)
-    if bits == 8:
-        return quads.contiguous()
-    codes = (quads + (1 << (bits - 1))).to(torch.uint8)
-    nibbles = codes & 15
-    low = nibbles[:, ::2] | (nibbles[:, 1::2] << 4)
-    if bits == 4:
-        return low
-    unit = UNITS[bits]
-    upper = (codes >> 4).unflatten(1, (-1, unit // 4))
-    shifts = torch.arange(0, 8, bits - 4, dtype=torch.uint8).view(-1, 1)
-    high = (upper << shifts).sum(2, dtype=torch.uint8)
-    return torch.cat([low.unflatten(1, (-1, unit // 8)).flatten(2), high], dim=2)
+    """Pack int8 [N, K], -2^(bits - 1) or more, or floats of 16 or 32 bits, into panels; see ``panels.pack``."""
+    if quanta.dtype == torch.bfloat16:
+        return pack(quanta.view(torch.uint16), bits).view(torch.bfloat16)
+    return torch.from_numpy(panels.pack(quanta.detach().numpy(), bits))
 
 
 def unpack(packed: Tensor, rows: int) -> Tensor:
@@ -247,9 +226,7 @@ def unpack(packed: Tensor, rows: int) -> Tensor:
 
 def pack_factors(values: Tensor) -> Tensor:
     """Pack values [N, G] as [N / 16, G, 16], float32 ones in float16."""
-    values = values.half() if values.is_floating_point() else values
-    padded = F.pad(values, (0, 0, 0, -values.shape[0] % LANES))
-    return padded.view(-1, LANES, values.shape[1]).transpose(1, 2).contiguous()
+    return torch.from_numpy(panels.pack_factors(values.numpy()))
 
 
 def weights(packed: Tensor, factors: Factors, rows: int) -> Tensor:
@@ -263,28 +240,8 @@ def numbers(quanta: Tensor, bits: int, factors: Factors) -> Tensor:
 
     To the bit as llama.cpp's package does.
     """
-    scales, minima, superscales, table = factors
-    if scales is None:
+    if factors.scales is None:
         return quanta.float()
-    if table is not None:
-        whole = table.float()[(quanta + 8).long()]
-    else:
-        whole = quanta.float() + (0 if minima is None else 1 << (bits - 1))
-    pairs = None if superscales is None else superscales.unflatten(1, (-1, 1 if minima is None else 2))
-    grouped = whole.unflatten(1, (scales.shape[1], -1)) * _scaled(scales, None if pairs is None else pairs[..., 0])
-    if minima is not None:
-        grouped = grouped + _scaled(minima, None if pairs is None else pairs[..., 1])
-    flat: Tensor = grouped.flatten(1)
-    return flat
-
-
-def _scaled(values: Tensor, superscales: Tensor | None) -> Tensor:
-    """Return scales or minima as float32 [N, G, 1]."""
-    if values.dtype == torch.uint8:
-        exponents = values.int()
-        bits = torch.where(exponents < 2, (exponents + 1) << 21, (exponents - 1) << 23)
-        return bits.view(torch.float32).unsqueeze(2)
-    floats = values.float()
-    if superscales is not None:
-        floats = (floats.unflatten(1, (superscales.shape[1], -1)) * superscales.float().unsqueeze(2)).flatten(1)
-    return floats.unsqueeze(2)
+    parts = (None if part is None else part.detach().numpy() for part in factors)
+    found = Blocks(quanta.numpy(), bits, *parts)
+    return torch.from_numpy(blocks.numbers(found))

@@ -12,7 +12,7 @@ from unittest import mock
 
 import torch
 from executorch.backends.transforms.utils import create_constant_placeholder
-from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, schema
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, ExecutorchProgramManager, schema
 from executorch.exir._serialize._cord import FileBackedData
 from executorch.exir._serialize._flatbuffer_program import _flatbuffer_to_program, _program_to_flatbuffer
 from executorch.exir._serialize._program import _ExtendedHeader, _get_extended_header, _insert_flatbuffer_header
@@ -68,13 +68,30 @@ def constant_input(program: ExportedProgram, name: str, value: torch.Tensor) -> 
 # A program's constants on their way from tensors to the file, and a patch that avoids a copy
 
 
+Source = Any
+"""What a constant is, in JSON: ``{"of": NAME}`` for a tensor of the model, or how it is computed of those."""
+
+
+def with_source(tensor: torch.Tensor, source: Source) -> torch.Tensor:
+    """Mark ``tensor`` with the source of its numbers and return it; tensors computed from it have none."""
+    setattr(tensor, "_hybridge_source", source)  # noqa: B010  which no tensor declares
+    return tensor
+
+
+def source_of(tensor: torch.Tensor) -> Source | None:
+    """Return the source of a tensor, None if it has none: then nothing but the shape of a model decides its numbers."""
+    return getattr(tensor, "_hybridge_source", None)
+
+
 class StoredTensor(FileBackedData):  # type: ignore[misc]  # untyped upstream
     """The bytes of a tensor's storage, which are not copied until they are written to the file.
 
     Stands in for ``bytes`` in a program that is being assembled, which asks it for its length and tells it to write itself.
+    source: as of a marked tensor.
     """
 
-    def __init__(self, storage: Any) -> None:
+    def __init__(self, storage: Any, source: Source | None = None) -> None:
+        self.source = source
         self._storage = storage  # which owns the memory
         array = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
         self._view = memoryview(array).cast("B")
@@ -103,30 +120,56 @@ class StoredTensor(FileBackedData):  # type: ignore[misc]  # untyped upstream
 
 @contextmanager
 def constants_in_place() -> Iterator[None]:
-    """Let ``to_executorch`` leave constants where they are and hash each once, not once for each method.
+    """Let ``to_executorch`` leave constants where they are, and tell them apart by their sources, not by their numbers.
 
-    By default it copies every constant of every method, only to find that it has most already. Patches the emitter's
-    ``_tensor_spec_to_evalue``, which does that, for constants in the program's own file.
+    By default it copies every constant of every method, only to find that it has most already, and stores equal ones once: two
+    weights may be equal in one checkpoint and not in another of its shape. Here those without a source are stored once if they
+    are equal, and others if they have one source. Patches the emitter's ``placeholder``, which knows a constant's tensor, and
+    ``_tensor_spec_to_evalue``, for constants in the program's own file.
     """
     seen: dict[int, tuple[StoredTensor, str]] = {}  # by address, of memory that is kept so that no other gets it
 
     class Emitter(_emitter._TopLevelEmitter):  # type: ignore[misc]  # untyped upstream
+        source: Source | None = None
+
+        def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+            self.source = _source(self.exported_program, target)
+            try:
+                return super().placeholder(target, args, kwargs)
+            finally:
+                self.source = None
+
         def _tensor_spec_to_evalue(self, spec: TensorSpec, constant_tag: str | None = None) -> EValue:
             if not _is_constant(spec):
                 return super()._tensor_spec_to_evalue(spec, constant_tag)
             address = spec.storage.data_ptr()
             if address not in seen:
-                stored = StoredTensor(spec.storage)
-                seen[address] = stored, stored.sha256().hex()
-            stored, digest = seen[address]
+                stored = StoredTensor(spec.storage, self.source)
+                seen[address] = stored, stored.sha256().hex() if self.source is None else repr(self.source)
+            stored, identity = seen[address]
             assert len(stored) == spec.nbytes(), f"a constant of {spec.nbytes()} bytes in a storage of {len(stored)}"
-            index = self.program_state.cached_spec_hash_values.get(digest, -1)
+            index = self.program_state.cached_spec_hash_values.get(identity, -1)
             if index == -1:
-                index = self._save_new_const_tensor(spec, stored, digest)
+                index = self._save_new_const_tensor(spec, stored, identity)
             return EValue(make_tensor_value(index, None, spec))
 
     with mock.patch.object(_emit_program, "_TopLevelEmitter", Emitter):
         yield
+
+
+def _source(program: ExportedProgram, target: Any) -> Source | None:
+    """Return the source of the tensor that fills a placeholder of ``program``."""
+    signature = program.graph_signature
+    kinds = (signature.inputs_to_parameters, signature.inputs_to_buffers, signature.inputs_to_lifted_tensor_constants)
+    name = next((names[target] for names in kinds if target in names), None)
+    tensor = program.state_dict.get(name, program.constants.get(name))
+    return source_of(tensor) if isinstance(tensor, torch.Tensor) else None
+
+
+def file_parts(program: ExecutorchProgramManager) -> list[bytes | StoredTensor]:
+    """Return a program's file in parts, in their order: constants, and all else as bytes."""
+    parts: list[bytes | StoredTensor] = list(program._pte_data._buffers)
+    return parts
 
 
 def _is_constant(spec: TensorSpec) -> bool:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 from unittest import mock
 
 import torch
+from torch import Tensor, nn
 from torch._export import utils as export_utils
 from torch.export import ExportedProgram, exported_program
 from torch.export.graph_signature import ExportGraphSignature
-from torch.fx import GraphModule, traceback
+from torch.func import functional_call
+from torch.fx import Graph, GraphModule, traceback
 from torch.fx import config as fx_config
+from torch.fx.experimental.proxy_tensor import make_fx
 
 Operator: TypeAlias = torch._ops.OpOverload
 """The class of the targets of an exported graph's calls, except ``getitem`` and arithmetic on sizes."""
@@ -169,3 +172,19 @@ def _populate(metadata: Mapping[str, dict[str, Any]], module: GraphModule, signa
         if node.op == "placeholder" and node.target in names:
             kept = metadata.get(names[node.target], {})
             node.meta.update({key: value for key, value in kept.items() if key not in ("nn_module_stack", "stack_trace")})
+
+
+def called_with(module: nn.Module, tensors: Mapping[str, Tensor], *inputs: Tensor) -> Any:
+    """Call a module with other tensors in the place of its own, by name."""
+    return functional_call(module, dict(tensors), inputs)
+
+
+def traced_graph(make: Callable[..., Tensor], examples: Sequence[Tensor]) -> Graph:
+    """Return the graph of ATen's operators that a function of tensors calls."""
+    graph: Graph = make_fx(make)(*examples).graph
+    return graph
+
+
+def is_persistent(module: nn.Module, buffer: str) -> bool:
+    """Return whether a module's buffer is in checkpoints."""
+    return buffer not in module._non_persistent_buffers_set

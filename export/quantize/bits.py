@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.errors import UsageError
+from hybridge.export.pinned.torch_export import called_with
 from hybridge.export.weights import Grid, projections
 from hybridge.runtime.artifact.options import Bits, ExportOptions
 
@@ -223,9 +224,14 @@ def embedding_factor(embedding: Any) -> float:
 
 
 def table_factor(embedding: Any) -> float | None:
-    """Return the factor of an embedding's rows, 1 for most families; None if it is more than a table with a factor."""
-    tokens = torch.arange(min(8, embedding.weight.shape[0]))
-    plain, out = embedding.weight[tokens].detach(), embedding(tokens).detach()
-    at = plain.abs().argmax()
-    factor = float(out.flatten()[at] / plain.flatten()[at])
-    return factor if torch.allclose(out, plain * factor, rtol=1e-5) else None
+    """Return the factor of an embedding's rows, 1 for most families; None if it is more than a table with a factor.
+
+    It is found with rows of ones, because the graph has it as a number, which the model's own weights must not decide.
+    """
+    shape, token = embedding.weight.shape, torch.zeros(1, dtype=torch.long)
+    with torch.no_grad():
+        out, doubled = (
+            called_with(embedding, {"weight": torch.full((1, 1), number).expand(shape)}, token) for number in (1.0, 2.0)
+        )
+    factor = float(out.flatten()[0])
+    return factor if torch.allclose(out, out.new_tensor(factor)) and torch.allclose(doubled, 2 * out) else None

@@ -347,7 +347,7 @@ def _pack_projection(name: str, module: Any, projection: str, options: ExportOpt
 
     flat = with_origin(weight.flatten(0, 1), origin_of(parameter))
     if bits == 32:
-        packed = PackedWeight.exact(in_panels(flat))
+        packed = PackedWeight.exact(in_panels(flat), origin_of(parameter))
     else:
         packed = PackedWeight.of(_rounded(name, flat, bits, options, rounder).mapped(in_panels))
     delattr(module, projection)
@@ -359,7 +359,11 @@ def _pack_projection(name: str, module: Any, projection: str, options: ExportOpt
 
 
 def _packed(name: str, weight: Tensor, bits: int, options: ExportOptions, rounder: Rounder) -> PackedWeight:
-    return PackedWeight.exact(weight) if bits == 32 else PackedWeight.of(_rounded(name, weight, bits, options, rounder))
+    return (
+        PackedWeight.exact(weight, origin_of(weight))
+        if bits == 32
+        else PackedWeight.of(_rounded(name, weight, bits, options, rounder))
+    )
 
 
 def _rounded(name: str, weight: Tensor, bits: int, options: ExportOptions, rounder: Rounder) -> RoundedWeight:

@@ -277,7 +277,7 @@ def keep_blocks(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
         return _rounded_to_8(name, weight, "its numbers are no longer those of the file")
     if stored.bits == 8 and bool((stored.quanta == -128).any()):  # -128 has no positive counterpart, which products need
         return _exact(weight)
-    return stored
+    return replace(stored, origin=origin)
 
 
 def notes_of_rounding(model: nn.Module) -> Iterator[str]:

@@ -53,7 +53,7 @@ from hybridge.export.source.gguf.projectors import (
     whole_weights,
     write_processor,
 )
-from hybridge.export.source.locate import find_checkpoint, origin_of
+from hybridge.export.source.locate import find_checkpoint
 from hybridge.export.source.quantization import Quantization
 from hybridge.export.source.text_model import check_adapters, merge_adapters, text_model
 from hybridge.export.source.tokenizer import (
@@ -66,6 +66,7 @@ from hybridge.export.source.tokenizer import (
     read_tokenizer,
 )
 from hybridge.export.source.weight_files import loadable, stored_tensors, unread_tensors
+from hybridge.runtime.pack.gguf import hub_origin
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,7 +104,7 @@ class CheckpointSource:
     @property
     def origin(self) -> str | None:
         """Return the model and commit on the hub, or None for a checkpoint from elsewhere."""
-        return origin_of(self.path)
+        return hub_origin(self.path)
 
     @property
     def is_untried(self) -> bool:

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from hybridge.errors import CheckpointError, NotACheckpointError
+from hybridge.runtime.pack.gguf import HUB_PREFIX
 
 EXPECTED = "Give a local checkpoint: a folder with config.json and *.safetensors, or a GGUF file."
 ADAPTER = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model*.safetensors"
-HUB_PREFIX = "models--"
-"""Start of the name of a model's folder in the hub's cache."""
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 HEAD_BYTES = 256
 """Bytes that are enough to recognize a git-lfs pointer."""

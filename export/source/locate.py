@@ -16,7 +16,6 @@ from typing import Any
 from hybridge.errors import CheckpointError, NotACheckpointError, UsageError
 from hybridge.export.source.files import (
     EXPECTED,
-    HUB_PREFIX,
     check_file,
     check_folder,
     check_kinds,
@@ -25,6 +24,7 @@ from hybridge.export.source.files import (
     has_weights,
     names_of_parts,
 )
+from hybridge.runtime.pack.gguf import HUB_PREFIX
 
 GGUF = ".gguf"
 
@@ -130,14 +130,6 @@ def _commit(entry: Path, revision: str) -> str | None:
     """Return the commit of a branch or tag that was downloaded by that name."""
     ref = entry / "refs" / revision
     return ref.read_text(encoding="utf-8", errors="replace").strip() if ref.is_file() else None
-
-
-def origin_of(path: Path) -> str | None:
-    """Return ``ORG/NAME@COMMIT`` if ``path`` is a snapshot of the hub's cache or a file in one, else None."""
-    for place in (path.absolute(), *path.absolute().parents):
-        if place.parent.name == "snapshots" and place.parent.parent.name.startswith(HUB_PREFIX):
-            return f"{place.parent.parent.name.removeprefix(HUB_PREFIX).replace('--', '/', 1)}@{place.name}"
-    return None
 
 
 def is_entry(folder: Path) -> bool:

@@ -48,8 +48,10 @@ CONTRIB = "com.microsoft"
 class OnnxWriter:
     """Writes ``model.onnx`` and its commit for onnxruntime; see ``hybridge.export.api.Writer``."""
 
-    def __init__(self, config: Any, options: ExportOptions, drafter: object = None, pictures: object = None) -> None:
-        """Check the options and lay out the state.
+    def __init__(
+        self, config: Any, options: ExportOptions, drafter: object = None, pictures: object = None, *, keep: bool = False
+    ) -> None:
+        """Check the options and lay out the state; nothing is kept of a graph.
 
         Raises UsageError for options that only a .pte has, UnsupportedModelError for layers that onnxruntime has no
         operators for.

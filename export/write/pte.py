@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,9 @@ from hybridge.errors import CheckpointError
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.drafters.vocabulary import choose_rows, sampled_scores, steps_of
-from hybridge.export.lower.lower import calls, lower, outputs
+from hybridge.export.lower.lower import Methods, calls, lower, outputs
+from hybridge.export.lower.sources import mark_sources
+from hybridge.export.pinned.executorch import file_parts
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.program.build import build_cache, build_encoder
 from hybridge.export.program.methods import build_methods
@@ -25,6 +30,7 @@ from hybridge.export.quantize.quantize import is_packed, packer, quantize, quant
 from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.weights import PackedLinear
+from hybridge.export.write.kept import kept_apart, packed_apart, shape_key, write_filled
 from hybridge.export.write.manifest import WeightFigures, manifest_of, weight_bytes, write_tokenizer
 from hybridge.export.write.stock_runner import stock_methods
 from hybridge.export.write.stock_tokenizer import adapt_to_stock_runners
@@ -39,11 +45,16 @@ from hybridge.runtime.artifact.manifest import (
     MethodEntry,
     TensorEntry,
     program_method,
+    read_manifest,
 )
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.artifact.pictures import PictureDescription, StockSizes
 from hybridge.runtime.artifact.program_check import BOUNDED
 from hybridge.runtime.binding.session import Session
+from hybridge.runtime.pack.artifact import packing_key
+from hybridge.runtime.pack.gguf import read_header
+from hybridge.runtime.pack.programs import KeptArtifact, KeptProgram, UnfitProgramError, find_program, keep_program
+from hybridge.runtime.pack.weights import GgufWeights
 
 LARGEST_OWN = 0.12
 """Largest share of the model's bytes that a drafter may add by default."""
@@ -58,15 +69,19 @@ class PteWriter:
         options: ExportOptions,
         drafter: DrafterPlan | None = None,
         pictures: PictureDescription | None = None,
+        *,
+        keep: bool = False,
     ) -> None:
         """Lay out the cache.
 
         drafter: as ``plan_drafter`` planned it with the same options; if left out, MTP if asked for. pictures: as
-        ``describe_pictures`` described them; None to export the text model alone.
+        ``describe_pictures`` described them; None to export the text model alone. keep: keep the program for other checkpoints
+        of the same shape, or take the one that is kept.
         """
-        self.config, self.options, self.pictures = config, options, pictures
+        self.config, self.options, self.pictures, self.keep = config, options, pictures, keep
         self.plan = drafter or plan_drafter(config, options)[0]
         self.cache = build_cache(config, options, self.plan, pictures)
+        self._written: tuple[KeptProgram, State] | None = None
 
     def reader(self) -> Reader | None:
         """Return a packer for weights as they are read, if the artifact has packed layers."""
@@ -100,10 +115,7 @@ class PteWriter:
         methods = {**build_methods(state, options.shorter_verify_lens, pictures)}
         if pictures is not None and (sizes := StockSizes.of(options, pictures)) is not None:
             methods |= stock_methods(state, pictures, sizes)
-        named = {program_method(name): method for name, method in methods.items()}
-        program = lower(named, options=options, constants=self._constants(loaded, drafter, pictures), step=steps.step)
-        with steps.step(f"Writing {PROGRAM}"):
-            _write(program, folder)
+        rewrite, kept, entries = self._write_program(state, methods, self._constants(loaded, drafter, pictures), folder, steps)
         manifest = manifest_of(
             loaded,
             replace(options, backend=options.lowered_to, kv_cache=options.kv_dtype),
@@ -111,23 +123,66 @@ class PteWriter:
             weights=weights,
             calibration=calibration,
             layers=[_layer(layer) for layer in self.cache.cache_layers()],
-            methods={name: _method(name, inputs, program) for name, (_, inputs) in methods.items()},
+            methods=entries,
             libraries=("torch", "executorch", "transformers"),
             drafter=drafter.description if drafter else None,
             pictures=pictures,
             stock_tokenizer=stock_tokenizer,
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        self._written = (kept, state) if kept and drafter is None and pictures is None else None
         if drafter and vocabulary and vocabulary.source == "self":
             with Session.load(folder) as session, steps.counted("Sampling texts for the draft vocabulary") as progress:
                 many = steps_of(manifest.parameters or 0)
                 scores = sampled_scores(session, loaded.source.tokenizer.core, many, progress)
             drafter.choose(choose_rows(loaded, vocabulary, scores))
-            _write(program, folder)
+            rewrite()
             update = {"drafter": drafter.description, "files": manifest.files | {PROGRAM: file_entry(folder / PROGRAM)}}
             manifest = manifest.model_copy(update=update)
             (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         return manifest
+
+    def keep_packing(self, checkpoint: Path, asked: ExportOptions, folder: Path) -> None:
+        """Keep what was just written into ``folder`` for other GGUF files of the shape of ``checkpoint``: they need no PyTorch.
+
+        asked: the options before they were resolved for the file.
+        """
+        if self._written is None:
+            return
+        program, state = self._written
+        header = read_header(checkpoint)
+        key = packing_key(checkpoint, header, asked)
+        if find_program(key) is None:
+            files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in (PROGRAM, MANIFEST)}
+            artifact = KeptArtifact(manifest=read_manifest(folder), files=files)
+            weights = GgufWeights(checkpoint, header)
+            if packed := packed_apart(program, state, mark_sources(state), weights, artifact):
+                keep_program(key, packed)
+
+    def _write_program(
+        self, state: State, methods: Methods, constants: dict[str, Any], folder: Path, steps: ExportProgress
+    ) -> tuple[Callable[[], None], KeptProgram | None, dict[str, MethodEntry]]:
+        """Write the program that is kept for this shape with these weights, or else lower one.
+
+        Returns a function that writes it again, after constants changed, what is kept of it, and its methods for the manifest.
+        """
+        tensors, path = mark_sources(state), folder / PROGRAM
+        key = shape_key(state, methods, self.options, constants) if self.keep and self.options.has_own_kernels else None
+        if key and (kept := find_program(key)):
+            fill = partial(write_filled, kept, path, tensors)
+            with suppress(UnfitProgramError), steps.step(f"Writing {PROGRAM} from the program kept for this shape"):
+                fill()
+                return fill, kept, kept.methods
+        named = {program_method(name): method for name, method in methods.items()}
+        program = lower(named, options=self.options, constants=constants, step=steps.step)
+        write = partial(_write, program, path)
+        with steps.step(f"Writing {PROGRAM}"):
+            write()
+        entries = {name: _method(name, inputs, program) for name, (_, inputs) in methods.items()}
+        apart = kept_apart(file_parts(program), entries) if key else None
+        if key and apart:
+            keep_program(key, apart)
+        return write, apart, entries
 
     def _load_drafter(self, loaded: LoadedModel, steps: ExportProgress) -> nn.Module | None:
         """Read the drafter's weights. One that may be left out is, with a warning, if they make none."""
@@ -179,10 +234,10 @@ class PteWriter:
         }
 
 
-def _write(program: ExecutorchProgramManager, folder: Path) -> None:
+def _write(program: ExecutorchProgramManager, path: Path) -> None:
     """Write the program; an older file is not changed, because a session may have mapped it."""
-    (folder / PROGRAM).unlink(missing_ok=True)
-    with (folder / PROGRAM).open("wb") as file:
+    path.unlink(missing_ok=True)
+    with path.open("wb") as file:
         program.write_to_file(file)
 
 

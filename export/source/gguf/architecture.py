@@ -9,22 +9,23 @@ Axes: H heads, D dimensions of a head, E experts, N rows, K columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.operators.linear import Factors
 from hybridge.export.pinned.transformers import with_origin
-from hybridge.export.source.gguf.file import GgufFile, GgufTensor
+from hybridge.export.source.gguf.file import GgufFile, GgufTensor, rounded_weight
 from hybridge.export.source.quantization import LazyTensor
 from hybridge.export.weights import RoundedWeight
 from hybridge.limits import MOST_LAYERS
+from hybridge.runtime.pack.blocks import selected
+from hybridge.runtime.pack.panels import Array
 
 Config = Mapping[str, Any]
 """The entries of a config.json."""
@@ -81,7 +82,15 @@ class MadeTensor:
 
     def blocks(self) -> RoundedWeight | None:
         """Return the weight in the file's own quantized blocks, or None if it is more than rows of the file."""
-        return selected(partial(self.make, self.config), self.sources)
+        shapes = [source.shape for source in self.sources]
+        found = selected(self._make_arrays, shapes, lambda: [source.blocks() for source in self.sources])
+        return None if found is None else rounded_weight(found)
+
+    def _make_arrays(self, *arrays: Array) -> Array:
+        """Make the weight of arrays, which is the first itself if nothing changes it."""
+        tensors = [torch.from_numpy(np.ascontiguousarray(each)) for each in arrays]
+        made = self.make(self.config, *tensors)
+        return arrays[0] if made is tensors[0] else made.numpy()
 
     def without_kernels(self) -> list[str]:
         """Return GGML's names of the types of its sources that have no kernels."""
@@ -123,12 +132,12 @@ def minus_one(config: Config, norm: Tensor) -> Tensor:
 
 def decay(config: Config, tensor: Tensor) -> Tensor:
     """Return A_log [H] of -exp(A_log), which is stored as a column."""
-    return torch.log(-tensor).flatten()
+    return decay_of_channels(config, tensor).flatten()
 
 
 def decay_of_channels(config: Config, tensor: Tensor) -> Tensor:
-    """Return A_log [C, N] of -exp(A_log)."""
-    return torch.log(-tensor)
+    """Return A_log [C, N] of -exp(A_log), rounded from float64: NumPy's logarithm has another last bit in float32."""
+    return torch.log(-tensor.double()).float()
 
 
 def flat(config: Config, tensor: Tensor) -> Tensor:
@@ -284,110 +293,3 @@ def most(count: Any) -> int:
 def has(file: GgufFile, end: str) -> bool:
     """Return whether any layer has a tensor whose name ends with ``end``."""
     return any(name.startswith("blk.") and name.endswith(end) for name in file.tensors)
-
-
-# Move quantized blocks as ``make`` moves numbers. ``make`` is run on the indices of rows and of columns: if it only
-# moves them, its result says how, and quantized numbers and their factors are moved likewise. A weight has no blocks if
-# it is more than moved rows, or if the blocks of its tensors have no form in common.
-
-
-def selected(make: Callable[..., Tensor], sources: Sequence[GgufTensor]) -> RoundedWeight | None:
-    """Return the blocks of the weight that ``make`` makes of ``sources``, as rows [N, K], or None if it has none.
-
-    The rows of several matrices, such as experts', are joined, however the weight stores them.
-    """
-    columns = sources[0].shape[-1]
-    if any(len(each.shape) < 2 or each.shape[-1] != columns for each in sources):
-        return None
-    moved = _moves(make, sources)
-    joined = _joined([each.blocks() for each in sources]) if moved else None
-    if moved is None or joined is None:
-        return None
-    rows, order = moved
-    joined = joined if rows is None else joined.mapped(lambda part: part[rows])
-    return joined if order is None else _with_columns(joined, order)
-
-
-def _moves(make: Callable[..., Tensor], sources: Sequence[GgufTensor]) -> tuple[Tensor | None, Tensor | None] | None:
-    """Return the indices of rows [N] and columns [K] in the weight's order, None for those that stay; None if more happens."""
-    rows, columns, first = [], [], 0
-    for source in sources:
-        each = torch.arange(first, first + source.rows, dtype=torch.int32).view(*source.shape[:-1], 1)
-        rows.append(each.expand(source.shape))
-        columns.append(torch.arange(source.shape[-1], dtype=torch.int32).expand(source.shape))
-        first += source.rows
-    moved_rows = make(*rows)
-    if moved_rows is rows[0]:
-        return None, None
-    moved_columns = make(*columns)
-    if moved_rows.dtype != torch.int32 or moved_rows.dim() < 2:
-        return None
-    if bool((moved_columns[..., 0] == moved_columns[..., -1]).all()):  # the inputs are along the other dimension
-        moved_rows, moved_columns = moved_rows.transpose(-1, -2), moved_columns.transpose(-1, -2)
-    row, column = moved_rows[..., :1], moved_columns.flatten(0, -2)[0]
-    if not bool((moved_rows == row).all()) or not bool((moved_columns == column).all()):
-        return None
-    stays = bool((column == torch.arange(len(column))).all())
-    return row.flatten().long(), None if stays else column.long()
-
-
-def _joined(parts: Sequence[RoundedWeight | None]) -> RoundedWeight | None:
-    """Join the rows of several weights in the most bits of any; None if their factors have different forms."""
-    found = [part for part in parts if part is not None]
-    if len(found) < len(parts):
-        return None
-    if len(found) == 1:
-        return found[0]
-    if any(_form(part) != _form(found[0]) for part in found):
-        return None
-    bits = max(part.bits for part in found)
-    wide = [_widened(part, bits) for part in found]
-    quanta = torch.cat([part.quanta for part in wide])
-    scales, minima, superscales = (
-        None if each[0] is None else torch.cat(each) for each in zip(*(part.factors[:3] for part in wide), strict=True)
-    )
-    factors = Factors(scales, minima, superscales, wide[0].factors.table)
-    return RoundedWeight(quanta=quanta, factors=factors, bits=8 * quanta.element_size() if bits > 8 else bits)
-
-
-def _form(weight: RoundedWeight) -> object:
-    factors = weight.factors
-    table = None if factors.table is None else tuple(factors.table.tolist())
-    return [None if part is None else (part.dtype, part.shape[1]) for part in factors[:3]], table
-
-
-def _widened(weight: RoundedWeight, bits: int) -> RoundedWeight:
-    """Return the same numbers in more bits. With minima they are counted from the lowest, without from the middle."""
-    if bits > 8 or weight.factors.minima is None:
-        return replace(weight, bits=bits)
-    return replace(weight, quanta=weight.quanta + ((1 << weight.bits) - (1 << bits)) // 2, bits=bits)
-
-
-def _with_columns(weight: RoundedWeight, order: Tensor) -> RoundedWeight | None:
-    """Reorder columns; None if columns that share factors come apart.
-
-    Columns of a superblock may come apart, because its factors are repeated for each part.
-    """
-    scales, minima, superscales, table = weight.factors
-    quanta = weight.quanta[:, order]
-    if scales is None:
-        return replace(weight, quanta=quanta)
-    groups = _groups(order, scales.shape[1])
-    if groups is None:
-        return None
-    if superscales is not None:
-        each = 1 if minima is None else 2  # factors of a superblock
-        spread = superscales.unflatten(1, (-1, each))
-        while (blocks := _groups(order, spread.shape[1])) is None:
-            spread = spread.repeat_interleave(2, dim=1)
-        superscales = spread[:, blocks].flatten(1)
-    moved = Factors(scales[:, groups], None if minima is None else minima[:, groups], superscales, table)
-    return replace(weight, quanta=quanta, factors=moved)
-
-
-def _groups(order: Tensor, count: int) -> Tensor | None:
-    """Return the order of ``count`` equal groups of columns, or None if one comes apart."""
-    parts = order.view(count, -1)
-    size = parts.shape[1]
-    whole = parts[:, :1] + torch.arange(size)
-    return parts[:, 0] // size if parts.equal(whole) and not bool((parts[:, 0] % size).any()) else None

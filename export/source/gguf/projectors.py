@@ -17,8 +17,9 @@ from torch import Tensor
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.source.gguf.architecture import Config, Weight, made, minus_one, one, same
-from hybridge.export.source.gguf.file import GgufFile, open_gguf, read_header
+from hybridge.export.source.gguf.file import GgufFile, open_gguf
 from hybridge.export.source.quantization import LazyTensor
+from hybridge.runtime.pack.gguf import read_header
 
 ARCHITECTURE = "clip"
 BILINEAR, BICUBIC = 2, 3

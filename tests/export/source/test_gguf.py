@@ -30,11 +30,11 @@ from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.quantize import pack_weights, quantize_drafter
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.source.gguf.checkpoint import ARCHITECTURES
-from hybridge.export.source.gguf.file import read_header
 from hybridge.export.weights import PackedLinear
 from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.tokenizer import Tokenizer
+from hybridge.runtime.pack.gguf import read_header
 
 
 def test_every_architecture_has_a_file() -> None:

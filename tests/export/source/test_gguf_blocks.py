@@ -24,13 +24,14 @@ from hybridge.export.operators.linear import LANES, weights
 from hybridge.export.quantize.quantize import PackedWhileRead, quantize, resolve_quantization
 from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
-from hybridge.export.source.gguf.file import FLOATS, KINDS, decode
+from hybridge.export.source.gguf.file import FLOATS, decode
 from hybridge.export.texts import logits_of
 from hybridge.export.weights import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime import Session
 from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.pack.blocks import KINDS, SIZES
 
 KEEP = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="keep")
 ALL = [*(kind for kind in HALVES if kind != TYPES.Q3_K), TYPES.F16, TYPES.BF16, TYPES.F32]
@@ -40,13 +41,14 @@ TOKENS = [5, 6, 7, 8, 100, 101, 12, 3] * 3
 
 
 def test_every_kind_is_here() -> None:
-    assert {int(kind) for kind in ALL} == {*KINDS, *FLOATS}
+    assert {int(kind) for kind in ALL} == {*KINDS, *FLOATS} == {*SIZES}
+    assert all(GGML_QUANT_SIZES[TYPES(kind)] == size for kind, size in SIZES.items())
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
 def test_numbers_are_those_of_the_gguf_package_to_the_bit(kind: TYPES) -> None:
     data = random_bytes(kind, rows=19, columns=512)
-    read = decode(torch.from_numpy(data), int(kind), GGML_QUANT_SIZES[kind][1])
+    read = decode(data, int(kind), GGML_QUANT_SIZES[kind][1])
     assert read is not None
     want = torch.from_numpy(quants.dequantize(data, kind))
     assert want.isfinite().all()

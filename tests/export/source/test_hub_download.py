@@ -13,7 +13,8 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 
 from hybridge.errors import CheckpointError, NotACheckpointError
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.locate import find_checkpoint, origin_of
+from hybridge.export.source.locate import find_checkpoint
+from hybridge.runtime.pack.gguf import hub_origin
 
 ID, COMMIT = "LiquidAI/LFM2-1.2B", "0a1b2c"
 FILES = [
@@ -77,7 +78,7 @@ def test_what_is_in_the_cache_needs_no_network(hub: Hub) -> None:
 
 def test_the_commit_is_recorded(hub: Hub) -> None:
     assert load_checkpoint(ID).source.origin == f"{ID}@{COMMIT}"
-    assert origin_of(hub.checkpoint) is None
+    assert hub_origin(hub.checkpoint) is None
 
 
 def test_a_revision_is_asked_for(hub: Hub) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from hybridge.export.operators.linear import Factors
 from hybridge.export.quantize.rounding import round_to_nearest
-from hybridge.export.source.gguf.file import IQ4, MXFP4
 from hybridge.export.weights import Grid, PackedWeight, RoundedWeight
+from hybridge.runtime.pack.blocks import IQ4, MXFP4
 
 TABLES = {name: torch.tensor(numbers, dtype=torch.int8) for name, numbers in (("IQ4", IQ4), ("MXFP4", MXFP4))}
 

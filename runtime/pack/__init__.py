@@ -1,0 +1,1 @@
+"""Write artifacts from programs that are kept apart from weights, without PyTorch."""

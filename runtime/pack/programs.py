@@ -1,0 +1,190 @@
+"""Programs that are kept apart from weights, in the user's cache.
+
+A program's file is the same for all checkpoints of one shape but for the constants that are their tensors, or are computed of
+those. What is kept is the rest of the file, and for each constant its size and its source: how it comes of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import os
+import platform
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked
+
+from hybridge.errors import KernelsError
+from hybridge.runtime.artifact.manifest import Manifest, MethodEntry
+from hybridge.runtime.files import hash_path, open_regular, remove
+from hybridge.runtime.kernels.compiling import built, cache_folder, is_built
+from hybridge.runtime.version import __version__
+
+KIND = "programs"
+"""The folder in the user's cache."""
+FILE = "program"
+LARGEST = 1 << 26
+"""Most bytes of a kept program; large ones have 2 MB."""
+MOST_BYTES = 1 << 26
+"""Most bytes of all kept programs; those that were used last stay."""
+
+Source = Any
+"""How a constant comes of a checkpoint, in JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """A constant that the tensors of a checkpoint decide. size: its bytes."""
+
+    size: int
+    source: Source
+
+
+class UnfitProgramError(Exception):
+    """A kept program is not one for this checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptArtifact:
+    """What an artifact has beside its program. manifest: as it was; files: of the tokenizer, by name."""
+
+    manifest: Manifest
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptProgram:
+    """A program's file in parts, in their order, and what a manifest says of its methods.
+
+    artifact: the rest of an artifact, if the sources of the constants are a GGUF file's tensors: everything but the program.
+    """
+
+    parts: Sequence[bytes | Constant]
+    methods: dict[str, MethodEntry]
+    artifact: KeptArtifact | None = None
+
+    def write(self, path: Path, fill: Callable[[Source], memoryview]) -> None:
+        """Write the file; an older one is not changed, because a session may have mapped it.
+
+        fill: returns the bytes of a constant by its source. Raises UnfitProgramError, OSError, and what ``fill`` raises.
+        """
+        path.unlink(missing_ok=True)
+        with path.open("wb") as file:
+            for part in self.parts:
+                data = fill(part.source) if isinstance(part, Constant) else memoryview(part)
+                if isinstance(part, Constant) and data.nbytes != part.size:
+                    raise UnfitProgramError(f"a constant has {data.nbytes} bytes, not {part.size}")
+                file.write(data)
+
+
+# The key of what is kept
+
+DECIDING = ("cache", "export", "runtime/artifact", "runtime/pack")
+"""Packages of hybridge whose Python decides a program."""
+
+
+@functools.cache
+def exporting_code() -> str:
+    """Return a hash of the Python that decides a program, of the pinned libraries' versions and of this Python's."""
+    digest = hashlib.sha256()
+    for package in DECIDING:
+        top = (Path(__file__).parents[2] / package).resolve()
+        for path in sorted(top.rglob("*.py")):
+            digest.update(f"{path.relative_to(top)}".encode() + path.read_bytes())
+    libraries = [_version(name) for name in ("torch", "executorch", "transformers", "torchao", "numpy")]
+    digest.update(f"{__version__} {libraries} {platform.python_version()} {platform.machine()}".encode())
+    return digest.hexdigest()
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+# The file of a kept program: a zip archive of the parts in JSON, and of all their bytes
+
+
+@checked(config=ConfigDict(extra="forbid"), frozen=True, kw_only=True)
+class Contents:
+    """``contents.json``.
+
+    parts: number of bytes of each part, with the source of a constant; methods: for the manifest; manifest, files: of a kept
+    artifact, and the names of its files.
+    """
+
+    parts: list[tuple[int, Any]]
+    methods: dict[str, MethodEntry]
+    manifest: Manifest | None = None
+    files: list[str] = field(default_factory=list)
+
+
+CONTENTS = TypeAdapter(Contents)
+
+
+def find_program(key: str) -> KeptProgram | None:
+    """Return the program that is kept for a shape; None if there is none that is whole and that only this user may write."""
+    path = cache_folder(KIND) / key / FILE
+    if not is_built(path):
+        return None
+    try:
+        built(path, lambda unfinished: None)  # checks owner, mode and hash
+        with open_regular(path, LARGEST) as file, zipfile.ZipFile(file) as archive:
+            contents = CONTENTS.validate_json(_member(archive, "contents.json"))
+            data = io.BytesIO(_member(archive, "bytes"))
+            files = {name: _member(archive, f"files/{name}") for name in contents.files if name == Path(name).name}
+        os.utime(path)
+    except (KernelsError, OSError, ValueError, ValidationError, zipfile.BadZipFile, zlib.error, LookupError):
+        return None
+    parts = [data.read(size) if source is None else Constant(size=size, source=source) for size, source in contents.parts]
+    artifact = KeptArtifact(manifest=contents.manifest, files=files) if contents.manifest else None
+    return KeptProgram(parts=parts, methods=contents.methods, artifact=artifact)
+
+
+def keep_program(key: str, program: KeptProgram) -> None:
+    """Keep a program for its shape, unless the cache cannot be written."""
+    parts = [(part.size, part.source) if isinstance(part, Constant) else (len(part), None) for part in program.parts]
+    data = b"".join(part for part in program.parts if isinstance(part, bytes))
+    artifact = program.artifact
+    files = artifact.files if artifact else {}
+    manifest = artifact.manifest if artifact else None
+    contents = Contents(parts=parts, methods=program.methods, manifest=manifest, files=[*files])
+
+    def make(path: Path) -> None:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("contents.json", CONTENTS.dump_json(contents))
+            archive.writestr("bytes", data)
+            for name, content in files.items():
+                archive.writestr(f"files/{name}", content)
+
+    with suppress(KernelsError, OSError):
+        built(cache_folder(KIND) / key / FILE, make, again=True)
+        _forget_others()
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    if archive.getinfo(name).file_size > LARGEST:
+        raise ValueError(f"{name} is too large")
+    return archive.read(name)
+
+
+def _forget_others() -> None:
+    """Remove the programs that were used least recently, beyond MOST_BYTES."""
+    left = MOST_BYTES
+    found = [(path.stat(), path) for path in cache_folder(KIND).glob(f"*/{FILE}")]
+    for status, path in sorted(found, key=lambda each: each[0].st_mtime_ns, reverse=True):
+        left -= status.st_size
+        if left < 0:
+            with suppress(OSError):
+                hash_path(path).unlink(missing_ok=True)  # without it, nothing is kept
+                remove(path.parent)
