@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
+from hybridge.arguments import checked
 from hybridge.errors import CheckpointError
 from hybridge.export.cli.choices import ExportChoices
 from hybridge.export.source.locate import cached_entry, find_checkpoint, hub_model
@@ -84,12 +85,15 @@ class NamedModel:
     @cached_property
     def identity(self) -> Identity:
         """What the checkpoint is. Raises CheckpointError."""
-        cache = ModelCache()
-        hashes = Hashes(cache.folder / "files.json", cache.top)
-        found = hashes.identify(self.checkpoint)
-        if cache.folder.is_dir():
-            hashes.remember()
+        found = self._hashes.identify(self.checkpoint)
+        if ModelCache().folder.is_dir():
+            self._hashes.remember()
         return found
+
+    @cached_property
+    def _hashes(self) -> Hashes:
+        cache = ModelCache()
+        return Hashes(cache.folder / "files.json", cache.top)
 
     @property
     def key(self) -> str:
@@ -126,7 +130,9 @@ class NamedModel:
                 options=self.options.chosen(), version=__version__, code=code_version(), steps=line.steps,
             )  # fmt: skip
 
-        return cache.make(self.key, self.shown, self._needed_bytes(), export, line.wait)
+        artifact = cache.make(self.key, self.shown, self._needed_bytes(), export, line.wait)
+        self._hashes.remember()  # the cache's folder may be new
+        return artifact
 
     def needs_export(self) -> AbstractContextManager[None]:
         """Return a context that says what to install if the export half is missing."""
@@ -137,11 +143,12 @@ class NamedModel:
         return PROGRAM_BYTES + int(self.identity.size * (folder if self.checkpoint.is_dir() else gguf))
 
 
-def find_artifact(name: str | Path, options: ModelOptions | None = None, console: Console | None = None) -> Path:
+@checked
+def find_artifact(model: str | Path, options: ModelOptions | None = None, console: Console | None = None) -> Path:
     """Return the artifact of a model, exporting it into the cache if it is none and is not there.
 
     Args:
-        name: an artifact, a GGUF file, a checkpoint's folder, or a model's name on the hub.
+        model: an artifact, a GGUF file, a checkpoint's folder, or a model's name on the hub.
         options: of the export; an artifact is what it is.
         console: shows the progress of an export; None for silence.
 
@@ -150,10 +157,10 @@ def find_artifact(name: str | Path, options: ModelOptions | None = None, console
         OutputError: the cache cannot be written.
         UsageError: what exports is not installed. Further errors are those of ``export_model``.
     """
-    model = NamedModel(Path(name), options or ModelOptions())
-    if model.is_artifact:
-        return model.name
-    return model.in_cache() or model.export(console)
+    named = NamedModel(Path(model), options or ModelOptions())
+    if named.is_artifact:
+        return named.name
+    return named.in_cache() or named.export(console)
 
 
 def load(

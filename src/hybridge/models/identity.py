@@ -87,6 +87,7 @@ class Hashes:
             last = dict(list(self._known.items())[-MOST_REMEMBERED:])
             with suppress(OSError):
                 replace_file(self.memory, json.dumps(last).encode())
+                self._is_new = False
 
     def _hash(self, file: Path) -> tuple[Stamp, str]:
         path = str(file.absolute())
