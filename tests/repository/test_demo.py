@@ -15,9 +15,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import hybridge
 from hybridge.cache import HybridCache
+from hybridge.export.check.validate import validate_session
 from hybridge.export.cli.bench import Artifacts, load
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.cli.figures import Subject
+from hybridge.export.progress import ExportProgress
+from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.measure import PLAIN, contest, sampling_p_value
@@ -38,23 +41,36 @@ def demo() -> Path:
     return demo_folder() / "hybridge-demo"
 
 
-@pytest.mark.thorough
-def test_the_demo_reaches_its_figures(demo: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridge.export.cli.embedded.export_embedded", lambda target, *_: read_manifest(target))
-    assert_reached(cli("demo", "-o", demo, "--programs", 8).raw)
+def test_the_demo_shows_text_gain_and_undo(demo: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridge.export.cli.embedded.export_embedded", lambda *_: None)
+    monkeypatch.setattr("hybridge.export.cli.demo.CODE_PROMPTS", 1)
+    assert_shown(cli("demo", "-o", demo).raw)
 
 
 @pytest.mark.thorough
 def test_the_command_goes_the_whole_way(tmp_path: Path) -> None:
-    assert_reached(run("demo", "-o", tmp_path / "demo", "--programs", 4))
-    assert {path.name for path in tmp_path.iterdir()} == {"demo", "demo-draft", "demo-dspark"}
+    assert_shown(run("demo", "-o", tmp_path / "demo"))
+    assert {path.name for path in tmp_path.iterdir()} == {"demo", "demo-draft"}
 
 
-def assert_reached(shown: str) -> None:
-    assert "passed" in shown
-    assert "tokens other than plain decoding's: 0 of" in shown
-    assert "✓" in shown
-    assert "✗" not in shown
+def assert_shown(shown: str) -> None:
+    assert "return Point(self.x - other.x, self.y - other.y)" in shown
+    assert "bit for bit" in shown
+    assert shown.count("the same") == 5, "plain decoding and four ways to draft"
+    assert "another one" not in shown
+
+
+@pytest.mark.thorough
+def test_the_artifact_reaches_its_figures(demo: Path) -> None:
+    manifest = read_manifest(demo)
+    report = validate_session(demo, resolve_checkpoint(EMBEDDED), ExportProgress(), programs=8, seed=0)
+    report.check()
+    assert report.worst_relative <= 1e-5
+    assert report.generation.speculative_matches == report.generation.prompts
+    assert manifest.files["model.pte"].size <= manifest.weight_bytes * 1.1 + 1e6
+    assert "aten::embedding.out" not in manifest.methods["commit"].operators
+    state, rollback = (sum(getattr(layer, f"{use}_bytes") for layer in manifest.layers) for use in ("state", "rollback"))
+    assert rollback <= 0.15 * state
 
 
 def opened(folder: Path) -> Subject:
