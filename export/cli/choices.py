@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from hybridge.errors import UsageError
-from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.artifact.options import Bits, ExportOptions
 from hybridge.runtime.cli.console import numbers
 
 Default = ExportOptions
@@ -185,8 +185,6 @@ class ExportChoices:
 
     def options(self) -> ExportOptions:
         """Return the options of the export. Raises UsageError and typer.BadParameter."""
-        from hybridge.export.quantize.bits import parse_bits
-
         if self.format == "onnx" and (named := self.kernels or self.backend):
             raise UsageError(
                 f"--{'kernels' if self.kernels else 'backend'} {named} is for --format pte: onnxruntime has its own. "
@@ -198,7 +196,7 @@ class ExportChoices:
             "verify_len": longest,
             "shorter_verify_lens": tuple(shorter),
             "rounding": self.rounding or ("blocks" if has_blocks else "search"),
-            "bits": parse_bits(self.bits),
+            "bits": _bits(self.bits),
             "tap_layers": _taps(self.tap_layers),
             "image_tokens": _numbers(self.image_tokens, "--image-tokens", "64,256", lowest=1),
             "draft_blocks": _numbers(self.draft_blocks, "--draft-block", "4,8", lowest=2),
@@ -208,6 +206,14 @@ class ExportChoices:
         names = {each.name for each in fields(ExportOptions)} - read.keys()
         given = {name: value for name, value in vars(self).items() if name in names and value is not None}
         return ExportOptions(**given, **read)
+
+
+def _bits(text: str) -> Bits:
+    if not text:
+        return ()
+    from hybridge.export.quantize.bits import parse_bits  # which needs PyTorch
+
+    return parse_bits(text)
 
 
 def _numbers(text: str, name: str, example: str, *, lowest: int) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from hybridge.imports import needs_export
 from hybridge.models.identity import Hashes, Identity
 from hybridge.models.kept import Entry, ModelCache, code_version, model_name
 from hybridge.models.progress import ExportLine, expected
+from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.cli.console import err
 from hybridge.runtime.version import __version__
 
@@ -111,20 +112,19 @@ class NamedModel:
 
     def export(self, console: Console | None) -> Path:
         """Export it into the cache, and show that on ``console``. Raises what ``export_model`` raises, and OutputError."""
-        with self.needs_export():
-            if find_spec("torch") is None:  # said before the export is announced
-                raise ModuleNotFoundError(name="torch")
-        cache, identity = ModelCache(), self.identity
+        cache, identity, options = ModelCache(), self.identity, ExportChoices(**asdict(self.options)).options()
         line = ExportLine(console, self.shown, expected(cache.models(), identity.size))
 
         def export(folder: Path) -> Entry:
-            with line:
-                with line.step("Starting PyTorch"), self.needs_export():
-                    from hybridge.export.api import export_model
-
-                    options = ExportChoices(**asdict(self.options)).options()
-                export_model(self.checkpoint, folder, options, progress=line)
-                identity.check_unchanged()
+            if not self._is_packed(folder, options):
+                with self.needs_export():
+                    if find_spec("torch") is None:  # said before the export is announced
+                        raise ModuleNotFoundError(name="torch")
+                with line:
+                    with line.step("Starting PyTorch"), self.needs_export():
+                        from hybridge.export.api import export_model
+                    export_model(self.checkpoint, folder, options, progress=line)
+            identity.check_unchanged()
             return Entry(
                 key=self.key, name=self.shown, source=str(self.checkpoint.absolute()), source_bytes=identity.size,
                 options=self.options.chosen(), version=__version__, code=code_version(), steps=line.steps,
@@ -133,6 +133,18 @@ class NamedModel:
         artifact = cache.make(self.key, self.shown, self._needed_bytes(), export, line.wait)
         self._hashes.remember()  # the cache's folder may be new
         return artifact
+
+    def _is_packed(self, folder: Path, options: ExportOptions) -> bool:
+        """Write the artifact without PyTorch, if it is a GGUF file of a shape whose program is kept. Return whether it is."""
+        if self.checkpoint.is_dir() or len(self.identity.files) > 1:  # parts, or an encoder of pictures
+            return False
+        from hybridge.runtime.pack.artifact import pack_artifact  # numpy takes long to start
+
+        folder.mkdir()
+        if pack_artifact(self.checkpoint, folder, options) is not None:
+            return True
+        folder.rmdir()
+        return False
 
     def needs_export(self) -> AbstractContextManager[None]:
         """Return a context that says what to install if the export half is missing."""

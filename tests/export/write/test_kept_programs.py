@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf_files import TYPES, random_model, save_gguf
 from store import exported
 from tiny import save_checkpoint, save_lively_checkpoint, tiny_config
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.files import remove
 from hybridge.runtime.kernels.compiling import cache_folder
 from hybridge.runtime.pack import programs
+from hybridge.runtime.pack.artifact import pack_artifact
 from hybridge.runtime.pack.programs import KeptProgram, UnfitProgramError, find_program, keep_program
 
 SMALL = ExportOptions(max_seq_len=40, prefill_chunk=9, verify_len=3, snapshot_slots=1)
@@ -192,3 +194,31 @@ def test_an_embeddings_factor_is_the_models_whatever_its_weights_are() -> None:
     assert table_factor(nn.Embedding(5, 8)) == 1.0
     assert {table_factor(Scaled(5, 8)) for _ in range(20)} == {25.298221588134766}
     assert table_factor(Normed(5, 8)) is None
+
+
+@pytest.mark.slow
+def test_a_second_gguf_file_of_a_shape_is_packed_to_the_files_of_an_export(tmp_path: Path, kept_folder: Path) -> None:
+    sizes = {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
+    options = replace(SMALL, quantize="auto")
+    files = [tmp_path / f"{name}.gguf" for name in ("first", "second", "wider")]
+    for seed, (file, more) in enumerate(zip(files, ({}, {}, {"intermediate_size": 160}), strict=True)):
+        model = random_model("llama", **sizes, **more)
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.normal_(std=0.1)
+        save_gguf(file, "llama", model, TYPES.Q8_0)
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    assert pack_artifact(files[1], packed, options) is None, "no program is kept yet"
+    export_model(files[0], tmp_path / "kept", options)
+    export_model(files[1], tmp_path / "fresh", options, fresh=True)
+    assert pack_artifact(files[2], packed, options) is None, "another shape"
+    assert not [*packed.iterdir()]
+    assert pack_artifact(files[1], packed, options) is not None
+    assert contents(packed) == contents(tmp_path / "fresh")
+    assert contents(packed) != contents(tmp_path / "kept")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
