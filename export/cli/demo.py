@@ -25,19 +25,8 @@ if TYPE_CHECKING:  # PyTorch and numpy take long to start: they are imported whe
     from hybridge.runtime.measure import Outcome
 
 EXAMPLES = ("hybridge demo", "hybridge demo -o somewhere/else")
-NEW_TOKENS, CODE_PROMPTS = 400, 4
-PROMPT = '''class Point:
-    """A point in the plane."""
-
-    def __init__(self, x, y):
-        self.x = x
-        self.y = y
-
-    def __add__(self, other):
-        return Point(self.x + other.x, self.y + other.y)
-
-    def __sub__(self, other):
-'''
+NEW_TOKENS, SHOWN_TOKENS, CODE_PROMPTS = 400, 300, 4
+PROMPT = 'def open_file(name, mode="r"):\n'
 ASIDE = """
 # By the way, here is something else that you did not want to hear about.
 """
@@ -64,7 +53,7 @@ def demo(
     tokenizer = Tokenizer.from_file(output / "tokenizer.json")
     prompt = tokenizer.encode(PROMPT).ids
 
-    err.print("\n[bold]2. Write[/] the rest of a class")
+    err.print("\n[bold]2. Write[/] the rest of a function")
     out.print(
         Text("the prompt ", "bold"), Text("drafted and accepted ", "green"), Text("drafted wrongly, and corrected ", "red"),
         Text("decoded alone", ""),
@@ -107,7 +96,7 @@ def speeds(outcomes: Mapping[str, Outcome]) -> Table:
     grid = table("", "drafts by", "tokens/s", "× plain", "draft tokens accepted", "text")
     for name, outcome in outcomes.items():
         text = "[bold red]another one[/]" if outcome.differing else "the same"
-        accepted = f"{outcome.total.acceptance_rate:.0%}" if name != PLAIN else ""
+        accepted = f"{outcome.total.acceptance_rate:.0%}" if outcome.total.verifies else ""
         grid.add_row(
             name, f"{outcome.tokens_per_second:.0f}", f"{outcome.times(outcomes[PLAIN]):.2f}", accepted, text
         )  # fmt: skip
@@ -150,7 +139,7 @@ def _generate(session: Session, prompt: list[int], drafter: Drafter | None) -> t
     stats = GenerationStats()
     session.reset()
     tokens = session.generate(
-        prompt, max_new_tokens=NEW_TOKENS, drafter=drafter, block_length=session.verify_lens[0], stats=stats
+        prompt, max_new_tokens=SHOWN_TOKENS, drafter=drafter, block_length=session.verify_lens[0], stats=stats
     )
     return list(tokens), stats
 

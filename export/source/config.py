@@ -66,11 +66,11 @@ def read_config(folder: Path) -> tuple[Any, Quantization | None]:
             config: Any = kind.from_dict(kind.get_config_dict(folder, local_files_only=True)[0] | {"model_type": renamed})
         else:
             config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        _with_head_dim(text_config(config))
         if not known:
             setattr(text_config(config), ATTENTION_ALONE, True)
         _tie_as_told(config, content)
         types = plan(text_config(config))
+        _with_head_dim(text_config(config))
         for part in (config, text_config(config)):
             for name in ("quantization_config", "compression_config"):
                 vars(part).pop(name, None)

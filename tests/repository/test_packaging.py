@@ -83,7 +83,8 @@ def checkout_files() -> set[str]:
     """All that belongs to the package, as it is named once installed."""
     files = [path for package in PACKAGES for path in (CHECKOUT / package).rglob("*") if path.is_file()]
     names = {f"hybridge/{path.relative_to(CHECKOUT)}" for path in files if "__pycache__" not in path.parts}
-    shared = {f"hybridge/{path.name}" for path in (CHECKOUT / "src" / "hybridge").glob("*.py") if path.is_file()}
+    top = CHECKOUT / "src" / "hybridge"
+    shared = {f"hybridge/{path.relative_to(top)}" for path in (*top.glob("*.py"), *top.glob("models/*.py"))}
     return names | shared | {"hybridge/py.typed", REGISTRATION}
 
 

@@ -74,6 +74,9 @@ def describes_model(command: Callable[..., None]) -> Callable[..., None]:
         elif model.is_here and (artifact := model.in_cache()) is not None:
             command(**given | {"model": artifact})
         elif given["html"] is not None:
+            from hybridge.runtime.html_report import check_matplotlib
+
+            check_matplotlib("--html")
             raise UsageError(f"--html shows an artifact, and {model.name} is not exported yet: run it once, or export it.")
         else:
             from hybridge.models.describe import describe
@@ -118,6 +121,8 @@ def list_models(json: JsonOption = False) -> None:
         err.print("Nothing is kept.")
         return
     grid = table(escape(str(kept.folder)), "model", "key", "size", "last used", "options", "source")
+    for column in grid.columns[:-1]:
+        column.no_wrap = True  # the source alone takes several lines
     for model in models:
         name, source, options = "damaged", "", ""
         if model.entry is not None:

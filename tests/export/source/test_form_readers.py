@@ -367,7 +367,7 @@ def test_a_form_is_the_numbers_that_another_reader_finds(name: str) -> None:
 
 ELSEWHERE = {
     "safetensors": "the tensors themselves, saved by PyTorch: test_bad_checkpoints.py, test_checkpoint_forms.py",
-    "GGUF": "the gguf package's dequantize, by blocks: test_gguf_blocks.py",
+    "[GGUF](#gguf)": "the gguf package's dequantize, by blocks: test_gguf_blocks.py",
     "torchao": "torchao's own tensors before they were stored: test_quantized_checkpoints.py",
     "LoRA": "peft's own forward over the base model: test_adapters.py",
 }

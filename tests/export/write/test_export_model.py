@@ -116,7 +116,7 @@ def test_a_bad_checkpoint_raises_in_a_thread_and_leaves_nothing(
     [
         ("nowhere", OPTIONS),
         ("", OPTIONS),
-        (None, replace(OPTIONS, max_seq_len=0)),
+        (None, replace(OPTIONS, max_seq_len=-1)),
         (None, replace(OPTIONS, tap_layers=(9,))),
         (None, replace(OPTIONS, shorter_verify_lens=(7,))),
         (None, replace(OPTIONS, mtp=True, draft_len=99)),

@@ -21,7 +21,7 @@ from hybridge.runtime.pack.weights import GgufWeights
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=9, verify_len=3, snapshot_slots=0, quantize="auto")
 
 
-WITHOUT = {"qwen35moe", "kimi-linear", "jamba", "gpt-oss"}
+WITHOUT = {"bailingmoe3", "gpt-oss", "jamba", "kimi-linear", "mamba", "qwen35moe"}
 """Architectures with weights that transformers, or the adaptation to a cache, makes of several: these files are exported."""
 
 

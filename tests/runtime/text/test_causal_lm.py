@@ -20,7 +20,7 @@ from transformers import (
 
 import hybridge
 from hybridge.cache import HybridCache
-from hybridge.errors import ArtifactError, CapacityError, TokenError, UsageError
+from hybridge.errors import CapacityError, CheckpointError, TokenError, UsageError
 from hybridge.runtime import PromptLookup, Sampling
 from hybridge.runtime.binding.drafters import AutoDrafter
 from hybridge.runtime.integrations.causal_lm import CausalLM, read_generation_config
@@ -226,7 +226,7 @@ def test_padding_is_refused(model: CausalLM, inputs: Any) -> None:
 
 
 def test_a_folder_that_is_no_artifact_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"no manifest\.json"):
+    with pytest.raises(CheckpointError, match=r"has no config\.json"):
         hybridge.load(tmp_path)
 
 
