@@ -367,7 +367,7 @@ def test_a_form_is_the_numbers_that_another_reader_finds(name: str) -> None:
 
 ELSEWHERE = {
     "safetensors": "the tensors themselves, saved by PyTorch: test_bad_checkpoints.py, test_checkpoint_forms.py",
-    "[GGUF](#gguf)": "the gguf package's dequantize, by blocks: test_gguf_blocks.py",
+    "GGUF": "the gguf package's dequantize, by blocks: test_gguf_blocks.py",
     "torchao": "torchao's own tensors before they were stored: test_quantized_checkpoints.py",
     "LoRA": "peft's own forward over the base model: test_adapters.py",
 }
@@ -377,7 +377,7 @@ NO_NUMBERS = ("a model on the hub", "a multimodal folder", "a model of attention
 
 def rows_of_the_document() -> list[str]:
     text = (CHECKOUT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
-    table = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    table = text.partition("| what you have |")[2].partition("\n\n")[0].splitlines()[2:]
     return [line.split(" | ")[0].removeprefix("| ").replace("[", "").replace("](#gguf)", "") for line in table]
 
 
