@@ -152,7 +152,7 @@ def _modules(state: nn.Module) -> Iterator[str]:
     configs: dict[int, Any] = {}
     for name, module in state.named_modules():
         kind = type(module)
-        plain = {key: value for key, value in sorted(vars(module).items()) if _is_plain(value)}
+        plain = _words({key: value for key, value in sorted(vars(module).items()) if _is_plain(value)})
         yield f"{name} {kind.__module__}.{kind.__qualname__} {plain}"
         config = getattr(module, "config", None)
         if hasattr(config, "to_dict"):
@@ -176,6 +176,19 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, bool | int | float | str | torch.dtype | type(None))
 
 
+def _words(value: Any) -> str:
+    """Return a plain value as a text that is the same in every process: sets of texts have another order in each."""
+    match value:
+        case set() | frozenset():
+            return f"{{{', '.join(sorted(map(_words, value)))}}}"
+        case dict():
+            return f"{{{', '.join(f'{_words(key)}: {_words(each)}' for key, each in value.items())}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_words, value))}]"
+        case _:
+            return repr(value)
+
+
 def _tensors(state: nn.Module) -> Iterator[str]:
     first: dict[object, str] = {}
     for name, tensor in (*state.named_parameters(remove_duplicate=False), *state.named_buffers(remove_duplicate=False)):
@@ -186,5 +199,5 @@ def _tensors(state: nn.Module) -> Iterator[str]:
 
 def _inputs(methods: Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]) -> Iterator[str]:
     for name, (module, inputs) in methods.items():
-        plain = {key: value for key, value in sorted(vars(module).items()) if _is_plain(value)}
+        plain = _words({key: value for key, value in sorted(vars(module).items()) if _is_plain(value)})
         yield f"{name} {type(module).__qualname__} {plain} {[(each.dtype, tuple(each.shape)) for each in inputs]}"

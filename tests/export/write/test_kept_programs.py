@@ -196,6 +196,17 @@ def test_an_embeddings_factor_is_the_models_whatever_its_weights_are() -> None:
     assert table_factor(Normed(5, 8)) is None
 
 
+def test_a_shape_has_one_key_whatever_the_order_of_its_sets() -> None:
+    """Sets of texts have another order in every process, as transformers' classes have several."""
+    keys = set()
+    for order in ([0, 8], [8, 0]):
+        module = nn.Linear(2, 2)
+        module.names = {"nested": (set(order),)}
+        assert repr(module.names["nested"][0]) == f"{{{order[0]}, {order[1]}}}"
+        keys.add(shape_key(module, {}))
+    assert len(keys) == 1
+
+
 @pytest.mark.slow
 def test_a_second_gguf_file_of_a_shape_is_packed_to_the_files_of_an_export(tmp_path: Path, kept_folder: Path) -> None:
     sizes = {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
