@@ -224,6 +224,13 @@ def partial_folder(path: Path) -> Iterator[Path]:
             remove(folder)
 
 
+def remove_leftovers(folder: Path, pattern: str = ".*.partial") -> None:
+    """Remove what killed processes left of ``partial_folder`` below ``folder``, where nobody has the lock of the file."""
+    for leftover in folder.glob(pattern):
+        with suppress(OSError), locked(leftover.with_name(leftover.name[1:].removesuffix(".partial")), wait=False):
+            remove(leftover)
+
+
 def remove(path: Path) -> None:
     """Remove a folder with all that is in it, a file, or a link and not what it leads to. Raises OSError."""
     if path.is_dir() and not path.is_symlink():

@@ -170,7 +170,7 @@ class _ViewCopies(ExportPass):  # type: ignore[misc]  # untyped upstream
 
 CALLABLE = (Operator, EdgeOpOverload, HigherOrderOperator)
 HOOKS = ("placeholder", "output", "call_getitem", "call_sym", "call_delegate", "call_submodule", "inputs", "on_attr")
-"""What a pass may override beside ``call_operator``; then it traces the graph anew."""
+"""Methods that a pass may override beside ``call_operator``; one that does traces the graph anew."""
 
 
 def _can_stay(made: Any, module: GraphModule) -> bool:

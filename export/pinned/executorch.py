@@ -69,7 +69,7 @@ def constant_input(program: ExportedProgram, name: str, value: torch.Tensor) -> 
 
 
 Source = Any
-"""What a constant is, in JSON: ``{"of": NAME}`` for a tensor of the model, or how it is computed of those."""
+"""An expression in JSON that makes a constant: ``{"of": NAME}`` for a tensor of the model, or a call over such."""
 
 
 def with_source(tensor: torch.Tensor, source: Source) -> torch.Tensor:

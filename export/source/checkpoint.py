@@ -43,11 +43,10 @@ from hybridge.export.pinned.transformers import (
     weight_of,
 )
 from hybridge.export.source.config import read_config
-from hybridge.export.source.files import check_files, download_again, first_line, ignored_parts
+from hybridge.export.source.files import check_files, download_again, find_projectors, first_line, ignored_parts
 from hybridge.export.source.gguf.checkpoint import gguf_config, gguf_weights, write_tokenizer_files
 from hybridge.export.source.gguf.file import GgufFile, open_gguf
 from hybridge.export.source.gguf.projectors import (
-    find_projectors,
     open_projector,
     whole_config,
     whole_weights,

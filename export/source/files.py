@@ -247,3 +247,9 @@ def names_of_parts(name: str) -> list[str]:
         return [name]
     count = int(named["count"])
     return [f"{named['stem']}-{number:05d}-of-{named['count']}{named['end']}" for number in range(1, count + 1)]
+
+
+def find_projectors(path: Path) -> list[Path]:
+    """Return the files beside the model in ``path`` that are named as its encoder of pictures is, the most exact one first."""
+    found = [each for each in path.parent.glob("*.gguf") if "mmproj" in each.name.lower() and each != path and each.is_file()]
+    return sorted(found, key=lambda each: (-each.stat().st_size, each.name))

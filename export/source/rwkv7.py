@@ -195,7 +195,7 @@ class Rwkv7Block(nn.Module):
 
 
 class Rwkv7PreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # an untyped base
-    """What transformers asks of a model class."""
+    """The names that transformers asks of a model class."""
 
     config: Rwkv7Config
     config_class = Rwkv7Config

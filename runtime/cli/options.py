@@ -35,7 +35,7 @@ ModelArgument = Annotated[
     ),
 ]
 FindArtifact = Callable[[Path], Path]
-"""Returns the artifact of a model that a user names; ``hybridge.models``, above this half, exports one that is none."""
+"""Returns the artifact of the model that a user names. ``hybridge.models``, above this half, exports what is no artifact."""
 AgainstOption = Annotated[str, typer.Option("--against", help="The checkpoint that it was exported from.")]
 ReportOption = Annotated[Path | None, typer.Option("--report", help="Also write the report to this file, as JSON.")]
 HtmlOption = Annotated[

@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from hybridge.errors import KernelsError
@@ -25,7 +24,7 @@ from hybridge.runtime.files import (
     locked,
     partial_folder,
     private_folder,
-    remove,
+    remove_leftovers,
     sync,
     user_cache,
     write_hash,
@@ -90,7 +89,7 @@ def built(path: Path, make: Callable[[Path], None], *, again: bool = False) -> P
         raise KernelsError(
             f"{path} cannot be written: {error.strerror or error}; let XDG_CACHE_HOME be a folder that you may write."
         ) from error
-    _check(path)
+    check_built(path)
     return path
 
 
@@ -98,9 +97,7 @@ def _build_alone(path: Path, make: Callable[[Path], None], again: bool) -> None:
     private_folder(path.parent, user_cache())
     for each in (path, hash_path(path)):
         file_target(each)  # refuses what is no file
-    for leftover in path.parent.parent.glob("*/.*.partial"):
-        with suppress(OSError), locked(leftover.with_name(leftover.name[1:].removesuffix(".partial")), wait=False):
-            remove(leftover)
+    remove_leftovers(path.parent.parent, "*/.*.partial")
     with locked(path):
         if again or not is_built(path):
             _build(path, make)
@@ -119,7 +116,8 @@ def _build(path: Path, make: Callable[[Path], None]) -> None:
         sync(path.parent)
 
 
-def _check(path: Path) -> None:
+def check_built(path: Path) -> None:
+    """Raise KernelsError if others may have written the built file ``path``, or it is not as it was built."""
     try:
         reason = distrust(path, user_cache())
     except OSError as error:

@@ -26,8 +26,8 @@ from pydantic.dataclasses import dataclass as checked
 from hybridge.errors import KernelsError
 from hybridge.runtime.artifact.manifest import Manifest, MethodEntry
 from hybridge.runtime.files import hash_path, open_regular, remove
-from hybridge.runtime.kernels.compiling import built, cache_folder, is_built
-from hybridge.runtime.version import __version__
+from hybridge.runtime.kernels.compiling import built, cache_folder, check_built, is_built
+from hybridge.runtime.version import code_version
 
 KIND = "programs"
 """The folder in the user's cache."""
@@ -38,7 +38,7 @@ MOST_BYTES = 1 << 26
 """Most bytes of all kept programs; those that were used last stay."""
 
 Source = Any
-"""How a constant comes of a checkpoint, in JSON."""
+"""An expression in JSON that makes a constant of a checkpoint's tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class UnfitProgramError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class KeptArtifact:
-    """What an artifact has beside its program. manifest: as it was; files: of the tokenizer, by name."""
+    """The files of an artifact beside its program. manifest: as it was; files: of the tokenizer, by name."""
 
     manifest: Manifest
     files: Mapping[str, bytes]
@@ -88,21 +88,12 @@ class KeptProgram:
 
 # The key of what is kept
 
-DECIDING = ("cache", "export", "runtime/artifact", "runtime/pack")
-"""Packages of hybridge whose Python decides a program."""
-
 
 @functools.cache
 def exporting_code() -> str:
-    """Return a hash of the Python that decides a program, of the pinned libraries' versions and of this Python's."""
-    digest = hashlib.sha256()
-    for package in DECIDING:
-        top = (Path(__file__).parents[2] / package).resolve()
-        for path in sorted(top.rglob("*.py")):
-            digest.update(f"{path.relative_to(top)}".encode() + path.read_bytes())
+    """Return a hash of the code that decides a program, of the libraries' versions and of this Python's."""
     libraries = [_version(name) for name in ("torch", "executorch", "transformers", "torchao", "numpy")]
-    digest.update(f"{__version__} {libraries} {platform.python_version()} {platform.machine()}".encode())
-    return digest.hexdigest()
+    return hashlib.sha256(f"{code_version()} {libraries} {platform.python_version()} {platform.machine()}".encode()).hexdigest()
 
 
 def _version(library: str) -> str | None:
@@ -138,7 +129,7 @@ def find_program(key: str) -> KeptProgram | None:
     if not is_built(path):
         return None
     try:
-        built(path, lambda unfinished: None)  # checks owner, mode and hash
+        check_built(path)
         with open_regular(path, LARGEST) as file, zipfile.ZipFile(file) as archive:
             contents = CONTENTS.validate_json(_member(archive, "contents.json"))
             data = io.BytesIO(_member(archive, "bytes"))

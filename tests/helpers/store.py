@@ -64,7 +64,7 @@ def exported(
 
 
 def demo_folder() -> Path:
-    """Return a folder with hybridge-demo, hybridge-demo-draft and hybridge-demo-dspark, as ``scripts/demo`` leaves them."""
+    """Return a folder with hybridge-demo, hybridge-demo-draft and hybridge-demo-dspark, as ``hybridge bench`` exports them."""
     from hybridge.export.cli.embedded import DRAFT_OPTIONS, DSPARK_OPTIONS, EMBEDDED, TARGET_OPTIONS, export_embedded
 
     def make(folder: Path) -> None:

@@ -43,27 +43,27 @@ def _mamba2_mixer(place: str) -> tuple[Weight, ...]:
 
 def _mamba2(file: GgufFile) -> dict[str, Any]:
     heads = file["ssm.time_step_rank"]
-    return common(file, "mamba2") | {
+    return _pure(file, "mamba2") | {
         "num_heads": heads,
         "head_dim": file["ssm.inner_size"] // heads,
-        "state_size": file["ssm.state_size"],
         "n_groups": file["ssm.group_count"],
-        "conv_kernel": file["ssm.conv_kernel"],
-        "expand": file["ssm.inner_size"] // file["embedding_length"],
-        "use_conv_bias": has(file, ".ssm_conv1d.bias"),
-        "use_bias": has(file, ".ssm_in.bias"),
-        "layer_norm_epsilon": file["attention.layer_norm_rms_epsilon"],
         "chunk_size": 256,
     }
 
 
 def _mamba(file: GgufFile) -> dict[str, Any]:
     """Return the config of Mamba, or of Falcon Mamba, which norms steps and states."""
-    return common(file, "falcon_mamba" if file.get("ssm.dt_b_c_rms") else "mamba") | {
-        "state_size": file["ssm.state_size"],
-        "conv_kernel": file["ssm.conv_kernel"],
+    return _pure(file, "falcon_mamba" if file.get("ssm.dt_b_c_rms") else "mamba") | {
         "time_step_rank": file["ssm.time_step_rank"],
         "intermediate_size": file["ssm.inner_size"],
+    }
+
+
+def _pure(file: GgufFile, model_type: str) -> dict[str, Any]:
+    """Return what configs of models of Mamba layers alone share."""
+    return common(file, model_type) | {
+        "state_size": file["ssm.state_size"],
+        "conv_kernel": file["ssm.conv_kernel"],
         "expand": file["ssm.inner_size"] // file["embedding_length"],
         "use_conv_bias": has(file, ".ssm_conv1d.bias"),
         "use_bias": has(file, ".ssm_in.bias"),

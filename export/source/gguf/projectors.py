@@ -47,12 +47,6 @@ class Projector:
     prefix: str
 
 
-def find_projectors(path: Path) -> list[Path]:
-    """Return the files beside the model in ``path`` that are named as its encoder of pictures is, the most exact one first."""
-    found = [each for each in path.parent.glob("*.gguf") if "mmproj" in each.name.lower() and each != path and each.is_file()]
-    return sorted(found, key=lambda each: (-each.stat().st_size, each.name))
-
-
 def open_projector(path: Path, text: Mapping[str, Any]) -> GgufFile:
     """Open an encoder of pictures for the text model whose config.json is ``text``.
 

@@ -17,9 +17,10 @@ from rich.markup import escape
 from hybridge.errors import ArtifactError, UsageError
 from hybridge.export.cli.choices import ExportChoices
 from hybridge.models.find import ModelOptions, NamedModel, find_artifact
-from hybridge.models.kept import KeptModel, ModelCache, code_version, folder_size
+from hybridge.models.kept import KeptModel, ModelCache, folder_size
 from hybridge.runtime.cli.console import err, megabytes, out, print_json, table
 from hybridge.runtime.cli.options import JsonOption, option_parameters, with_parameters
+from hybridge.runtime.version import code_version
 
 PANEL = "Of a model that is no artifact"
 EXAMPLES = {

@@ -19,11 +19,11 @@ from hybridge.export.cli.choices import ExportChoices
 from hybridge.export.source.locate import cached_entry, find_checkpoint, hub_model
 from hybridge.imports import needs_export
 from hybridge.models.identity import Hashes, Identity
-from hybridge.models.kept import Entry, ModelCache, code_version, model_name
+from hybridge.models.kept import Entry, ModelCache, model_name
 from hybridge.models.progress import ExportLine, expected
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.cli.console import err
-from hybridge.runtime.version import __version__
+from hybridge.runtime.version import __version__, code_version
 
 if TYPE_CHECKING:  # numpy and PyTorch take long to start
     from hybridge.runtime.binding.drafters import Drafter

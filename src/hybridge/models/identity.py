@@ -11,21 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hybridge.errors import CheckpointError
+from hybridge.export.source.files import find_projectors, names_of_parts
 from hybridge.runtime.files import open_regular, others_control, read_regular, replace_file
 
 Stamp = tuple[int, int, int, int, int]
 """Device, inode, size, and the times of the last change of the content and of the inode, in nanoseconds."""
-PART = re.compile(r"(?P<name>.+)-\d{5}-of-(?P<parts>\d{5})\.gguf", re.IGNORECASE)
-"""A GGUF file that is a part of a model."""
-PICTURES = re.compile(r".*mmproj.*\.gguf", re.IGNORECASE)
-"""A GGUF file with the encoder of pictures, which lies beside the model's."""
 TEMPLATES = "additional_chat_templates"
 NEVER_READ = frozenset({".bin", ".ckpt", ".gguf", ".h5", ".md", ".msgpack", ".onnx", ".pdf", ".png", ".pt", ".pth"})
 """Kinds of files in a checkpoint's folder that no export reads."""
@@ -119,12 +115,9 @@ def files_of(checkpoint: Path) -> dict[str, Path]:
             for path in found
             if path.is_file() and not path.name.startswith(".") and path.suffix.lower() not in NEVER_READ
         }
-    beside = sorted(checkpoint.absolute().parent.iterdir())
-    part = PART.fullmatch(checkpoint.name)
-    parts = [each for each in beside if part and (other := PART.fullmatch(each.name)) and other.groups() == part.groups()]
-    pictures = [each for each in beside if PICTURES.fullmatch(each.name) and each.name != checkpoint.name]
-    files = {f"part {i}": each for i, each in enumerate(parts or [checkpoint])}
-    return files | {f"pictures {i}": each for i, each in enumerate(pictures)}
+    parts = [checkpoint.with_name(name) for name in names_of_parts(checkpoint.name)]
+    files = {f"part {i}": each for i, each in enumerate(parts) if each.exists()}
+    return files | {f"pictures {i}": each for i, each in enumerate(find_projectors(checkpoint))}
 
 
 def _stamp(status: os.stat_result) -> Stamp:

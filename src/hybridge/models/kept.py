@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 from hybridge.errors import ArtifactError, OutputError
@@ -29,17 +29,16 @@ from hybridge.runtime.files import (
     private_folder,
     read_regular,
     remove,
+    remove_leftovers,
     sync,
     undone_at_signals,
     user_cache,
 )
-from hybridge.runtime.version import __version__
+from hybridge.runtime.version import code_version
 
 ENTRY = "entry.json"
 LARGEST_ENTRY = 1 << 20
 KEY = re.compile(r"[0-9a-f]{16}")
-EXPORTING = ("cache", "export", "runtime/artifact", "runtime/kernels")
-"""The folders of the code that decides what an export writes."""
 NOT_OF_NAMES = re.compile(r"[^\w.+-]+", re.ASCII)
 LONGEST_NAME = 100
 MORE = "Free some space ('hybridge cache list' shows what is kept), or let XDG_CACHE_HOME name a folder on another disk"
@@ -162,7 +161,7 @@ class ModelCache:
             private_folder(self.folder, self.top)
             if reason := others_control(self.folder, self.top):
                 raise OutputError(f"{reason}, so no model is kept there: {ELSEWHERE}.")
-            self._sweep()
+            remove_leftovers(self.folder)
             with _locked(target, wait), undone_at_signals(undo):
                 if (there := self.find(key)) is not None:
                     return there
@@ -207,12 +206,6 @@ class ModelCache:
             remove(self.programs)
         except OSError as error:
             raise OutputError(f"{self.programs} cannot be removed: {error.strerror or error}.") from None
-
-    def _sweep(self) -> None:
-        """Remove what killed exports left."""
-        for leftover in self.folder.glob(".*.partial"):
-            with suppress(OSError), locked(leftover.with_name(leftover.name[1:].removesuffix(".partial")), wait=False):
-                remove(leftover)
 
     def _check_space(self, name: str, needed: int) -> None:
         free = shutil.disk_usage(self.folder).free
@@ -276,20 +269,6 @@ def _locked(target: Path, wait: Callable[[], None]) -> Iterator[None]:
         wait()
     with locked(target):
         yield
-
-
-@cache
-def code_version() -> str:
-    """Return a hash of the code that exports, which has hybridge's version in it; that pins those of the libraries."""
-    package, digest = Path(__file__).parents[1], hashlib.sha256(__version__.encode())
-    for room in EXPORTING:
-        for place, folders, files in os.walk(package / room):
-            folders.sort()
-            for name in sorted(files):
-                if name.endswith((".py", ".h", ".hpp", ".cpp")):
-                    digest.update(f"{room} {name}\n".encode())
-                    digest.update((Path(place) / name).read_bytes())
-    return digest.hexdigest()
 
 
 def folder_size(folder: Path) -> int:
