@@ -152,8 +152,7 @@ def _modules(state: nn.Module) -> Iterator[str]:
     configs: dict[int, Any] = {}
     for name, module in state.named_modules():
         kind = type(module)
-        plain = _words({key: value for key, value in sorted(vars(module).items()) if _is_plain(value)})
-        yield f"{name} {kind.__module__}.{kind.__qualname__} {plain}"
+        yield f"{name} {kind.__module__}.{kind.__qualname__} {_plain_attributes(module)}"
         config = getattr(module, "config", None)
         if hasattr(config, "to_dict"):
             configs[id(config)] = config
@@ -164,7 +163,11 @@ def _modules(state: nn.Module) -> Iterator[str]:
 
 
 NAMES = ("_name_or_path", "name_or_path", "transformers_version")
-"""Entries of a config that decide nothing of a model."""
+"""Entries of a config, and attributes of a model, that decide nothing of a program."""
+
+
+def _plain_attributes(module: nn.Module) -> str:
+    return _words({key: value for key, value in sorted(vars(module).items()) if _is_plain(value) and key not in NAMES})
 
 
 def _is_plain(value: Any) -> bool:
@@ -199,5 +202,5 @@ def _tensors(state: nn.Module) -> Iterator[str]:
 
 def _inputs(methods: Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]) -> Iterator[str]:
     for name, (module, inputs) in methods.items():
-        plain = _words({key: value for key, value in sorted(vars(module).items()) if _is_plain(value)})
-        yield f"{name} {type(module).__qualname__} {plain} {[(each.dtype, tuple(each.shape)) for each in inputs]}"
+        shapes = [(each.dtype, tuple(each.shape)) for each in inputs]
+        yield f"{name} {type(module).__qualname__} {_plain_attributes(module)} {shapes}"
