@@ -18,7 +18,7 @@ PrefixCache::Kept PrefixCache::find(Tokens text) {
 }
 
 void PrefixCache::add(Kept checkpoint) {
-  if (checkpoint == nullptr) return;
+  if (checkpoint == nullptr || checkpoint->bytes() + checkpoint->shared_bytes() > budget_) return;
   const auto text = checkpoint->tokens();
   const auto is_same = [&](const Kept& each) { return each->length() == text.size() && each->begins(text); };
   if (const auto same = std::find_if(kept_.begin(), kept_.end(), is_same); same != kept_.end()) forget(same);

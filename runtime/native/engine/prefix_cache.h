@@ -40,7 +40,7 @@ class PrefixCache {
   // The checkpoint of the longest beginning of `text`, all of it included; null if there is none.
   Kept find(Tokens text);
 
-  // Keeps a checkpoint in the place of another one of its text, as far as the budget goes.
+  // Keeps a checkpoint in the place of another one of its text, unless it is larger than the whole budget.
   void add(Kept checkpoint);
 
   void clear();

@@ -381,6 +381,14 @@ def test_rows_stay_as_long_as_a_longer_text_needs_them() -> None:
     assert session.tokens == longer
 
 
+def test_a_text_that_is_larger_than_the_cache_leaves_the_others() -> None:
+    session = reading_session()
+    cache = PrefixCache(session.model, bytes_of(session, [1] * 5))
+    for text in ([1] * 5, [2] * 50):
+        bring_to(session, text, cache)
+    assert cache.has([1] * 5)
+
+
 def test_a_long_prompt_is_kept_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybridge.runtime.binding.prompt_prefill.EVERY", 20)
     session = reading_session()
