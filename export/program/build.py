@@ -30,10 +30,10 @@ from hybridge.runtime.artifact.pictures import PictureDescription
 KERNELS: Mapping[str, type[Kernels]] = {"llm": LlmKernels, "hybridge": HybridgeKernels, "aten": CoreKernels}
 
 HALF_KEYS = frozenset({
-    "bamba", "cohere2", "exaone4", "falcon_h1", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "gpt_oss",
-    "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "lfm3", "llama", "llama4_text", "minimax", "ministral", "mistral",
-    "nemotron_h", "olmo3", "olmo_hybrid", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
-    "qwen3_next", "smollm3", "zamba2", "zaya",
+    "bamba", "cohere2", "exaone4", "falcon_h1", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text",
+    "gpt_oss", "granite_swa", "granitemoehybrid", "hunyuan_v1_dense", "jamba", "lfm2", "lfm2_moe", "lfm3", "llama",
+    "llama4_text", "minimax", "ministral", "mistral", "nemotron_h", "olmo3", "olmo_hybrid", "phi3", "qwen2", "qwen3",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3", "zamba2", "zaya",
 })  # fmt: skip
 """Families whose keys and values may be float16.
 
