@@ -22,6 +22,7 @@ from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.gptq import calibrate as calibrate_on
 from hybridge.export.quantize.quantize import check_calibration, resolve_quantization
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, resolve_checkpoint
+from hybridge.export.source.gguf.file import GgufFile
 from hybridge.export.write.folder import output_folder
 from hybridge.export.write.pte import PteWriter
 from hybridge.runtime.artifact.manifest import Manifest
@@ -110,9 +111,9 @@ def export_model(
                 calibrated = calibrate_on(loaded, options, calibrate)
         manifest = writer.write(loaded, folder, steps, calibrated)
         others = fresh or adapters or tokenizer or drafter or draft_vocab or calibrate or source.mmproj
-        if source.gguf is not None and len(source.gguf.parts) == 1 and isinstance(writer, PteWriter) and not others:
+        if source.gguf is not None and not others:
             with steps.step("Keeping the program for other files of this shape"):
-                writer.keep_packing(source.gguf.path, asked, folder)
+                writer.keep_packing(source.gguf, asked, manifest)
         if validate or source.is_untried:
             report = validate_session(folder, source, steps, programs=DEFAULT_PROGRAMS, seed=0)
             steps.validated(report)
@@ -144,6 +145,12 @@ class Writer(Protocol):
         """Write the artifact into the existing, empty ``folder``; the model is adapted in place.
 
         Raises ExportFailedError, OSError, and UnsupportedModelError for layers that the format has no operators for.
+        """
+
+    def keep_packing(self, file: GgufFile, asked: ExportOptions, manifest: Manifest) -> str | None:
+        """Keep what was just written for other GGUF files of the shape of ``file``, if the format has such a thing.
+
+        Returns its key, None if nothing is kept. asked: the options before they were resolved; manifest: of the artifact.
         """
 
 

@@ -25,10 +25,9 @@ from hybridge.export.source.files import first_line, read_object, text_part
 from hybridge.runtime.artifact.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.binding.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.binding.tokenizer import UnreadableTokenizerError
+from hybridge.runtime.pack.tokenizer import PLAIN_CLASS
 
 TOKENIZER = "tokenizer.json"
-PLAIN_CLASS = "PreTrainedTokenizerFast"
-"""transformers' class that changes nothing in a tokenizer.json."""
 COPIED_FILES = (
     TOKENIZER_CONFIG,
     SPECIAL_TOKENS_MAP,

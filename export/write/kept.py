@@ -22,8 +22,8 @@ from hybridge.export.pinned.torch_export import is_persistent
 from hybridge.export.pinned.transformers import origin_of
 from hybridge.export.source.gguf.architecture import MadeTensor
 from hybridge.export.weights import PackedExperts
-from hybridge.runtime.artifact.manifest import MethodEntry
-from hybridge.runtime.pack.programs import Constant, KeptArtifact, KeptProgram, UnfitProgramError, exporting_code
+from hybridge.runtime.artifact.manifest import Manifest, MethodEntry
+from hybridge.runtime.pack.programs import Constant, KeptProgram, UnfitProgramError, exporting_code
 from hybridge.runtime.pack.weights import GgufWeights
 
 
@@ -58,7 +58,7 @@ def write_filled(program: KeptProgram, path: Path, tensors: Mapping[str, Tensor]
 
 
 def packed_apart(
-    program: KeptProgram, state: nn.Module, tensors: Mapping[str, Tensor], weights: GgufWeights, artifact: KeptArtifact
+    program: KeptProgram, state: nn.Module, tensors: Mapping[str, Tensor], weights: GgufWeights, manifest: Manifest
 ) -> KeptProgram | None:
     """Return a program whose constants come of a GGUF file's tensors; None if they do not all, or not bit for bit.
 
@@ -67,7 +67,7 @@ def packed_apart(
         state: the model over its cache.
         tensors: of the model, by name.
         weights: of the file.
-        artifact: everything but the program.
+        manifest: of the artifact.
     """
     stored = dict(file_sources(state))
     parts: list[bytes | Constant] = []
@@ -87,7 +87,7 @@ def packed_apart(
             parts.append(Constant(size=part.size, source=source))
         else:
             parts.append(part)
-    return replace(program, parts=parts, artifact=artifact)
+    return replace(program, parts=parts, manifest=manifest)
 
 
 CONFIG: Source = {"config": True}

@@ -26,6 +26,7 @@ from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.quantize import is_quantized
 from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.source.gguf.file import GgufFile
 from hybridge.export.write.manifest import WeightFigures, manifest_of, write_tokenizer
 from hybridge.export.write.onnx_cache import (
     MOST_TOKENS,
@@ -96,6 +97,9 @@ class OnnxWriter:
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         return manifest
+
+    def keep_packing(self, file: GgufFile, asked: ExportOptions, manifest: Manifest) -> None:
+        """Keep nothing: a graph has its weights inside."""
 
 
 PTE_ONLY = ("backend", "kernels", "embedding_quantize", "kv_cache", "tap_layers", "mtp", "draft_blocks", "draft_quantize")

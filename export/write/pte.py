@@ -29,9 +29,11 @@ from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.quantize import is_packed, packer, quantize, quantize_drafter
 from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.source.gguf.file import GgufFile
 from hybridge.export.weights import PackedLinear
 from hybridge.export.write.kept import kept_apart, packed_apart, shape_key, write_filled
 from hybridge.export.write.manifest import WeightFigures, manifest_of, weight_bytes, write_tokenizer
+from hybridge.export.write.packed import PackingShape
 from hybridge.export.write.stock_runner import stock_methods
 from hybridge.export.write.stock_tokenizer import adapt_to_stock_runners
 from hybridge.runtime.artifact.drafter import drafter_constants
@@ -45,15 +47,12 @@ from hybridge.runtime.artifact.manifest import (
     MethodEntry,
     TensorEntry,
     program_method,
-    read_manifest,
 )
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.artifact.pictures import PictureDescription, StockSizes
 from hybridge.runtime.artifact.program_check import BOUNDED
 from hybridge.runtime.binding.session import Session
-from hybridge.runtime.pack.artifact import packing_key
-from hybridge.runtime.pack.gguf import read_header
-from hybridge.runtime.pack.programs import KeptArtifact, KeptProgram, UnfitProgramError, find_program, keep_program
+from hybridge.runtime.pack.programs import KeptProgram, UnfitProgramError, find_program, installed_versions, keep_program
 from hybridge.runtime.pack.weights import GgufWeights
 
 LARGEST_OWN = 0.12
@@ -142,22 +141,24 @@ class PteWriter:
             (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         return manifest
 
-    def keep_packing(self, checkpoint: Path, asked: ExportOptions, folder: Path) -> None:
-        """Keep what was just written into ``folder`` for other GGUF files of the shape of ``checkpoint``: they need no PyTorch.
+    def keep_packing(self, file: GgufFile, asked: ExportOptions, manifest: Manifest) -> str | None:
+        """Keep what was just written for other GGUF files of the shape of ``file``, and return its key: they need no PyTorch.
 
-        asked: the options before they were resolved for the file.
+        Returns None if it cannot be kept so. asked: the options before they were resolved for the file.
         """
-        if self._written is None:
-            return
+        versions = installed_versions()
+        if self._written is None or versions is None:
+            return None
         program, state = self._written
-        header = read_header(checkpoint)
-        key = packing_key(checkpoint, header, asked)
+        key = PackingShape.of(file, asked).key(versions)
         if find_program(key) is None:
-            files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in (PROGRAM, MANIFEST)}
-            artifact = KeptArtifact(manifest=read_manifest(folder), files=files)
-            weights = GgufWeights(checkpoint, header)
-            if packed := packed_apart(program, state, mark_sources(state), weights, artifact):
-                keep_program(key, packed)
+            weights = GgufWeights(file.tensors)
+            without_files = manifest.model_copy(update={"files": {}, "source": None})
+            packed = packed_apart(program, state, mark_sources(state), weights, without_files)
+            if packed is None:
+                return None
+            keep_program(key, packed)
+        return key
 
     def _write_program(
         self, state: State, methods: Methods, constants: dict[str, Any], folder: Path, steps: ExportProgress

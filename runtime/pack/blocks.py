@@ -149,6 +149,12 @@ SIZES: Mapping[int, tuple[int, int]] = {
 }
 """Elements and bytes of a block, by GGML's number of a type."""
 
+NAMES: Mapping[int, str] = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
+    20: "IQ4_NL", 23: "IQ4_XS", 30: "BF16", 39: "MXFP4",
+}  # fmt: skip
+"""GGML's names of these types."""
+
 
 def numbers(weight: Blocks) -> Array:
     """Return float32 [N, K] of a weight, to the bit as llama.cpp's package does."""

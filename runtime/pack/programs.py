@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import lzma
 import os
 import platform
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from pydantic.dataclasses import dataclass as checked
 
 from hybridge.errors import KernelsError
 from hybridge.runtime.artifact.manifest import Manifest, MethodEntry
-from hybridge.runtime.files import hash_path, open_regular, remove
+from hybridge.runtime.files import hash_path, read_regular, remove
 from hybridge.runtime.kernels.compiling import built, cache_folder, check_built, is_built
+from hybridge.runtime.pinned import EXECUTORCH
 from hybridge.runtime.version import code_version
 
 KIND = "programs"
@@ -54,23 +56,15 @@ class UnfitProgramError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptArtifact:
-    """The files of an artifact beside its program. manifest: as it was; files: of the tokenizer, by name."""
-
-    manifest: Manifest
-    files: Mapping[str, bytes]
-
-
-@dataclass(frozen=True, kw_only=True)
 class KeptProgram:
     """A program's file in parts, in their order, and what a manifest says of its methods.
 
-    artifact: the rest of an artifact, if the sources of the constants are a GGUF file's tensors: everything but the program.
+    manifest: of the artifact that it was made for, if the sources of the constants are a GGUF file's tensors.
     """
 
     parts: Sequence[bytes | Constant]
     methods: dict[str, MethodEntry]
-    artifact: KeptArtifact | None = None
+    manifest: Manifest | None = None
 
     def write(self, path: Path, fill: Callable[[Source], memoryview]) -> None:
         """Write the file; an older one is not changed, because a session may have mapped it.
@@ -88,11 +82,25 @@ class KeptProgram:
 
 # The key of what is kept
 
+PINNED: Mapping[str, str] = {"torch": "2.13.0", "executorch": EXECUTORCH, "transformers": "5.23.0", "torchao": "0.18.0"}
+"""The libraries that make programs, in the versions that the extra ``export`` installs.
+
+A program that they made serves everywhere: nothing of it depends on the machine or on Python. One that other versions made
+serves where those are installed.
+"""
+
+
+@functools.cache
+def installed_versions() -> Mapping[str, str] | None:
+    """Return the installed versions of these libraries, None if one is missing; a build's own suffix is left out."""
+    found = {name: _version(name) for name in PINNED}
+    return {name: each.partition("+")[0] for name, each in found.items() if each} if all(found.values()) else None
+
 
 @functools.cache
 def exporting_code() -> str:
     """Return a hash of the code that decides a program, of the libraries' versions and of this Python's."""
-    libraries = [_version(name) for name in ("torch", "executorch", "transformers", "torchao", "numpy")]
+    libraries = [_version(name) for name in (*PINNED, "numpy")]
     return hashlib.sha256(f"{code_version()} {libraries} {platform.python_version()} {platform.machine()}".encode()).hexdigest()
 
 
@@ -110,14 +118,12 @@ def _version(library: str) -> str | None:
 class Contents:
     """``contents.json``.
 
-    parts: number of bytes of each part, with the source of a constant; methods: for the manifest; manifest, files: of a kept
-    artifact, and the names of its files.
+    parts: number of bytes of each part, with the source of a constant; methods, manifest: as in a KeptProgram.
     """
 
     parts: list[tuple[int, Any]]
     methods: dict[str, MethodEntry]
     manifest: Manifest | None = None
-    files: list[str] = field(default_factory=list)
 
 
 CONTENTS = TypeAdapter(Contents)
@@ -130,33 +136,42 @@ def find_program(key: str) -> KeptProgram | None:
         return None
     try:
         check_built(path)
-        with open_regular(path, LARGEST) as file, zipfile.ZipFile(file) as archive:
+        data = read_regular(path, LARGEST)
+        os.utime(path)
+    except (KernelsError, OSError):
+        return None
+    return read_program(data)
+
+
+def read_program(file: bytes) -> KeptProgram | None:
+    """Return the program in a kept file; None for one that is damaged."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(file)) as archive:
             contents = CONTENTS.validate_json(_member(archive, "contents.json"))
             data = io.BytesIO(_member(archive, "bytes"))
-            files = {name: _member(archive, f"files/{name}") for name in contents.files if name == Path(name).name}
-        os.utime(path)
-    except (KernelsError, OSError, ValueError, ValidationError, zipfile.BadZipFile, zlib.error, LookupError):
+    except (ValueError, ValidationError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, LookupError, NotImplementedError):
         return None
     parts = [data.read(size) if source is None else Constant(size=size, source=source) for size, source in contents.parts]
-    artifact = KeptArtifact(manifest=contents.manifest, files=files) if contents.manifest else None
-    return KeptProgram(parts=parts, methods=contents.methods, artifact=artifact)
+    return KeptProgram(parts=parts, methods=contents.methods, manifest=contents.manifest)
+
+
+def program_file(program: KeptProgram) -> bytes:
+    """Return the file of a program."""
+    parts = [(part.size, part.source) if isinstance(part, Constant) else (len(part), None) for part in program.parts]
+    contents = Contents(parts=parts, methods=program.methods, manifest=program.manifest)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("contents.json", CONTENTS.dump_json(contents))
+        archive.writestr("bytes", b"".join(part for part in program.parts if isinstance(part, bytes)))
+    return file.getvalue()
 
 
 def keep_program(key: str, program: KeptProgram) -> None:
     """Keep a program for its shape, unless the cache cannot be written."""
-    parts = [(part.size, part.source) if isinstance(part, Constant) else (len(part), None) for part in program.parts]
-    data = b"".join(part for part in program.parts if isinstance(part, bytes))
-    artifact = program.artifact
-    files = artifact.files if artifact else {}
-    manifest = artifact.manifest if artifact else None
-    contents = Contents(parts=parts, methods=program.methods, manifest=manifest, files=[*files])
+    data = program_file(program)
 
     def make(path: Path) -> None:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("contents.json", CONTENTS.dump_json(contents))
-            archive.writestr("bytes", data)
-            for name, content in files.items():
-                archive.writestr(f"files/{name}", content)
+        path.write_bytes(data)
 
     with suppress(KernelsError, OSError):
         built(cache_folder(KIND) / key / FILE, make, again=True)

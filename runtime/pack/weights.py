@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hybridge.runtime.pack.blocks import FLOATS, SIZES, Blocks, decode, floats, numbers, selected
 from hybridge.runtime.pack.expressions import UnknownExpressionError, evaluate
-from hybridge.runtime.pack.gguf import GgufHeader
 from hybridge.runtime.pack.panels import LANES, Array, pack, pack_factors
 from hybridge.runtime.pack.programs import Source, UnfitProgramError
 
@@ -25,23 +24,28 @@ CHUNK = 1 << 18
 """Elements that are processed at once. They stay in the processor's cache, which makes it several times faster."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stored:
-    """A tensor of the file. begin: position of its first byte."""
+class Stored(Protocol):
+    """A tensor of a file. kind: GGML's number of its type; begin: position of its first byte."""
 
-    shape: tuple[int, ...]
-    kind: int
-    begin: int
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def kind(self) -> int: ...
+
+    @property
+    def begin(self) -> int: ...
 
 
 class GgufWeights:
-    """The weights of a file, read when they are asked for."""
+    """The weights of a file, or of the parts of one, read when they are asked for."""
 
-    def __init__(self, path: Path, header: GgufHeader) -> None:
-        self._data = np.memmap(path, mode="r", dtype=np.uint8)
-        self._tensors: Mapping[str, Stored] = {
-            each.name: Stored(shape=each.shape, kind=each.kind, begin=header.begin + each.offset) for each in header.tensors
-        }
+    def __init__(self, tensors: Mapping[str, Stored]) -> None:
+        self._tensors = tensors
+        self._data = {path: np.memmap(path, mode="r", dtype=np.uint8) for path in {each.path for each in tensors.values()}}
         self._last: tuple[str, Blocks] | None = None  # the parts of a weight are asked for one after the other
 
     def fill(self, source: Source) -> memoryview:
@@ -103,7 +107,7 @@ class GgufWeights:
         """Return uint8 [N, bytes of a row]."""
         per_block, size = SIZES[tensor.kind]
         rows, row = int(np.prod(tensor.shape[:-1])), tensor.shape[-1] // per_block * size
-        data = self._data[tensor.begin : tensor.begin + rows * row]
+        data = self._data[tensor.path][tensor.begin : tensor.begin + rows * row]
         if len(data) < rows * row or tensor.shape[-1] % per_block:
             raise UnfitProgramError("the file is only there in part")
         return data.reshape(rows, row)

@@ -9,23 +9,24 @@ Axes: H heads, D dimensions of a head, E experts, N rows, K columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.pinned.transformers import with_origin
 from hybridge.export.source.gguf.file import GgufFile, GgufTensor, rounded_weight
-from hybridge.export.source.quantization import LazyTensor
-from hybridge.export.weights import RoundedWeight
 from hybridge.limits import MOST_LAYERS
 from hybridge.runtime.pack.blocks import selected
 from hybridge.runtime.pack.panels import Array
+
+if TYPE_CHECKING:  # configs are read where PyTorch is not installed; weights are made of its tensors
+    from torch import Tensor
+
+    from hybridge.export.source.quantization import LazyTensor
+    from hybridge.export.weights import RoundedWeight
 
 Config = Mapping[str, Any]
 """The entries of a config.json."""
@@ -77,6 +78,8 @@ class MadeTensor:
     make: Callable[..., Tensor]
 
     def __getitem__(self, index: EllipsisType, /) -> Tensor:
+        from hybridge.export.pinned.transformers import with_origin
+
         made: Tensor = self.make(self.config, *(source.read() for source in self.sources))
         return with_origin(made.contiguous(), self)
 
@@ -88,6 +91,8 @@ class MadeTensor:
 
     def _make_arrays(self, *arrays: Array) -> Array:
         """Make the weight of arrays, which is the first itself if nothing changes it."""
+        import torch
+
         tensors = [torch.from_numpy(np.ascontiguousarray(each)) for each in arrays]
         made = self.make(self.config, *tensors)
         return arrays[0] if made is tensors[0] else made.numpy()
@@ -137,7 +142,7 @@ def decay(config: Config, tensor: Tensor) -> Tensor:
 
 def decay_of_channels(config: Config, tensor: Tensor) -> Tensor:
     """Return A_log [C, N] of -exp(A_log), rounded from float64: NumPy's logarithm has another last bit in float32."""
-    return torch.log(-tensor.double()).float()
+    return (-tensor.double()).log().float()
 
 
 def flat(config: Config, tensor: Tensor) -> Tensor:
@@ -167,7 +172,21 @@ def unpaired(heads: str) -> Callable[[Config, Tensor], Tensor]:
 
 def beside(config: Config, *parts: Tensor) -> Tensor:
     """Join the rows of several tensors, for each expert if they are stacked [E, N, K]."""
-    return torch.cat(parts, dim=-2)
+    return joined(parts, dim=-2)
+
+
+def joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Join tensors along a dimension."""
+    import torch
+
+    return torch.cat([*parts], dim=dim)
+
+
+def stacked(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Join tensors along a new dimension."""
+    import torch
+
+    return torch.stack([*parts], dim=dim)
 
 
 # Entries of config.json that most architectures have in common
@@ -259,20 +278,21 @@ def _yarn(file: GgufFile, factor: float) -> dict[str, Any]:
 
 def _llama3(file: GgufFile, theta: float) -> dict[str, Any]:
     """Return Llama 3's RoPE parameters that give the file's factors. Raises UnsupportedModelError if none do."""
-    stored = file.tensors["rope_freqs.weight"].read()
+    stored = file.tensors["rope_freqs.weight"].floats()
     factor = float(stored.max())
     scaling = {"rope_type": "llama3", "factor": factor, **LLAMA3}
-    if not torch.allclose(_slowed_down(len(stored), theta, factor), stored, rtol=1e-4):
+    if not np.allclose(_slowed_down(len(stored), theta, factor), stored, rtol=1e-4):
         raise UnsupportedModelError(f"{file.path} has angles (rope_freqs.weight) that are not scaled as Llama 3's are.")
     return scaling
 
 
-def _slowed_down(count: int, theta: float, factor: float) -> Tensor:
+def _slowed_down(count: int, theta: float, factor: float) -> Array:
     """Return the factor that slows each angle down. Source: transformers 5.23 ``_compute_llama3_parameters``."""
     low, high, original = LLAMA3.values()
-    turns = original / (2 * math.pi * theta ** (torch.arange(count) / count))
-    share = ((turns - low) / (high - low)).clamp(0, 1)
-    return 1 / ((1 - share) / factor + share)
+    turns = original / (2 * math.pi * theta ** (np.arange(count) / count))
+    share = ((turns - low) / (high - low)).clip(0, 1)
+    slowed: Array = 1 / ((1 - share) / factor + share)
+    return slowed
 
 
 def by_period(file: GgufFile, period: int) -> list[str]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from hybridge.errors import UnsupportedModelError
 from hybridge.export.source.gguf.architecture import (
@@ -24,9 +21,11 @@ from hybridge.export.source.gguf.architecture import (
     common,
     conv,
     decay,
+    decay_of_channels,
     experts,
     flat,
     has,
+    joined,
     layers,
     minus_one,
     mlp,
@@ -35,9 +34,13 @@ from hybridge.export.source.gguf.architecture import (
     one,
     rope,
     same,
+    stacked,
     unpaired,
 )
 from hybridge.export.source.gguf.file import GgufFile
+
+if TYPE_CHECKING:  # as in architecture.py
+    from torch import Tensor
 
 QUERY_AND_KEY = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj"}
 VALUE_AND_OUT = {"attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj"}
@@ -103,8 +106,8 @@ def _gpt_oss(file: GgufFile) -> dict[str, Any]:
 def _between(config: Config, gate: Tensor, up: Tensor) -> Tensor:
     """Interleave rows [E, I, H] of gate and up to [E, H, 2 I], for products from the left; biases [E, I] likewise."""
     if gate.dim() == 2:
-        return torch.stack([gate, up], dim=2).flatten(1)
-    return torch.stack([gate, up], dim=2).flatten(1, 2).transpose(1, 2)
+        return stacked([gate, up], dim=2).flatten(1)
+    return stacked([gate, up], dim=2).flatten(1, 2).transpose(1, 2)
 
 
 GPT_OSS_EXPERTS = (
@@ -174,7 +177,7 @@ def _grouped(size: str | None, dim: int = 0, *, after_keys: bool = False) -> Cal
         skipped = 2 * keys * config["linear_key_head_dim"] if after_keys else 0
         before, heads = tensor.tensor_split([skipped], dim=dim)
         apart = heads.unflatten(dim, (values // keys, keys, config[size] if size else 1))
-        return torch.cat([before, apart.transpose(dim, dim + 1).flatten(dim, dim + 2)], dim=dim)
+        return joined([before, apart.transpose(dim, dim + 1).flatten(dim, dim + 2)], dim=dim)
 
     return make
 
@@ -212,7 +215,7 @@ def _by_key_head(config: Config, qkv: Tensor, gate: Tensor) -> Tensor:
     """Order rows of queries, keys, values and gates by key head."""
     keys, rows = config["linear_num_key_heads"], config["linear_num_key_heads"] * config["linear_key_head_dim"]
     query, key, value = qkv.tensor_split([rows, 2 * rows])
-    return torch.cat([each.unflatten(0, (keys, -1)) for each in (query, key, value, gate)], dim=1).flatten(0, 1)
+    return joined([each.unflatten(0, (keys, -1)) for each in (query, key, value, gate)], dim=1).flatten(0, 1)
 
 
 QWEN3_NEXT = (
@@ -268,7 +271,7 @@ def _numbers(file: GgufFile, end: str) -> int:
 
 def _expanded(config: Config, keys: Tensor, values: Tensor) -> Tensor:
     """Join the expansions of latents to keys [H, rank, D] and to values [H, D, rank]: [H (D + D), rank]."""
-    return torch.cat([keys.transpose(1, 2), values], dim=1).flatten(0, 1)
+    return joined([keys.transpose(1, 2), values], dim=1).flatten(0, 1)
 
 
 KIMI = (
@@ -318,7 +321,7 @@ BAILING = (
     *same({f"ssm_conv1d_{part}": f"attention.{part}_conv1d" for part in "qkv"}, conv),
     *same({"attn_kv_a_mqa": "attention.kv_a_proj_with_mqa", "attn_kv_a_norm": "attention.kv_a_layernorm"}),
     Weight(name="attention.kv_b_proj.weight", of=("attn_k_b.weight", "attn_v_b.weight"), make=_expanded),
-    one("attention.A_log", "ssm_a", lambda config, tensor: torch.log(tensor).flatten()),
+    one("attention.A_log", "ssm_a", lambda config, tensor: decay_of_channels(config, -tensor).flatten()),
     one("attention.dt_bias", "ssm_dt.bias", flat),
     *EXPERTS,
     one("mlp.gate.expert_bias", "exp_probs_b.bias", flat),

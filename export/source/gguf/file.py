@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.operators.linear import Factors
 from hybridge.export.source.gguf.parts import check_parts, find_parts
-from hybridge.export.weights import RoundedWeight
 from hybridge.runtime.pack import blocks
 from hybridge.runtime.pack.gguf import TensorInfo, read_header
+from hybridge.runtime.pack.panels import Array
+
+if TYPE_CHECKING:  # a file is described where PyTorch is not installed
+    from torch import Tensor
+
+    from hybridge.export.weights import RoundedWeight
 
 LARGEST = 1 << 40
 """Most elements of a tensor."""
@@ -40,11 +42,17 @@ class GgufTensor:
 
     def read(self) -> Tensor:
         """Return its numbers in float32, exactly for Q4_0, Q8_0 and the other types of whole numbers and scales."""
-        if self.kind in FLOATS:
-            return torch.from_numpy(np.array(self._data())).view(FLOATS[self.kind]).float().view(self.shape)
+        if self.is_float:
+            import torch
+
+            return torch.from_numpy(self.floats())
         from hybridge.export.pinned.checkpoints import decoded
 
         return decoded(np.asarray(self._data()).reshape(self.rows, -1), self.kind).view(self.shape)
+
+    def floats(self) -> Array:
+        """Return plain floats in float32."""
+        return blocks.floats(np.array(self._data()).view(blocks.FLOATS[self.kind])).reshape(self.shape)
 
     def blocks(self) -> blocks.Blocks | None:
         """Return its rows [N, K] in their stored blocks, or None for a type without kernels."""
@@ -59,7 +67,7 @@ class GgufTensor:
     @property
     def is_float(self) -> bool:
         """Return whether it is stored as plain floats."""
-        return self.kind in FLOATS
+        return self.kind in blocks.FLOATS
 
     @property
     def has_kernels(self) -> bool:
@@ -69,11 +77,13 @@ class GgufTensor:
     @property
     def kind_name(self) -> str:
         """Return GGML's name of its type."""
+        if self.kind in blocks.NAMES:
+            return blocks.NAMES[self.kind]
         from hybridge.export.pinned.checkpoints import name_of
 
         return name_of(self.kind)
 
-    def _data(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    def _data(self) -> Array:
         return np.memmap(self.path, mode="r", offset=self.begin, shape=(self.size,), dtype=np.uint8)
 
 
@@ -153,8 +163,8 @@ def _tensor(path: Path, entry: TensorInfo, *, begin: int, end: int) -> GgufTenso
 
 def _block(path: Path, name: str, kind: int) -> tuple[int, int]:
     """Return the number of elements and bytes in a block of a type."""
-    if kind in FLOATS:
-        return 1, FLOATS[kind].itemsize
+    if kind in blocks.SIZES:
+        return blocks.SIZES[kind]
     try:
         from hybridge.export.pinned.checkpoints import block_of, name_of
     except ImportError:
@@ -170,7 +180,7 @@ def _block(path: Path, name: str, kind: int) -> tuple[int, int]:
 # Quantized blocks as whole numbers and factors: those of ``hybridge.runtime.pack.blocks``, as tensors
 
 
-def decode(data: np.ndarray[Any, np.dtype[np.uint8]], kind: int, block_bytes: int) -> RoundedWeight | None:
+def decode(data: Array, kind: int, block_bytes: int) -> RoundedWeight | None:
     """Decode ``data`` [N, bytes of a row] of GGML's type ``kind``; None for a type without kernels."""
     found = blocks.decode(data, kind, block_bytes)
     return None if found is None else rounded_weight(found)
@@ -178,12 +188,13 @@ def decode(data: np.ndarray[Any, np.dtype[np.uint8]], kind: int, block_bytes: in
 
 def rounded_weight(found: blocks.Blocks) -> RoundedWeight:
     """Return blocks as tensors, which share their memory."""
+    import torch
+
+    from hybridge.export.operators.linear import Factors
+    from hybridge.export.weights import RoundedWeight
+
     parts = (found.scales, found.minima, found.superscales, found.table)
     factors = Factors(*(None if part is None else torch.from_numpy(part) for part in parts))
     quanta = torch.from_numpy(found.quanta)
     quanta = quanta.view(torch.bfloat16) if found.quanta.dtype == np.uint16 else quanta
     return RoundedWeight(quanta=quanta, factors=factors, bits=found.bits)
-
-
-FLOATS: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
-"""Types that are plain floats, by GGML's number."""

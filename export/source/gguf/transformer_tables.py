@@ -111,7 +111,7 @@ def _phi3(file: GgufFile) -> dict[str, Any]:
             "rope_type": "longrope",
             "original_max_position_embeddings": original,
             "attention_factor": file.get("rope.scaling.attn_factor"),
-            **{f"{each}_factor": tensor.read().tolist() for each, tensor in factors.items() if tensor},
+            **{f"{each}_factor": tensor.floats().tolist() for each, tensor in factors.items() if tensor},
         }
     config = common(file, "phi3") | attention(file) | mlp(file) | angles
     return config | {
@@ -136,7 +136,7 @@ def _gemma4(file: GgufFile) -> dict[str, Any]:
     kv_heads, widths = of_layers(file["attention.head_count_kv"], file), of_layers(file["feed_forward_length"], file)
     own_values = [i for i in range(count) if f"blk.{i}.attn_v.weight" in file.tensors]
     turned = file.tensors.get("rope_freqs.weight")
-    share = 1.0 if turned is None else float((turned.read() == 1).float().mean())
+    share = 1.0 if turned is None else float((turned.floats() == 1).mean())
     config = common(file, "gemma4_text") | attention(file)
     return config | {
         "num_key_value_heads": next((heads for heads, slide in zip(kv_heads, slides, strict=True) if slide), kv_heads[0]),

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 
 from hybridge.arguments import checked
-from hybridge.errors import CheckpointError
+from hybridge.errors import CheckpointError, UsageError
 from hybridge.export.cli.choices import ExportChoices
+from hybridge.export.source.files import find_projectors
 from hybridge.export.source.locate import cached_entry, find_checkpoint, hub_model
-from hybridge.imports import needs_export
+from hybridge.imports import EXPORT, needs_export
 from hybridge.models.identity import Hashes, Identity
 from hybridge.models.kept import Entry, ModelCache, model_name
 from hybridge.models.progress import ExportLine, expected
@@ -117,9 +118,8 @@ class NamedModel:
 
         def export(folder: Path) -> Entry:
             if not self._is_packed(folder, options):
-                with self.needs_export():
-                    if find_spec("torch") is None:  # said before the export is announced
-                        raise ModuleNotFoundError(name="torch")
+                if find_spec("torch") is None:  # said before the export is announced
+                    raise UsageError(self._missing(options))
                 with line:
                     with line.step("Starting PyTorch"), self.needs_export():
                         from hybridge.export.api import export_model
@@ -136,15 +136,24 @@ class NamedModel:
 
     def _is_packed(self, folder: Path, options: ExportOptions) -> bool:
         """Write the artifact without PyTorch, if it is a GGUF file of a shape whose program is kept. Return whether it is."""
-        if self.checkpoint.is_dir() or len(self.identity.files) > 1:  # parts, or an encoder of pictures
+        if self.checkpoint.is_dir() or (options.images and find_projectors(self.checkpoint)):
             return False
-        from hybridge.runtime.pack.artifact import pack_artifact  # numpy takes long to start
+        from hybridge.export.write.packed import pack_artifact  # numpy takes long to start
 
         folder.mkdir()
         if pack_artifact(self.checkpoint, folder, options) is not None:
             return True
         folder.rmdir()
         return False
+
+    def _missing(self, options: ExportOptions) -> str:
+        """Return what to install to open it where PyTorch is not."""
+        words = f"{self.name} is no artifact, and to open it hybridge needs what makes artifacts: {EXPORT}."
+        if self.checkpoint.is_dir() or find_projectors(self.checkpoint):
+            return words
+        from hybridge.export.write.packed import missing_program
+
+        return f"{words} {missing_program(self.checkpoint, options)}".strip()
 
     def needs_export(self) -> AbstractContextManager[None]:
         """Return a context that says what to install if the export half is missing."""

@@ -24,14 +24,14 @@ from hybridge.export.operators.linear import LANES, weights
 from hybridge.export.quantize.quantize import PackedWhileRead, quantize, resolve_quantization
 from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
-from hybridge.export.source.gguf.file import FLOATS, decode
+from hybridge.export.source.gguf.file import decode
 from hybridge.export.texts import logits_of
 from hybridge.export.weights import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime import Session
 from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.artifact.options import ExportOptions
-from hybridge.runtime.pack.blocks import KINDS, SIZES
+from hybridge.runtime.pack.blocks import FLOATS, KINDS, SIZES
 
 KEEP = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="keep")
 ALL = [*(kind for kind in HALVES if kind != TYPES.Q3_K), TYPES.F16, TYPES.BF16, TYPES.F32]

@@ -30,11 +30,12 @@ from transformers import AutoTokenizer
 from hybridge.errors import CheckpointError, ValidationError
 from hybridge.export.check.validate import compare_tokenizers
 from hybridge.export.report import ValidationReport
-from hybridge.export.source.gguf.checkpoint import PRE_TOKENIZERS, read_gguf_tokenizer, write_tokenizer_files
+from hybridge.export.source.gguf.checkpoint import write_tokenizer_files
 from hybridge.export.source.gguf.file import open_gguf
 from hybridge.export.source.tokenizer import read_tokenizer
 from hybridge.runtime.binding.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.cli.run import as_message, as_text
+from hybridge.runtime.pack.tokenizer import PRE_TOKENIZERS, read_gguf_tokenizer
 
 COUNT = 1000
 
@@ -228,12 +229,20 @@ def test_a_files_tokens_are_those_of_llama_cpp(tmp_path: Path, form: str) -> Non
         assert again.encode(text) == want, repr(text)
 
 
+def converted(metadata: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that is written for a file, which is as the library writes it."""
+    text = json.dumps(read_gguf_tokenizer(metadata).content)
+    made = Tokenizer.from_str(text)
+    assert json.loads(made.to_str()) == json.loads(text)
+    return made
+
+
 @pytest.mark.parametrize("kind", [*FILES, *PRE_TOKENIZERS])
 def test_the_stock_runners_tokens_are_ours(tmp_path: Path, kind: str) -> None:
     """ExecuTorch's tokenizer leaves out bos unless it is asked for, and drops what an expression does not match."""
     stock = pytest.importorskip("pytorch_tokenizers.pytorch_tokenizers_cpp").HFTokenizer()
     metadata = FILES[kind]() if kind in FILES else byte_level(kind)
-    made = read_gguf_tokenizer({f"tokenizer.ggml.{name}": value for name, value in metadata.items()}).tokenizer
+    made = converted({f"tokenizer.ggml.{name}": value for name, value in metadata.items()})
     made.save(str(tmp_path / "tokenizer.json"))
     stock.load(str(tmp_path / "tokenizer.json"))
     for text in odd_texts(100, (*SPECIAL, "<s>", "<think>", "<start_of_turn>")):
@@ -244,7 +253,7 @@ def test_the_stock_runners_tokens_are_ours(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", PRE_TOKENIZERS)
 def test_every_kind_of_words_is_cut_in_the_same_way_by_the_core(kind: str) -> None:
     metadata = {f"tokenizer.ggml.{name}": value for name, value in byte_level(kind).items()}
-    reference = read_gguf_tokenizer(metadata).tokenizer
+    reference = converted(metadata)
     made = CoreTokenizer(reference.to_str().encode())
     for text in odd_texts(100, SPECIAL):
         assert made.encode(text).ids == reference.encode(text).ids, repr(text)

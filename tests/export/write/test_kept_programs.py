@@ -20,12 +20,12 @@ from hybridge.export.pinned.executorch import StoredTensor, source_of
 from hybridge.export.quantize.bits import table_factor
 from hybridge.export.write import pte
 from hybridge.export.write.kept import kept_apart, shape_key, write_filled
+from hybridge.export.write.packed import pack_artifact
 from hybridge.runtime.artifact.manifest import MethodEntry
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.files import remove
 from hybridge.runtime.kernels.compiling import cache_folder
 from hybridge.runtime.pack import programs
-from hybridge.runtime.pack.artifact import pack_artifact
 from hybridge.runtime.pack.programs import KeptProgram, UnfitProgramError, find_program, keep_program
 
 SMALL = ExportOptions(max_seq_len=40, prefill_chunk=9, verify_len=3, snapshot_slots=1)

@@ -110,12 +110,14 @@ def save_gguf(
         count = config.num_mtp_layers if architecture == "bailingmoe3" else 1
         entries |= {"block_count": config.num_hidden_layers + count, "nextn_predict_layers": count}
     for name, value in entries.items():
-        _add(writer, name if "." in name and name.startswith(("general.", "tokenizer.")) else f"{architecture}.{name}", value)
+        add_entry(
+            writer, name if "." in name and name.startswith(("general.", "tokenizer.")) else f"{architecture}.{name}", value
+        )
     if tokenizer is None:
         add_tokenizer(writer, config.vocab_size)
     else:
         for name, value in tokenizer.items():
-            _add(writer, f"tokenizer.ggml.{name}", value)
+            add_entry(writer, f"tokenizer.ggml.{name}", value)
         if template:
             writer.add_chat_template(template)
     names = get_tensor_name_map(arch, entries["block_count"])
@@ -161,7 +163,7 @@ def add_tokenizer(writer: gguf.GGUFWriter, size: int) -> None:
     writer.add_chat_template("{% for message in messages %}{{ message.content }}{% endfor %}<|im_end|>")
 
 
-def _add(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
+def add_entry(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
     if isinstance(value, bool):
         writer.add_bool(name, value)
     elif isinstance(value, int):

@@ -1,0 +1,146 @@
+"""Write an artifact of a GGUF file whose shape's program is kept, without PyTorch.
+
+Such a program was made of another file of the shape, on this machine or for the catalogue of published shapes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybridge.errors import CheckpointError
+from hybridge.export.source.gguf.checkpoint import gguf_config
+from hybridge.export.source.gguf.file import GgufFile, open_gguf
+from hybridge.runtime.artifact.folder import file_entry
+from hybridge.runtime.artifact.manifest import MANIFEST, PROGRAM, Manifest
+from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.pack.catalogue import Catalogue, installed_catalogue
+from hybridge.runtime.pack.gguf import hub_origin
+from hybridge.runtime.pack.programs import PINNED, KeptProgram, UnfitProgramError, find_program, installed_versions
+from hybridge.runtime.pack.tokenizer import special_ids, write_tokenizer
+from hybridge.runtime.pack.weights import GgufWeights
+from hybridge.runtime.version import code_version
+
+INSTALL = "pip install hybridge-catalogue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingShape:
+    """All that decides the artifact of a GGUF file but the numbers of its weights and the texts of its tokenizer.
+
+    config: the config.json that the file stands for; end: the token that its tokenizer names as a text's end; tensors: shapes
+    and GGML's types by name.
+    """
+
+    config: Mapping[str, object]
+    end: int | None
+    tensors: Mapping[str, tuple[tuple[int, ...], int]]
+    options: ExportOptions
+
+    @classmethod
+    def of(cls, file: GgufFile, options: ExportOptions) -> PackingShape:
+        """Return the shape of a file that is exported with these options. Raises CheckpointError, UnsupportedModelError."""
+        config = gguf_config(file)
+        count = config["vocab_size"] if "tokenizer.ggml.tokens" in file.metadata else 0
+        tensors = {name: (tensor.shape, tensor.kind) for name, tensor in sorted(file.tensors.items())}
+        end = special_ids(file.metadata, count).get("eos_token")
+        return cls(config=config, end=end, tensors=tensors, options=options)
+
+    def key(self, versions: Mapping[str, str]) -> str:
+        """Return the name of a program for it. versions: of the libraries that make the program."""
+        return _hash(code_version(), dict(versions), self.name, self.kinds, repr(self.options))
+
+    @property
+    def name(self) -> str:
+        """Return a hash of everything but the types of tensors and the options."""
+        shapes = {name: shape for name, (shape, _) in self.tensors.items()}
+        return _hash(self.config, self.end, shapes)
+
+    @property
+    def kinds(self) -> str:
+        """Return a hash of the types of its tensors."""
+        return _hash({name: kind for name, (_, kind) in self.tensors.items()})
+
+
+def _hash(*parts: object) -> str:
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def pack_artifact(checkpoint: Path, folder: Path, options: ExportOptions) -> Manifest | None:
+    """Write the artifact of a GGUF file into the existing, empty ``folder`` and return its manifest.
+
+    The folder has the same files, byte for byte, as after an export with these options and nothing else. Returns None, and
+    leaves the folder empty, if no program of this file's shape is kept, or the file is not one that can be packed so.
+
+    Args:
+        checkpoint: the path of a file, or of one of its parts.
+        options: as an export is asked for, with ``auto`` where it is.
+    """
+    try:
+        file = open_gguf(checkpoint)
+        program = _find(PackingShape.of(file, options))
+        if program is None or program.manifest is None:
+            return None
+        write_tokenizer(file.path, folder)
+        program.write(folder / PROGRAM, GgufWeights(file.tensors).fill)
+    except (CheckpointError, UnfitProgramError, OSError):  # an export says what is wrong
+        for path in folder.iterdir():
+            path.unlink()
+        return None
+    files = {path.name: file_entry(path) for path in sorted(folder.iterdir())}
+    manifest = program.manifest.model_copy(update={"files": files, "source": hub_origin(file.path)})
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return manifest
+
+
+def _find(shape: PackingShape) -> KeptProgram | None:
+    """Return the program that is kept for a shape: one that the libraries here made, or those that hybridge pins."""
+    keys = list(dict.fromkeys(shape.key(versions) for versions in (installed_versions(), PINNED) if versions is not None))
+    for key in keys:
+        if (program := find_program(key)) is not None:
+            return program
+    catalogue = installed_catalogue()
+    return catalogue.find(shape.key(PINNED)) if isinstance(catalogue, Catalogue) and catalogue.is_for_this_code else None
+
+
+def missing_program(checkpoint: Path, options: ExportOptions) -> str:
+    """Return sentences that say why a GGUF file is not packed, and what to install if that helps; empty if nothing is known."""
+    catalogue = installed_catalogue()
+    if catalogue is None:
+        return f"Files of published models open without it by the programs of hybridge-catalogue: {INSTALL}."
+    if isinstance(catalogue, str):
+        return catalogue
+    if not catalogue.is_for_this_code:
+        return catalogue.mismatch
+    try:
+        file = open_gguf(checkpoint)
+        shape = PackingShape.of(file, options)
+    except (CheckpointError, OSError):
+        return ""
+    return " ".join(_unfit(catalogue, file, shape))
+
+
+def _unfit(catalogue: Catalogue, file: GgufFile, shape: PackingShape) -> Iterator[str]:
+    same = [each for each in catalogue.programs if each.shape == shape.name]
+    if not same:
+        sizes = f"{shape.config['num_hidden_layers']} layers of {shape.config['hidden_size']}"
+        yield (
+            f"hybridge-catalogue {catalogue.version} has no program for this shape ({file.architecture}, {sizes}, "
+            f"{shape.config['vocab_size']:,} tokens, of which {shape.config['bos_token_id']} begins a text and "
+            f"{shape.config['eos_token_id']} end one)."
+        )
+    elif not any(each.kinds == shape.kinds for each in same):
+        names = sorted({tensor.kind_name for tensor in file.tensors.values()})
+        mixes = ", ".join(each.mix for each in same)
+        yield (
+            f"hybridge-catalogue {catalogue.version} has {same[0].model} as {mixes}, but not with this file's kinds of blocks "
+            f"({', '.join(names)})."
+        )
+    elif not any(each.key == shape.key(PINNED) for each in same):
+        yield f"hybridge-catalogue {catalogue.version} has {same[0].model}, but not with these options of an export."
+    else:
+        yield f"The program of {same[0].model} in hybridge-catalogue {catalogue.version} does not fit this file's weights."
