@@ -103,6 +103,9 @@ def test_a_model_file_runs_and_opens_at_once_the_next_time(
     assert (done[0].returncode, done[0].stdout.strip()) == (0, first.raw.strip()), done[0].stderr
     assert done[1].returncode == 2
     needed = f"{file} is no artifact, and to open it hybridge needs what makes artifacts: pip install 'hybridge[export]'."
+    needed += (
+        " Files of published models open without it by the programs of hybridge-catalogue: pip install hybridge-catalogue."
+    )
     assert done[1].stderr.strip() == f"Error: {needed}"
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.markup import escape
 
 from hybridge.errors import UsageError
+from hybridge.export.source.files import find_projectors
 from hybridge.export.source.locate import hub_model
 from hybridge.models.find import NamedModel
 from hybridge.models.kept import ModelCache
 from hybridge.models.progress import duration, expected
 from hybridge.runtime.cli.console import err, megabytes, out, print_json, table
-
-if TYPE_CHECKING:  # PyTorch takes long to start
-    from hybridge.export.source.checkpoint import CheckpointSource
+from hybridge.runtime.pack.gguf import hub_origin
 
 SIZES = {
     "num_hidden_layers": "layers", "hidden_size": "hidden size", "intermediate_size": "inner size",
@@ -32,11 +31,9 @@ def describe(model: NamedModel, *, json: bool) -> None:
         raise UsageError(
             f"{model.name} is not on this machine, and inspect downloads nothing: 'hf download {model.name}' does."
         )
-    with model.needs_export():
-        from hybridge.export.source.checkpoint import resolve_checkpoint
-
-        source = resolve_checkpoint(model.checkpoint)
-    found = dict(_facts(model, source))
+    is_file = model.checkpoint.is_file() and not find_projectors(model.checkpoint)
+    facts, config, warnings = _of_file(model) if is_file else _of_folder(model)
+    found = {**facts, **dict(_sizes(config))}
     if json:
         print_json({"exported": False, **found})
         return
@@ -44,7 +41,7 @@ def describe(model: NamedModel, *, json: bool) -> None:
     for name, value in found.items():
         grid.add_row(escape(name), escape(value))
     out.print(grid)
-    for text in source.warnings():
+    for text in warnings:
         err.print(f"[yellow]Warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
     seconds = duration(expected(ModelCache().models(), model.identity.size).seconds)
     name = escape(str(model.name))
@@ -56,20 +53,39 @@ def describe(model: NamedModel, *, json: bool) -> None:
     )
 
 
-def _facts(model: NamedModel, source: CheckpointSource) -> Iterator[tuple[str, str]]:
-    config = source.text_config
-    yield "checkpoint", "a GGUF file" if source.gguf is not None else "a folder in transformers' format"
-    if source.origin is not None:
-        yield "made of", source.origin
-    yield "size", megabytes(model.identity.size)
-    yield "model type", str(source.config.model_type)
-    if source.gguf_types:
-        yield "quantized", ", ".join(source.gguf_types)
-    elif source.quantization is not None:
-        yield "quantized", source.quantization.method.name
+def _of_file(model: NamedModel) -> tuple[dict[str, str], Mapping[str, Any], list[str]]:
+    """Return what a GGUF file is, and its config, without PyTorch, which takes long to start or is not there."""
+    from hybridge.export.source.gguf.checkpoint import gguf_config
+    from hybridge.export.source.gguf.file import open_gguf
+
+    file = open_gguf(model.checkpoint)
+    config = gguf_config(file)
+    types = sorted({tensor.kind_name for tensor in file.tensors.values() if not tensor.is_float})
+    return _facts(model, "a GGUF file", hub_origin(file.path), str(config["model_type"]), ", ".join(types)), config, []
+
+
+def _of_folder(model: NamedModel) -> tuple[dict[str, str], Mapping[str, Any], list[str]]:
+    """Return what a folder is, or a file with an encoder of pictures, with its config and warnings."""
+    with model.needs_export():
+        from hybridge.export.source.checkpoint import resolve_checkpoint
+
+        source = resolve_checkpoint(model.checkpoint)
+    form = "a GGUF file" if source.gguf is not None else "a folder in transformers' format"
+    method = source.quantization.method.name if source.quantization is not None else ""
+    facts = _facts(model, form, source.origin, str(source.config.model_type), ", ".join(source.gguf_types) or method)
+    return facts, source.text_config.to_dict(), [*source.warnings()]
+
+
+def _facts(model: NamedModel, form: str, origin: str | None, model_type: str, quantized: str) -> dict[str, str]:
+    found = {"checkpoint": form, "made of": origin or "", "size": megabytes(model.identity.size)}
+    found |= {"model type": model_type, "quantized": quantized}
+    return {name: value for name, value in found.items() if value}
+
+
+def _sizes(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, words in SIZES.items():
-        if isinstance(value := getattr(config, name, None), int):
+        if isinstance(value := config.get(name), int):
             yield words, f"{value:,}"
-    kinds = getattr(config, "layer_types", None)
+    kinds = config.get("layer_types")
     if isinstance(kinds, list):
         yield "kinds of layers", ", ".join(f"{count} {kind}" for kind, count in Counter(map(str, kinds)).most_common())
