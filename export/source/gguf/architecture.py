@@ -233,7 +233,7 @@ def attention(file: GgufFile) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": file.get("attention.key_length") or file["embedding_length"] // max(heads, 1),
-        "rms_norm_eps": file["attention.layer_norm_rms_epsilon"],
+        "rms_norm_eps": file.get("attention.layer_norm_rms_epsilon") or file["attention.layer_norm_epsilon"],  # Nemotron 3
     }
 
 
@@ -267,6 +267,19 @@ def rope(file: GgufFile, partial: bool = False) -> dict[str, Any]:
     elif kind == "yarn":
         parameters |= _yarn(file, factor)
     return {"rope_parameters": parameters}
+
+
+def long_rope(file: GgufFile, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return RoPE's parameters with the factors for short and long texts, if the file has some."""
+    factors = {each: file.tensors.get(f"rope_factors_{each}.weight") for each in ("long", "short")}
+    if not all(factors.values()):
+        return parameters
+    return parameters | {
+        "rope_type": "longrope",
+        "original_max_position_embeddings": file.get("rope.scaling.original_context_length") or file["context_length"],
+        "attention_factor": file.get("rope.scaling.attn_factor"),
+        **{f"{each}_factor": tensor.floats().tolist() for each, tensor in factors.items() if tensor},
+    }
 
 
 def _yarn(file: GgufFile, factor: float) -> dict[str, Any]:

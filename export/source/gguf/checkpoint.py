@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.source.files import first_line
-from hybridge.export.source.gguf import attention_tables, mamba_tables, transformer_tables
+from hybridge.export.source.gguf import attention_tables, latent_tables, mamba_tables, rwkv_tables, transformer_tables
 from hybridge.export.source.gguf.architecture import Architecture, layers, made
 from hybridge.export.source.gguf.file import GgufFile
 from hybridge.runtime.pack.tokenizer import write_tokenizer
@@ -16,7 +16,13 @@ from hybridge.runtime.pack.tokenizer import write_tokenizer
 if TYPE_CHECKING:  # PyTorch takes long to start
     from hybridge.export.source.quantization import LazyTensor
 
-ARCHITECTURES: Mapping[str, Architecture] = {**attention_tables.TABLE, **transformer_tables.TABLE, **mamba_tables.TABLE}
+ARCHITECTURES: Mapping[str, Architecture] = {
+    **attention_tables.TABLE,
+    **transformer_tables.TABLE,
+    **latent_tables.TABLE,
+    **mamba_tables.TABLE,
+    **rwkv_tables.TABLE,
+}
 NOT_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
