@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -58,7 +59,7 @@ def serve(
     max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", min=1, help="Largest body of a request.")] = 8 << 20,
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds that a request may take.")] = 600.0,
     template: TemplateOptions,
-    max_new_tokens: NewTokensOption = 512,
+    max_new_tokens: NewTokensOption = None,
     drafter: DrafterOptions,
     sampling: SamplingOptions,
     context: ContextOption = None,
@@ -74,13 +75,15 @@ def serve(
     from hybridge.runtime.text.chat_template import ChatTemplate
     from hybridge.runtime.text.generate import kept_checkpoints, open_text_models
 
+    changes = sampling.sampling()
     settings = ServerSettings(
         name=name or model.resolve().name.removesuffix(".gguf"), host=host, key=api_key(api_key_file), origins=origin or (),
-        sampling=sampling.sampling(), queue=queue,
+        queue=queue,
         limits=Limits(body=max_body_bytes, seconds=timeout, new_tokens=max_new_tokens),
     )  # fmt: skip
     variables = template.variables()
     models = open_text_models(find(model), sessions, threads=threads, context=context, **vars(drafter.found(find)))
+    settings = replace(settings, sampling=changes.of(models[0]))
     slots = [SessionSlot(model.session, model.drafter) for model in models]
     opened, tokenizer = models[0].artifact, models[0].tokenizer
     jinja = JinjaTemplate(opened.folder)

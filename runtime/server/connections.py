@@ -181,7 +181,7 @@ class Limits:
 
     body: int = 8 << 20
     seconds: float = 600.0
-    new_tokens: int = 512
+    new_tokens: int | None = None
 
 
 def check_host(request: Request, bound: str) -> None:
