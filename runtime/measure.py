@@ -180,9 +180,7 @@ def exact(logits: Logits, text: tuple[int, ...], sampling: Sampling) -> dict[tup
     return ways
 
 
-def distribution(
-    logits: NDArray[np.float32], text: Sequence[int], sampling: Sampling, written: int = 0
-) -> NDArray[np.float64]:
+def distribution(logits: NDArray[np.float32], text: Sequence[int], sampling: Sampling, written: int = 0) -> NDArray[np.float64]:
     """Return float64 [V]: what the token after ``text`` should be drawn from, as the definitions say it.
 
     Keskar et al., arXiv:1909.05858 (penalty, as transformers does it); Nguyen et al., arXiv:2407.01082 (min-p); Tang et al.,

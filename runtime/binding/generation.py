@@ -391,13 +391,13 @@ def _number_of(drafter: Drafter | None) -> int:
 def _sampling(asked: Sampling) -> SamplingStruct:
     """Return the structure for the core."""
     most = 2**63 - 1  # ctypes would cut off what is more
+    biases = [BiasStruct(core_number(token), bias) for token, bias in asked.logit_bias.items()]
     return SamplingStruct(
         **{name: getattr(asked, name) for name in NUMBERS_OF_SAMPLING},
         **{name: min(getattr(asked, name), most) for name in ("top_k", "repeat_last_n", "dry_allowed_length")},
         seed=(asked.seed or 0) % 2**64, has_seed=asked.seed is not None,
         dry_breakers=core_ids(asked.dry_breakers), dry_breaker_count=len(asked.dry_breakers),
-        logit_bias=(BiasStruct * len(asked.logit_bias))(*((core_number(token), bias) for token, bias in asked.logit_bias.items())),
-        bias_count=len(asked.logit_bias),
+        logit_bias=(BiasStruct * len(biases))(*biases), bias_count=len(biases),
     )  # fmt: skip
 
 

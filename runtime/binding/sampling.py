@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from ctypes import Array, c_int64
 from dataclasses import dataclass, field, fields
 from numbers import Real
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 from hybridge.errors import TokenError, UsageError
+
 
 @dataclass(frozen=True)
 class Range:
@@ -21,10 +22,16 @@ class Range:
     also: float | None = None
 
     def __contains__(self, number: float) -> bool:
-        return number == self.also or ((self.least <= number if self.has_least else self.least < number) and number <= self.most)
+        return number == self.also or (
+            (self.least <= number if self.has_least else self.least < number) and number <= self.most
+        )
 
     def __str__(self) -> str:
-        lies = f"lie between {self.least:g} and {self.most:g}" if self.has_least else f"be above {self.least:g} and at most {self.most:g}"
+        lies = (
+            f"lie between {self.least:g} and {self.most:g}"
+            if self.has_least
+            else f"be above {self.least:g} and at most {self.most:g}"
+        )
         return lies if self.also is None else f"be {self.also:g}, or {lies}"
 
 
@@ -88,7 +95,9 @@ class Sampling:
             _check_number(name, getattr(self, name), numbers)
         for name, least in LEAST.items():
             value = getattr(self, name)
-            _check(type(value) is int and value >= least, f"{name} is {value!r}, but must be a whole number of at least {least}.")
+            _check(
+                type(value) is int and value >= least, f"{name} is {value!r}, but must be a whole number of at least {least}."
+            )
         for token, bias in self.logit_bias.items():
             _check_number(f"logit_bias of token {token}", bias, BIASES)
         _check(self.seed is None or type(self.seed) is int, f"seed is {self.seed!r}, but must be a whole number.")
@@ -99,10 +108,10 @@ class Sampling:
         return ", ".join(changed if self.temperature else ["greedy", *changed])
 
 
-def _check_number(name: str, value: float, numbers: Range) -> None:
+def _check_number(name: str, value: object, numbers: Range) -> None:
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     _check(is_number, f"{name} is {value!r}, but must be a number.")
-    _check(value in numbers, f"{name} is {value}, but must {numbers}.")
+    _check(cast("float", value) in numbers, f"{name} is {value}, but must {numbers}.")
 
 
 def _check(fine: bool, message: str) -> None:

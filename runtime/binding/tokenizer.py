@@ -85,7 +85,7 @@ class Tokenizer:
 
     @functools.cached_property
     def dry_breakers(self) -> tuple[int, ...]:
-        """The tokens across which DRY finds no repetition: those with a line break, a colon, a quotation mark or an asterisk."""
+        """The tokens across which DRY finds no repetition: with a line break, a colon, a quotation mark or an asterisk."""
         texts = (c_char_p * len(DRY_BREAKERS))(*DRY_BREAKERS)
         count = c_size_t()
         run("tokenizer_having", self.handle, texts, len(texts), None, 0, byref(count))

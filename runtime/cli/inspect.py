@@ -39,7 +39,9 @@ def inspect(model: ModelArgument, html: HtmlOption = None, json: JsonOption = Fa
     opened = open_artifact(model)
     manifest = opened.manifest
     if html is not None:
-        sections = artifact_sections(manifest, list(summary(manifest, _chats(opened), _sampling(opened))), kinds_of_bits(manifest))
+        sections = artifact_sections(
+            manifest, list(summary(manifest, _chats(opened), _sampling(opened))), kinds_of_bits(manifest)
+        )
         write_page(html, opened.folder.name, sections)
     if json:
         print_json(manifest.model_dump(mode="json"))

@@ -44,7 +44,9 @@ HtmlOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 NewTokensOption = Annotated[
     int | None,
-    typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens; an answer at its end or where the context is full."),
+    typer.Option(
+        "--max-new-tokens", min=1, help="Stop after this many tokens; an answer at its end or where the context is full."
+    ),
 ]
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", min=1, help="Number of threads; one for each fast core if left out.")
@@ -114,9 +116,7 @@ class SamplingOptions:
     greedy: Annotated[
         bool, typer.Option("--greedy", help="Always take the likeliest token, whatever the model's own sampling is.")
     ] = False
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", help="Temperature of the sampling; 0 is greedy.")
-    ] = None
+    temperature: Annotated[float | None, typer.Option("--temperature", help="Temperature of the sampling; 0 is greedy.")] = None
     top_k: Annotated[int | None, typer.Option("--top-k", help="Sample from the k most probable tokens; 0 for all.")] = None
     top_p: Annotated[
         float | None, typer.Option("--top-p", help="Sample from the fewest tokens whose probabilities add up to this.")

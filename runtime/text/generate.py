@@ -39,10 +39,10 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """The logarithm of a token's probability, and those of the most likely tokens in its place."""
+    """The logarithm of a token's probability, and those of the most likely tokens in its place; None for a text's first one."""
 
     token: int
-    logprob: float
+    logprob: float | None
     best: list[tuple[int, float]]
 
 
@@ -102,8 +102,9 @@ def generate_text(
         is_stopped = (stream is not None and stream.stopped) or (until is not None and until(token))
         return is_stopped
 
+    most = session.max_seq_len if max_new_tokens is None else max_new_tokens
     generated = session.generate(
-        tokens, max_new_tokens=session.max_seq_len if max_new_tokens is None else max_new_tokens, drafter=drafter, sampling=sampling, eos_ids=ends, until=ends_with,
+        tokens, max_new_tokens=most, drafter=drafter, sampling=sampling, eos_ids=ends, until=ends_with,
         watch=None if logprobs is None else lambda logits, token: seen.append(_logprobs(logits, token, logprobs)),
         constraint=constraint, stats=stats,
     )  # fmt: skip
@@ -117,6 +118,23 @@ def generate_text(
     content, reasoning = split_text(answer, text, ended=True)
     reason: FinishReason = "stop" if is_stopped or last in ends else "length"
     yield TextPiece(text, content=content, reasoning=reasoning, finish_reason=reason)
+
+
+def prompt_logprobs(session: Session, tokens: Sequence[int], most: int) -> Iterator[TokenLogprobs]:
+    """Yield the log probability of each token of a text, which the session then has read but for its last token.
+
+    most: number of most likely tokens to report with each. Raises TokenError and CapacityError.
+    """
+    session.reset()
+    yield TokenLogprobs(tokens[0], None, [])
+    read, rows = 1, [session.prefill(tokens[:1])] if len(tokens) > 1 else []
+    while rows:
+        for logits, token in zip(rows, tokens[read + 1 - len(rows) :], strict=False):
+            yield _logprobs(logits, token, most)
+        block, rows = tokens[read : min(read + session.verify_len, len(tokens) - 1)], []
+        if block:
+            rows = list(session.verify(block).copy())
+            read = session.commit(len(block))
 
 
 def _logprobs(logits: NDArray[np.float32], token: int, most: int) -> TokenLogprobs:

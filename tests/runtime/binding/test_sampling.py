@@ -1,5 +1,6 @@
 """What tokens are drawn from, against transformers' own processors; and what a seed decides."""
 
+import json
 import math
 import subprocess
 from collections import Counter
@@ -28,7 +29,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from hybridge.errors import TokenError, UsageError
+from hybridge.errors import ArtifactError, TokenError, UsageError
 from hybridge.runtime import (
     Context,
     Drafter,
@@ -41,6 +42,8 @@ from hybridge.runtime import (
     Session,
     open_artifact,
 )
+from hybridge.runtime.binding.generation import read_sampling
+from hybridge.runtime.binding.sampling import RANGES
 from hybridge.runtime.binding.statistics import Trace
 from hybridge.runtime.measure import DEPTH, distribution, exact, p_value, remembered
 
@@ -226,7 +229,8 @@ def test_values_that_make_no_distribution_are_refused(values: dict[str, Any]) ->
         Sampling(**values)
 
 
-IN_C = [each for each in NO_DISTRIBUTION if type(*each.values()) is float and any(each.values())]
+IN_C = [each for each in NO_DISTRIBUTION if each.keys() <= RANGES.keys() and type(*each.values()) is float]
+IN_C = [each for each in IN_C if any(each.values())]
 
 
 @pytest.mark.parametrize("values", [*IN_C, {"repeat_last_n": -2}, {"logit_bias": {1: math.nan}}], ids=str)
@@ -307,6 +311,28 @@ def test_another_seed_is_another_text_and_without_one_it_is_drawn() -> None:
                 tuple(session.generate([1], max_new_tokens=30, sampling=Sampling(temperature=2.0, seed=seed), eos_ids=()))
             )
         assert len(texts) == 5
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}, {"temperature": 0.6, "top_k": 20, "top_p": 0.95}),
+        ({"temperature": 0.3, "min_p": 0.15, "repetition_penalty": 1.05, "max_length": 9},
+         {"temperature": 0.3, "min_p": 0.15, "repetition_penalty": 1.05}),
+        ({"do_sample": True, "top_k": 64, "top_p": 0.95}, {"temperature": 1.0, "top_k": 64, "top_p": 0.95}),
+        ({"do_sample": False, "temperature": 0.6}, {}),
+        ({"eos_token_id": [1, 2], "temperature": None}, {}),
+        ({"temperature": -1, "top_p": 7, "top_k": -1, "min_p": "1"}, {}),
+    ],
+)  # fmt: skip
+def test_a_models_own_sampling_is_its_generation_config(config: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert read_sampling(json.dumps(config).encode()) == Sampling(**wanted)
+
+
+def test_a_generation_config_that_is_none_is_refused() -> None:
+    for text in (b"[]", b"{", b""):
+        with pytest.raises(ArtifactError):
+            read_sampling(text)
 
 
 # Drafters that draw
