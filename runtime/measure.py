@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import takewhile
 from statistics import median
 
 import numpy as np
@@ -173,20 +174,22 @@ def exact(logits: Logits, text: tuple[int, ...], sampling: Sampling) -> dict[tup
     for _ in range(DEPTH):
         longer: dict[tuple[int, ...], float] = {}
         for way, chance in ways.items():
-            p = distribution(logits((*text, *way)), (*text, *way), sampling)
+            p = distribution(logits((*text, *way)), (*text, *way), sampling, len(way))
             longer |= {(*way, token): chance * float(p[token]) for token in np.flatnonzero(p).tolist()}
         ways = longer
     return ways
 
 
-def distribution(logits: NDArray[np.float32], text: Sequence[int], sampling: Sampling) -> NDArray[np.float64]:
+def distribution(logits: NDArray[np.float32], text: Sequence[int], sampling: Sampling, written: int = 0) -> NDArray[np.float64]:
     """Return float64 [V]: what the token after ``text`` should be drawn from, as the definitions say it.
 
-    Keskar et al., arXiv:1909.05858 (penalty, as transformers does it); Nguyen et al., arXiv:2407.01082 (min-p).
+    Keskar et al., arXiv:1909.05858 (penalty, as transformers does it); Nguyen et al., arXiv:2407.01082 (min-p); Tang et al.,
+    arXiv:2411.07641 (top-n-sigma). written: how many tokens of the text the generation wrote.
     """
-    penalized, seen, penalty = logits.copy(), sorted(set(text)), np.float32(sampling.repetition_penalty)
-    penalized[seen] = np.where(logits[seen] < 0, logits[seen] * penalty, logits[seen] / penalty)
-    scores = penalized.astype(np.float64) / sampling.temperature
+    scores = penalized(logits, text, sampling, written).astype(np.float64)
+    if sampling.top_n_sigma:
+        scores[scores < scores.max() - sampling.top_n_sigma * scores.std()] = -np.inf
+    scores /= sampling.temperature
     if 0 < sampling.top_k < len(scores):
         scores[scores < np.sort(scores)[-sampling.top_k]] = -np.inf
     p: NDArray[np.float64] = np.exp(scores - scores.max())
@@ -197,6 +200,29 @@ def distribution(logits: NDArray[np.float32], text: Sequence[int], sampling: Sam
     p[p < sampling.min_p * p.max()] = 0
     p /= p.sum()
     return p
+
+
+def penalized(logits: NDArray[np.float32], text: Sequence[int], sampling: Sampling, written: int) -> NDArray[np.float32]:
+    """Return float32 [V]: logits with biases and penalties. Nothing is skipped or remembered, unlike in the core."""
+    scores, last = logits.copy(), len(text) if sampling.repeat_last_n < 0 else sampling.repeat_last_n
+    seen = list(text[max(0, len(text) - last) :])
+    for token, bias in sampling.logit_bias.items():
+        scores[token] += np.float32(bias)
+    tokens, penalty = sorted(set(seen)), np.float32(sampling.repetition_penalty)
+    scores[tokens] = np.where(scores[tokens] < 0, scores[tokens] * penalty, scores[tokens] / penalty)
+    for token, count in Counter(seen[len(seen) - min(written, len(seen)) :]).items():
+        scores[token] -= np.float32(sampling.presence_penalty + count * sampling.frequency_penalty)
+    longest: Counter[int] = Counter()
+    for end in range(1, len(seen)) if sampling.dry_multiplier else ():
+        pairs = zip(reversed(seen[:end]), reversed(seen), strict=False)
+        same = list(takewhile(lambda pair: pair[0] == pair[1] and pair[0] not in sampling.dry_breakers, pairs))
+        if seen[end] not in sampling.dry_breakers:
+            longest[seen[end]] = max(longest[seen[end]], len(same))
+    for token, count in longest.items():
+        if count >= max(1, sampling.dry_allowed_length):
+            further = count - sampling.dry_allowed_length
+            scores[token] -= np.float32(sampling.dry_multiplier * sampling.dry_base**further)
+    return scores
 
 
 def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], draws: int) -> float:

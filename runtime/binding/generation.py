@@ -25,6 +25,7 @@ from hybridge.runtime.binding import interface
 from hybridge.runtime.binding.drafters import AutoDrafter, Context, Drafter, DraftModel, Proposal, Proposer
 from hybridge.runtime.binding.grammar import Follower
 from hybridge.runtime.binding.interface import (
+    BiasStruct,
     DevGenerationStruct,
     DrafterKind,
     GeneratedStruct,
@@ -42,9 +43,9 @@ from hybridge.runtime.binding.interface import (
     SamplingStruct,
     Status,
 )
-from hybridge.runtime.binding.library import load
+from hybridge.runtime.binding.library import load, run
 from hybridge.runtime.binding.model import Model
-from hybridge.runtime.binding.sampling import Sampling, token_ids
+from hybridge.runtime.binding.sampling import RANGES, Sampling, core_ids, core_number, token_ids
 from hybridge.runtime.binding.statistics import PHASES, GenerationStats, Phase
 
 Until = Callable[[int], bool]
@@ -62,6 +63,7 @@ COUNTED: Sequence[tuple[int, str, Phase | None]] = [
 ]
 """Each of them by its place, with its phase if it is the seconds of one, in the order in which phases come."""
 
+NUMBERS_OF_SAMPLING = tuple(RANGES)
 _NUMBERS = itertools.count(1)
 _DRAFTERS: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 
@@ -93,9 +95,9 @@ class Owner(Protocol):
 
 @dataclass(kw_only=True)
 class GenerationArguments:
-    """The options of one generation, as ``Session.generate`` describes them."""
+    """The options of one generation, as ``Session.generate`` describes them. max_new_tokens: None for no limit."""
 
-    max_new_tokens: int
+    max_new_tokens: int | None
     drafter: Drafter | None
     sampling: Sampling
     stats: GenerationStats
@@ -246,8 +248,9 @@ class Callbacks:
             clock=OnClock(self.clock) if arguments.clock else OnClock(),
             noise=None if arguments.noise is None else pointer(c_uint64(arguments.noise)),
         )
+        most = 2**63 - 1  # ctypes would cut off what is more
         return GenerationStruct(
-            max_new_tokens=min(max(arguments.max_new_tokens, 0), 2**63 - 1),  # ctypes would cut off what is more
+            max_new_tokens=most if arguments.max_new_tokens is None else min(max(arguments.max_new_tokens, 0), most),
             block_length=arguments.block_length or 0,
             drafter=_kind(arguments.drafter),
             sampling=pointer(_sampling(arguments.sampling)),
@@ -387,9 +390,22 @@ def _number_of(drafter: Drafter | None) -> int:
 
 def _sampling(asked: Sampling) -> SamplingStruct:
     """Return the structure for the core."""
-    numbers = {name: getattr(asked, name) for name in ("temperature", "top_p", "min_p", "repetition_penalty")}
-    top_k, seed = min(asked.top_k, 2**63 - 1), (asked.seed or 0) % 2**64  # ctypes would cut off what is more
-    return SamplingStruct(**numbers, top_k=top_k, seed=seed, has_seed=asked.seed is not None)
+    most = 2**63 - 1  # ctypes would cut off what is more
+    biases = [BiasStruct(core_number(token), bias) for token, bias in asked.logit_bias.items()]
+    return SamplingStruct(
+        **{name: getattr(asked, name) for name in NUMBERS_OF_SAMPLING},
+        **{name: min(getattr(asked, name), most) for name in ("top_k", "repeat_last_n", "dry_allowed_length")},
+        seed=(asked.seed or 0) % 2**64, has_seed=asked.seed is not None,
+        dry_breakers=core_ids(asked.dry_breakers), dry_breaker_count=len(asked.dry_breakers),
+        logit_bias=(BiasStruct * len(biases))(*biases), bias_count=len(biases),
+    )  # fmt: skip
+
+
+def read_sampling(config: bytes) -> Sampling:
+    """Return how a model is meant to be sampled, by its generation_config.json. Raises ArtifactError."""
+    found = SamplingStruct()
+    run("sampling_read", config, len(config), byref(found))
+    return Sampling(top_k=found.top_k, **{name: getattr(found, name) for name in NUMBERS_OF_SAMPLING})
 
 
 @contextmanager

@@ -307,16 +307,32 @@ class PartStruct(Structure):
     _fields_: ClassVar = [("bytes", c_char_p), ("size", c_size_t)]
 
 
+class BiasStruct(Structure):
+    """``hybridge_bias``"""
+
+    _fields_: ClassVar = [("token", c_int64), ("bias", c_double)]
+
+
 class SamplingStruct(OptionsStruct):
     """``hybridge_sampling``"""
 
-    DEFAULTS: ClassVar = {"top_p": 1.0, "repetition_penalty": 1.0}
+    DEFAULTS: ClassVar = {
+        "top_p": 1.0, "repetition_penalty": 1.0, "repeat_last_n": -1, "dry_base": 1.75, "dry_allowed_length": 2,
+    }  # fmt: skip
     _fields_: ClassVar = [
         ("struct_size", c_size_t),
         *((name, c_double) for name in ("temperature", "top_p", "min_p", "repetition_penalty")),
         ("top_k", c_size_t),
         ("seed", c_uint64),
         ("has_seed", c_int),
+        *((name, c_double) for name in ("presence_penalty", "frequency_penalty")),
+        ("repeat_last_n", c_int64),
+        *((name, c_double) for name in ("top_n_sigma", "dry_multiplier", "dry_base")),
+        ("dry_allowed_length", c_size_t),
+        ("dry_breakers", POINTER(c_int64)),
+        ("dry_breaker_count", c_size_t),
+        ("logit_bias", POINTER(BiasStruct)),
+        ("bias_count", c_size_t),
     ]
 
 
@@ -544,6 +560,9 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "tokenizer_token": [TokenizerHandle, c_int64, c_char_p, c_size_t, Count],
     "tokenizer_bytes": [TokenizerHandle, c_int64, c_char_p, c_size_t, Count],
     "tokenizer_added": [TokenizerHandle, c_int, Tokens, c_size_t, Count],
+    "sampling_read": [c_char_p, c_size_t, POINTER(SamplingStruct)],
+    "artifact_sampling": [ArtifactHandle, POINTER(SamplingStruct)],
+    "tokenizer_having": [TokenizerHandle, POINTER(c_char_p), c_size_t, Tokens, c_size_t, Count],
     "tokenizer_info": [TokenizerHandle, POINTER(VocabularyStruct)],
     "text_open": [TokenizerHandle, c_int, POINTER(TextHandle)],
     "text_push": [TextHandle, c_int64, POINTER(c_void_p), Count],

@@ -69,7 +69,7 @@ def chat(
     system: SystemOption = None,
     template: TemplateOptions,
     load: Annotated[Path | None, typer.Option("--load", help="Continue a saved conversation.")] = None,
-    max_new_tokens: NewTokensOption = 512,
+    max_new_tokens: NewTokensOption = None,
     drafter: DrafterOptions,
     generation: GenerationOptions,
     cache: CacheOptions,
@@ -88,7 +88,7 @@ def chat(
     sampling, variables = generation.sampling(), template.variables()
     opened = open_text_model(find(model), threads=threads, context=context, **vars(drafter.found(find)))
     settings = GenerationSettings(
-        drafter=opened.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
+        drafter=opened.drafter, sampling=sampling.of(opened), stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
         constrain=generation.constrain(opened),
     )  # fmt: skip
     chat_template = load_template(opened.artifact, variables, template.thinking, opened.tokenizer)

@@ -39,7 +39,9 @@ def inspect(model: ModelArgument, html: HtmlOption = None, json: JsonOption = Fa
     opened = open_artifact(model)
     manifest = opened.manifest
     if html is not None:
-        sections = artifact_sections(manifest, list(summary(manifest, _chats(opened))), kinds_of_bits(manifest))
+        sections = artifact_sections(
+            manifest, list(summary(manifest, _chats(opened), _sampling(opened))), kinds_of_bits(manifest)
+        )
         write_page(html, opened.folder.name, sections)
     if json:
         print_json(manifest.model_dump(mode="json"))
@@ -64,15 +66,15 @@ def _print_summary(artifact: Artifact) -> None:
 
     manifest = artifact.manifest
     grid = table(escape(str(artifact.folder)), "", "")
-    for name, value in summary(manifest, _chats(artifact)):
+    for name, value in summary(manifest, _chats(artifact), _sampling(artifact)):
         grid.add_row(escape(name), escape(value))
     out.print(grid)
     if note := other_version(manifest):
         out.print(f"{escape(note.strip())} Loading it checks that this one has all of its operators and backends.")
 
 
-def summary(manifest: Manifest, chats: str) -> Iterator[tuple[str, str]]:
-    """Yield names and values that describe an artifact as a whole. chats: how they are written."""
+def summary(manifest: Manifest, chats: str, sampling: str) -> Iterator[tuple[str, str]]:
+    """Yield names and values that describe an artifact as a whole. chats, sampling: how they are written and sampled."""
     yield "format version", f"{manifest.format_version}"
     yield "model type", manifest.model_type
     if manifest.source is not None:
@@ -91,6 +93,7 @@ def summary(manifest: Manifest, chats: str) -> Iterator[tuple[str, str]]:
         most = manifest.pictures.budgets
         yield "pictures", f"encoded in at most {' or '.join(map(str, most))} tokens at once (docs/images.md)"
     yield "chats", chats
+    yield "sampling", sampling
     yield "made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
 
 
@@ -113,6 +116,13 @@ def _drafter(drafter: DrafterDescription) -> str:
     drawn = "best or drawn" if drafter.samples else "best"
     among = "" if drafter.vocabulary is None else f", among {drafter.vocabulary}"
     return f"{drafter.kind}: {drawn} tokens in blocks of {blocks}, from the hidden states {taps}{among}"
+
+
+def _sampling(artifact: Artifact) -> str:
+    """Return how texts are sampled unless options say otherwise."""
+    from hybridge.runtime.text.generate import model_sampling
+
+    return str(model_sampling(artifact))
 
 
 def _chats(artifact: Artifact) -> str:

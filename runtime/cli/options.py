@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -42,7 +42,12 @@ HtmlOption = Annotated[
     Path | None, typer.Option("--html", help="Write the result to this file, as a page for a browser.", show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-NewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens.")]
+NewTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-new-tokens", min=1, help="Stop after this many tokens; an answer at its end or where the context is full."
+    ),
+]
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", min=1, help="Number of threads; one for each fast core if left out.")
 ]
@@ -106,31 +111,94 @@ class DrafterOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """Options of sampling that a request to a server may override."""
+    """Options of sampling that a request to a server may override; the model's own sampling holds for those left out."""
 
-    temperature: Annotated[float, typer.Option("--temperature", help="Temperature of the sampling; 0 is greedy.")] = 0.0
-    top_k: Annotated[int, typer.Option("--top-k", help="Sample from the k most probable tokens; 0 for all.")] = 0
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Always take the likeliest token, whatever the model's own sampling is.")
+    ] = False
+    temperature: Annotated[float | None, typer.Option("--temperature", help="Temperature of the sampling; 0 is greedy.")] = None
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Sample from the k most probable tokens; 0 for all.")] = None
     top_p: Annotated[
-        float, typer.Option("--top-p", help="Sample from the fewest tokens whose probabilities add up to this.")
-    ] = 1.0
-    min_p: Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the best one's probability.")] = 0.0
+        float | None, typer.Option("--top-p", help="Sample from the fewest tokens whose probabilities add up to this.")
+    ] = None
+    min_p: Annotated[
+        float | None, typer.Option("--min-p", help="Drop tokens below this share of the best one's probability.")
+    ] = None
+    top_n_sigma: Annotated[
+        float | None,
+        typer.Option("--top-n-sigma", help="Drop tokens that are this many standard deviations below the best; 0 for none."),
+    ] = None
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option("--repetition-penalty", help="Above 1, tokens that the text already has become less probable."),
+    ] = None
+    presence_penalty: Annotated[
+        float | None,
+        typer.Option("--presence-penalty", help="Take this from the logit of each token that the answer already has."),
+    ] = None
+    frequency_penalty: Annotated[
+        float | None, typer.Option("--frequency-penalty", help="The same for each time that the answer has the token.")
+    ] = None
+    repeat_last_n: Annotated[
+        int | None, typer.Option("--repeat-last-n", help="Latest tokens of the text that penalties see; -1 for all.")
+    ] = None
+    dry_multiplier: Annotated[
+        float | None,
+        typer.Option("--dry-multiplier", help="Make it less probable to repeat parts of the text; 0.8 is usual, 0 for none."),
+    ] = None
+    dry_base: Annotated[
+        float | None, typer.Option("--dry-base", help="How much less for each further token that is repeated.")
+    ] = None
+    dry_allowed_length: Annotated[
+        int | None, typer.Option("--dry-allowed-length", help="Tokens in a row that may be repeated.")
+    ] = None
 
-    def sampling(self) -> Sampling:
-        """Return the sampling. Raises UsageError for values that make no distribution."""
+    def sampling(self) -> Changes:
+        """Return the options that were given, checked. Raises UsageError for values that make no distribution."""
         from hybridge.runtime.binding.sampling import Sampling
 
-        return Sampling(
-            **{name: getattr(self, name) for name in (each.name for each in fields(Sampling)) if hasattr(self, name)}
-        )
+        names = {each.name for each in fields(Sampling)}
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name in names}
+        changes = {name: value for name, value in given.items() if value is not None}
+        if bias := changes.pop("logit_bias", None):
+            changes["logit_bias"] = dict(map(_bias, bias))
+        Sampling(**changes)
+        return Changes(self.greedy, changes)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Options of sampling that a user gave. greedy: they change a greedy one, not the model's own."""
+
+    greedy: bool
+    values: Mapping[str, Any]
+
+    def of(self, model: TextModel) -> Sampling:
+        """Return the model's own sampling with the changes."""
+        from hybridge.runtime.binding.sampling import Sampling
+        from hybridge.runtime.text.generate import with_dry_breakers
+
+        return with_dry_breakers(replace(Sampling() if self.greedy else model.sampling, **self.values), model.tokenizer)
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise UsageError(f"--logit-bias takes a token and a number, such as 42=-5, not {text!r}.") from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions(SamplingOptions):
     """Options of a generated text: how it is sampled, where it ends, and what it must match."""
 
-    repetition_penalty: Annotated[
-        float, typer.Option("--repetition-penalty", help="Above 1, tokens that the text already has become less probable.")
-    ] = 1.0
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--logit-bias", metavar="ID=X", help="Add X, from -100 to 100, to the logit of a token; may be given several times."
+        ),
+    ] = None
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the sampling; random if left out.")] = None
     stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")] = None
     json_schema: Annotated[

@@ -62,6 +62,8 @@ EXAMPLES = (
     "hybridge run OUT --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95 --seed 1",
 )
 STDIN = "-"
+USUAL_TOKENS = 128
+"""Most new tokens of a text that is no answer, which may have no end."""
 LARGEST_PROMPT = 64 << 20
 """Bytes; far more than any artifact holds tokens."""
 MOST_PLAIN_SECONDS = 2.0
@@ -84,7 +86,7 @@ def run(
         typer.Option("--image", help="A picture before the message, for a model that takes some; may be given several times."),
     ] = None,
     template: TemplateOptions,
-    max_new_tokens: NewTokensOption = 128,
+    max_new_tokens: NewTokensOption = None,
     drafter: DrafterOptions,
     generation: GenerationOptions,
     context: ContextOption = None,
@@ -114,7 +116,8 @@ def run(
     else:
         asked = as_text(opened.tokenizer, text)
     settings = GenerationSettings(
-        drafter=opened.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
+        drafter=opened.drafter, sampling=sampling.of(opened), stop=tuple(generation.stop or ()),
+        max_new_tokens=USUAL_TOKENS if max_new_tokens is None and not asked.rendered else max_new_tokens,
         constrain=constrain,
     )  # fmt: skip
     continue_text(opened, asked, settings, stats=stats, html=html, json=json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,7 @@ from hybridge.runtime.cli.options import (
 
 KEY_VARIABLE = "HYBRIDGE_API_KEY"
 LONGEST_KEY = 4096
+LARGEST_TEMPLATE = 1 << 20
 EXAMPLES = (
     "hybridge serve model-Q4_K_M.gguf",
     "hybridge serve OUT",
@@ -55,10 +57,17 @@ def serve(
     allow_remote_images: Annotated[
         bool, typer.Option("--allow-remote-images", help="Fetch pictures from http:// and https:// addresses of public hosts.")
     ] = False,
+    template_file: Annotated[
+        Path | None, typer.Option("--chat-template", metavar="FILE", help="A Jinja template in place of the artifact's own.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse unknown fields of requests instead of ignoring them.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show prompts on stderr, too.")] = False,
     max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", min=1, help="Largest body of a request.")] = 8 << 20,
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds that a request may take.")] = 600.0,
     template: TemplateOptions,
-    max_new_tokens: NewTokensOption = 512,
+    max_new_tokens: NewTokensOption = None,
     drafter: DrafterOptions,
     sampling: SamplingOptions,
     context: ContextOption = None,
@@ -67,31 +76,54 @@ def serve(
     """Answer requests of OpenAI's API with one model. Sampling options are defaults for requests without them."""
     from hybridge.runtime.binding.jinja import JinjaTemplate
     from hybridge.runtime.server.app import Server, ServerSettings
-    from hybridge.runtime.server.connections import Limits, listen
+    from hybridge.runtime.server.connections import LOOPBACK, Limits, listen
     from hybridge.runtime.server.remote_pictures import RemotePictures
     from hybridge.runtime.server.worker import SessionSlot
     from hybridge.runtime.text.answers import AnswerFormat
     from hybridge.runtime.text.chat_template import ChatTemplate
     from hybridge.runtime.text.generate import kept_checkpoints, open_text_models
 
+    changes, key = sampling.sampling(), api_key(api_key_file)
     settings = ServerSettings(
-        name=name or model.resolve().name.removesuffix(".gguf"), host=host, key=api_key(api_key_file), origins=origin or (),
-        sampling=sampling.sampling(), queue=queue,
+        name=name or model.resolve().name.removesuffix(".gguf"), host=host, key=key, origins=origin or (), queue=queue,
+        strict=strict, verbose=verbose, tell=tell,
         limits=Limits(body=max_body_bytes, seconds=timeout, new_tokens=max_new_tokens),
     )  # fmt: skip
     variables = template.variables()
     models = open_text_models(find(model), sessions, threads=threads, context=context, **vars(drafter.found(find)))
+    settings = replace(settings, sampling=changes.of(models[0]))
+    if key is None and host not in LOOPBACK:
+        err.print(
+            f"[yellow]Anybody who reaches {host} can use this model:[/] set a key in {KEY_VARIABLE} or by --api-key-file."
+        )
     slots = [SessionSlot(model.session, model.drafter) for model in models]
     opened, tokenizer = models[0].artifact, models[0].tokenizer
-    jinja = JinjaTemplate(opened.folder)
+    jinja = JinjaTemplate(opened.folder if template_file is None else template_of(template_file))
     form = AnswerFormat.find(jinja, tokenizer)
     chat_template = ChatTemplate(jinja, variables, template.thinking, form=form)
+    described = jinja.description
+    settings = replace(settings, thinking_switch=described.thinking_switch, chat_template=described.sources)
     with kept_checkpoints(models[0].session, cache.cache_bytes, cache.cache_dir) as checkpoints:
         pictures = models[0].pictures if opened.manifest.pictures is not None else None
         remote = RemotePictures(max_body_bytes) if allow_remote_images else None
         server = Server(slots, tokenizer, chat_template.render, checkpoints, settings, form, pictures, remote)
         gc.freeze()
-        listen(server.app(), host, port, lambda url: err.print(f"{settings.name} answers at {url}/v1", highlight=False))
+        listen(server.app(), host, port, lambda url: tell(f"{settings.name} answers at {url}/v1; talk to it at {url}"))
+
+
+def tell(line: str) -> None:
+    """Show a line on stderr as it is."""
+    err.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def template_of(file: Path) -> str:
+    """Return the text of a chat template. Raises UsageError."""
+    from hybridge.runtime.files import read_regular
+
+    try:
+        return read_regular(file, LARGEST_TEMPLATE).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read as a chat template ({error}); give a text file in Jinja's form.") from None
 
 
 def api_key(file: Path | None) -> str | None:

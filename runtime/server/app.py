@@ -8,11 +8,11 @@ import hashlib
 import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from time import monotonic, time
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -28,6 +28,7 @@ from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.sampling import Sampling
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.connections import Limits, check_host, check_key, read_body
+from hybridge.runtime.server.messages import MessagesFormat, MessagesRequest, error_object
 from hybridge.runtime.server.prompts import ChatRenderer, Prompt, Prompts
 from hybridge.runtime.server.remote_pictures import RemotePictures
 from hybridge.runtime.server.request_pictures import RequestPictures
@@ -35,26 +36,40 @@ from hybridge.runtime.server.requests import (
     ApiError,
     ChatRequest,
     CompletionRequest,
+    DetokenizeRequest,
     GenerationRequest,
-    ResponsesRequest,
+    TokenizeRequest,
     invalid,
     of_hybridge,
     parse,
 )
-from hybridge.runtime.server.responses import AnswerChunk, CompletionFormat, ResponseFormat, ResponsesFormat, streamed, whole
+from hybridge.runtime.server.response_items import ResponsesRequest
+from hybridge.runtime.server.responses import (
+    AnswerChunk,
+    Choice,
+    CompletionFormat,
+    Event,
+    ResponseFormat,
+    ResponsesFormat,
+    count_tokens,
+    streamed,
+    whole,
+)
 from hybridge.runtime.server.structure import Constrain, Structures
 from hybridge.runtime.server.worker import Finished, Inbox, Job, Metrics, SessionSlot, Worker
 from hybridge.runtime.text.answers import Answer, AnswerFormat, Delta, decoder_of, merged
-from hybridge.runtime.text.generate import TextPiece
+from hybridge.runtime.text.generate import TextPiece, with_dry_breakers
 from hybridge.runtime.text.pictures import PictureProcessor
+from hybridge.runtime.version import __version__
 
 log = logging.getLogger(__name__)
 
 OPEN = ("/", "/health")
 """Paths without a key: they reveal nothing about anybody."""
-SAMPLED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-"""Fields of a request that ``Sampling`` has under the same names."""
+IGNORED_HEADER = "x-hybridge-ignored"
+"""Header of a response with the names of the request's fields that did nothing."""
 
+Asked = TypeVar("Asked", bound=GenerationRequest)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -69,6 +84,10 @@ class ServerSettings:
         origins: those of web pages that may ask.
         sampling: default values for requests.
         queue: number of requests that may wait.
+        strict: refuse unknown fields of requests.
+        thinking_switch: the chat template's variable that switches thinking, or "".
+        chat_template: the template's source.
+        tell: takes a line for each request. verbose: prompts, too.
     """
 
     name: str
@@ -78,29 +97,37 @@ class ServerSettings:
     sampling: Sampling = field(default_factory=Sampling)
     queue: int = 32
     limits: Limits = field(default_factory=Limits)
+    strict: bool = False
+    thinking_switch: str = ""
+    chat_template: str = ""
+    tell: Callable[[str], None] = lambda _: None
+    verbose: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A request with its prompt, and the way to answer it.
+    """One text that a request asks for: its prompt, and the way to answer it.
 
     Args:
-        form: writes the response.
         chat: the prompt is a conversation, whose answer is remembered.
         most: new tokens, if the request says so.
+        echo: the prompt's text, which the text begins with.
         logprobs: number of most likely tokens to report with each.
         constrain: makes a constraint.
         answer: splits the text.
+        is_again: the prompt is that of the question before.
     """
 
     asked: GenerationRequest
     prompt: Prompt
-    form: ResponseFormat
     chat: bool
+    sampling: Sampling
     most: int | None = None
+    echo: str | None = None
     logprobs: int | None = None
     constrain: Constrain | None = None
     answer: Answer = field(default_factory=Answer)
+    is_again: bool = False
 
 
 class Server:
@@ -158,11 +185,17 @@ class Server:
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/completions": ("POST", self._complete),
             "/v1/responses": ("POST", self._respond),
+            "/v1/messages": ("POST", self._message),
+            "/v1/messages/count_tokens": ("POST", self._count_message),
+            "/v1/embeddings": ("POST", self._embed),
+            "/tokenize": ("POST", self._tokenize),
+            "/detokenize": ("POST", self._detokenize),
+            "/props": ("GET", self._props),
         }
         routes = [Route(path, self._guarded(path, answer), methods=[method]) for path, (method, answer) in paths.items()]
         cors = Middleware(
             CORSMiddleware, allow_origins=list(self.settings.origins), allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type"],
+            allow_headers=["authorization", "content-type", "x-api-key", "anthropic-version"],
         )  # fmt: skip
         return Starlette(
             routes=routes,
@@ -190,57 +223,118 @@ class Server:
         return JSONResponse(self._card())
 
     async def _chat(self, request: Request) -> Response:
-        asked = parse(ChatRequest, await read_body(request, self.settings.limits.body))
+        asked = await self._parse(request, ChatRequest)
         return await self._talk(request, asked, self._form(asked, chat=True))
 
     async def _respond(self, request: Request) -> Response:
-        asked = parse(ResponsesRequest, await read_body(request, self.settings.limits.body)).for_chat()
+        asked = (await self._parse(request, ResponsesRequest)).for_chat()
         return await self._talk(request, asked, ResponsesFormat(self.settings.name, asked.is_parallel))
 
-    async def _talk(self, request: Request, asked: ChatRequest, form: ResponseFormat) -> Response:
+    async def _message(self, request: Request) -> Response:
+        asked = (await self._parse(request, MessagesRequest)).for_chat()
+        return await self._talk(request, asked, MessagesFormat(self.settings.name))
+
+    async def _count_message(self, request: Request) -> Response:
+        asked = (await self._parse(request, MessagesRequest)).for_chat()
+        prompt, _, _ = await asyncio.to_thread(self._prompt, asked, await self.pictures.opened(asked.messages))
+        return JSONResponse({"input_tokens": len(prompt.tokens)})
+
+    async def _embed(self, request: Request) -> Response:
+        await read_body(request, self.settings.limits.body)
+        raise invalid(f"{self.settings.name} writes texts and was not made for embeddings.", "model", "unsupported_model")
+
+    async def _tokenize(self, request: Request) -> Response:
+        asked = await self._parse(request, TokenizeRequest)
+        text = asked.content if asked.prompt is None else asked.prompt
+        if text is None:
+            raise invalid("content: give the text.", "content")
+        ids = (await asyncio.to_thread(self.tokenizer.encode, text, around=asked.add_special)).ids
+        shown = [{"id": each, "piece": self.tokenizer.id_to_token(each)} for each in ids] if asked.with_pieces else ids
+        return JSONResponse({"tokens": shown, "count": len(ids), "max_model_len": self.prompts.longest})
+
+    async def _detokenize(self, request: Request) -> Response:
+        asked = await self._parse(request, DetokenizeRequest)
+        text = await asyncio.to_thread(self.tokenizer.decode, asked.tokens, False)
+        return JSONResponse({"content": text, "prompt": text})
+
+    async def _props(self, request: Request) -> Response:
+        sampling = {each.name: getattr(self.settings.sampling, each.name) for each in fields(Sampling)}
+        params = {name: value for name, value in sampling.items() if name not in ("dry_breakers", "logit_bias", "seed")}
+        return JSONResponse({
+            "default_generation_settings": {"n_ctx": self.prompts.longest, "params": params},
+            "total_slots": self.worker.slots, "model_alias": self.settings.name, "chat_template": self.settings.chat_template,
+            "modalities": {"vision": self.pictures.takes_some, "audio": False},
+            "build_info": f"hybridge {__version__}",
+        })  # fmt: skip
+
+    async def _parse(self, request: Request, kind: type[Asked]) -> Asked:
+        """Return the body of a request, whose ignored fields the response will name. Raises ApiError."""
+        asked = parse(kind, await read_body(request, self.settings.limits.body), self.settings.strict)
+        request.state.ignored = asked.ignored
         self._check_model(asked.model)
-        if asked.top_logprobs is not None and not asked.logprobs:
-            raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
+        return asked
+
+    async def _talk(self, request: Request, asked: ChatRequest, form: ResponseFormat) -> Response:
         self._check_tools(asked)
         pictures = await self.pictures.opened(asked.messages)
         prompt, answer, reasoning = await asyncio.to_thread(self._prompt, asked, pictures)
         question = Question(
-            asked=asked, prompt=prompt, form=form, chat=True, most=asked.max_completion_tokens or asked.max_tokens,
+            asked=asked, prompt=prompt, chat=True, most=asked.most_tokens, sampling=self._sampling(asked),
             logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
             constrain=await self.structures.of_request(asked, reasoning), answer=answer,
         )  # fmt: skip
-        return await self.respond(request, question)
+        more = [
+            replace(
+                question, sampling=self._sampling(asked, i), is_again=True,
+                answer=self.answers.answer(prompt.text, asked.offered, parallel=asked.is_parallel),
+            )
+            for i in range(1, asked.n or 1)
+        ]  # fmt: skip
+        return await self.respond(request, form, [question, *more])
 
     def _prompt(self, asked: ChatRequest, pictures: Sequence[Picture]) -> tuple[Prompt, Answer, str]:
         """Return the prompt of a chat, its empty answer, and the text that ends the reasoning that it has begun, or ""."""
-        variables = {**(asked.chat_template_kwargs or {}), **({"tools": asked.offered} if asked.offered else {})}
+        variables, form = asked.variables(self.settings.thinking_switch), self.answers
+        begun = asked.messages[-1] if asked.messages[-1].role == "assistant" else None
+        if begun is not None and (begun.tool_calls or begun.pictures):
+            raise invalid("the last message is the model's own and calls tools: give their results.", "messages")
+        messages = asked.messages if begun is None else asked.messages[:-1]
+        if not messages:
+            raise invalid("there is nothing to answer but the model's own message; give one of the user.", "messages")
         if asked.truncation == "auto":
-            wanted = asked.max_completion_tokens or asked.max_tokens or self.settings.limits.new_tokens
-            prompt = self.prompts.of_shortened_chat(asked.messages, variables, pictures, wanted)
+            wanted = asked.most_tokens or self.settings.limits.new_tokens or self.prompts.longest
+            prompt = self.prompts.of_shortened_chat(messages, variables, pictures, wanted)
         else:
-            prompt = self.prompts.of_chat(asked.messages, variables, pictures)
-        form = self.answers
+            prompt = self.prompts.of_chat(messages, variables, pictures)
+        if begun is not None:  # what the model has said already, and goes on with
+            prompt = self.prompts.with_lead(prompt, form.lead(prompt.text) + str(begun.for_template()["content"]))
         reasoning = form.reasoning_end(prompt.text) if asked.is_structured or asked.offered else ""
-        if asked.is_structured and not asked.required and not reasoning:
+        if begun is None and asked.is_structured and not asked.required and not reasoning:
             prompt = self.prompts.with_lead(prompt, form.lead(prompt.text))
         return prompt, form.answer(prompt.text, asked.offered, parallel=asked.is_parallel), reasoning
 
     async def _complete(self, request: Request) -> Response:
-        asked = parse(CompletionRequest, await read_body(request, self.settings.limits.body))
-        self._check_model(asked.model)
-        given = asked.prompt[0] if isinstance(asked.prompt, list) and isinstance(asked.prompt[0], str) else asked.prompt
-        if isinstance(given, str):
-            tokens = await asyncio.to_thread(self.prompts.of_text, given)
-        else:
-            self.prompts.check_length(len(given), "prompt", exact=True)
-            tokens = [int(token) for token in given]
-        if not tokens:
-            raise invalid("the prompt is empty; give at least one token.", "prompt")
-        question = Question(
-            asked=asked, prompt=Prompt("", tokens), form=self._form(asked, chat=False), chat=False, most=asked.max_tokens,
-            logprobs=asked.logprobs, constrain=await self.structures.of_request(asked),
-        )  # fmt: skip
-        return await self.respond(request, question)
+        asked = await self._parse(request, CompletionRequest)
+        constrain = await self.structures.of_request(asked)
+        questions = []
+        for given in asked.prompts:
+            if isinstance(given, str):
+                tokens = await asyncio.to_thread(self.prompts.of_text, given)
+            else:
+                tokens = given
+            if not tokens:
+                raise invalid("the prompt is empty; give at least one token.", "prompt")
+            self.prompts.check_length(len(tokens), "prompt", exact=True)
+            text = self.tokenizer.decode(tokens) if not isinstance(given, str) and asked.echo else given
+            questions += [
+                Question(
+                    asked=asked, prompt=Prompt("", tokens), chat=False, most=asked.max_tokens,
+                    sampling=self._sampling(asked, i),
+                    echo=str(text) if asked.echo else None, logprobs=asked.logprobs, constrain=constrain, is_again=i > 0,
+                )
+                for i in range(asked.n or 1)
+            ]  # fmt: skip
+        return await self.respond(request, self._form(asked, chat=False), questions)
 
     def _form(self, asked: GenerationRequest, *, chat: bool) -> ResponseFormat:
         with_usage = asked.stream_options is not None and asked.stream_options.include_usage
@@ -269,49 +363,87 @@ class Server:
         """Return ``answer`` behind the checks of host and key, with errors as responses."""
 
         async def guarded(request: Request) -> Response:
+            request.state.began, request.state.ignored = monotonic(), []
             try:
                 check_host(request, self.settings.host)
                 if path not in OPEN:
                     check_key(request, self.settings.key)
                 response = await answer(request)
             except ApiError as error:
-                response = _error(error)
+                response = _error(error, path)
             except HybridgeError as error:
-                response = _error(of_hybridge(error))
+                response = _error(of_hybridge(error), path)
             except Exception as error:
                 log.error("%s failed: %s", path, type(error).__name__)  # its message may quote a client's text
-                response = _error(ApiError(500, "the request failed.", "server_error"))
+                response = _error(ApiError(500, "the request failed.", "server_error"), path)
+            if request.state.ignored:
+                names = ", ".join(name[:64] for name in request.state.ignored)
+                response.headers[IGNORED_HEADER] = names.encode("ascii", "replace").decode()
             self.metrics.add("requests_total", labels=f'path="{path}",status="{response.status_code}"')
+            if response.status_code != 200:
+                self.settings.tell(f"{request.method} {path}: {response.status_code}")
             return response
 
         return guarded
 
     # Answers
 
-    async def respond(self, request: Request, question: Question) -> Response:
-        """Return the whole answer, or a stream of it. Raises ApiError for errors before the first chunk."""
-        inbox = Inbox()
-        job = self._job(question, inbox)
-        self.worker.submit(job)
-        events = self.stream_events(question, job, inbox)
-        gone = asyncio.create_task(_gone(request, job))
+    async def respond(self, request: Request, form: ResponseFormat, questions: Sequence[Question]) -> Response:
+        """Return whole texts, or a stream of them. Raises ApiError for errors before the first chunk."""
+        choices = [
+            Choice(i, each.answer, len(each.prompt.tokens), each.is_again, each.logprobs is not None)
+            for i, each in enumerate(questions)
+        ]
+        run = Run(monotonic() + self.settings.limits.seconds)
+        events = self._events(request, questions, choices, run)
+        gone = asyncio.create_task(_gone(request, run))
         try:
-            if not question.asked.stream:
-                return await whole(job, question.form, question.answer, events)
+            if not questions[0].asked.stream:
+                return await whole(form, choices, events)
             first = await anext(events)  # errors before the first chunk still get an HTTP error status
         finally:
             gone.cancel()
-        stream = streamed(job, question.form, question.answer, first, events)
+        stream = streamed(form, choices, first, events)
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
-    def _job(self, question: Question, inbox: Inbox) -> Job:
-        prompt, limits = question.prompt, self.settings.limits
+    async def _events(
+        self, request: Request, questions: Sequence[Question], choices: Sequence[Choice], run: Run
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the chunks and the end of each choice, one choice after the other: later ones find the prompt read."""
+        try:
+            for question, choice in zip(questions, choices, strict=True):
+                inbox = Inbox()
+                run.job = self._job(question, inbox, run)
+                self.worker.submit(run.job)
+                async with aclosing(self.stream_events(question, run.job, inbox)) as events:
+                    async for each in events:
+                        yield choice, each
+        finally:
+            self._tell(request, questions, choices)
+
+    def _tell(self, request: Request, questions: Sequence[Question], choices: Sequence[Choice]) -> None:
+        """Log a request that has ended, and its prompts if the server is verbose."""
+        if not questions[0].asked.stream and choices[0].end is None:
+            return  # an error, which is logged by its status
+        counts, seconds = count_tokens(choices), monotonic() - request.state.began
+        cut = "" if all(each.end is not None for each in choices) else ", not to the end"
+        self.settings.tell(
+            f"{request.method} {request.url.path} {self.settings.name}: {counts.prompt} tokens read, of them {counts.cached} "
+            f"cached, {counts.new} written, {seconds:.2f} s{cut}"
+        )
+        if self.settings.verbose:
+            for each in questions:
+                if not each.is_again:
+                    self.settings.tell(self.tokenizer.decode([token for token in each.prompt.tokens if token >= 0], False))
+
+    def _job(self, question: Question, inbox: Inbox, run: Run) -> Job:
+        prompt, most = question.prompt, question.most
         self.prompts.check_length(len(prompt.tokens), "messages" if question.chat else "prompt", exact=True)
         return Job(
-            prompt=prompt.tokens, tokenizer=self.decoder if question.chat else self.tokenizer,
-            sampling=self._sampling(question.asked), max_new_tokens=question.most or limits.new_tokens,
-            deadline=monotonic() + limits.seconds, stop=question.asked.stops, marks=prompt.marks,
-            logprobs=question.logprobs, constrain=question.constrain, emit=inbox.put, pictures=prompt.pictures,
+            prompt=prompt.tokens, tokenizer=self.decoder if question.chat else self.tokenizer, sampling=question.sampling,
+            max_new_tokens=self.settings.limits.new_tokens if most is None else most, deadline=run.deadline,
+            stop=question.asked.stops, marks=prompt.marks, echo=question.echo, logprobs=question.logprobs,
+            constrain=question.constrain, emit=inbox.put, pictures=prompt.pictures, cancelled=run.is_gone,
         )  # fmt: skip
 
     async def stream_events(self, question: Question, job: Job, inbox: Inbox) -> AsyncGenerator[AnswerChunk | Finished, None]:
@@ -341,8 +473,11 @@ class Server:
                     raise end
                 if isinstance(end, Finished):
                     self._count(question, end)
-                    await asyncio.to_thread(self._remember, question, "".join(texts), tokens)
-                    yield replace(end, reasoning_tokens=reasoning_tokens)
+                    said = self.decoder.decode(tokens) if question.asked.stops else ""
+                    stopped = next((each for each in question.asked.stops if each in said), None)
+                    if stopped is None and not answer.is_cut:
+                        await asyncio.to_thread(self._remember, question, "".join(texts), tokens)
+                    yield replace(end, reasoning_tokens=reasoning_tokens, stop_string=stopped)
                     return
         finally:
             job.cancelled = True
@@ -357,27 +492,41 @@ class Server:
             self.metrics.add(name, value)
 
     def _remember(self, question: Question, text: str, tokens: list[int]) -> None:
-        """Remember the tokens of a complete answer, unless it was cut or a lead began it, unlike the template."""
-        cut = question.answer.is_cut or any(stop in self.decoder.decode(tokens) for stop in question.asked.stops)
-        if question.chat and not question.prompt.lead and not cut:
+        """Remember the tokens of a complete answer, unless a lead began it, unlike the template."""
+        if question.chat and not question.prompt.lead:
             is_end = tokens and tokens[-1] in self._eos_ids
             self.prompts.remember(question.prompt, question.answer, text, tokens[:-1] if is_end else tokens)
 
-    def _sampling(self, asked: GenerationRequest) -> Sampling:
-        defaults = self.settings.sampling
-        return Sampling(**{name: getattr(defaults if getattr(asked, name) is None else asked, name) for name in SAMPLED})
+    def _sampling(self, asked: GenerationRequest, choice: int = 0) -> Sampling:
+        return with_dry_breakers(asked.sampling(self.settings.sampling, choice), self.tokenizer)
 
 
-async def _gone(request: Request, job: Job) -> None:
-    """Cancel a job if its client disconnects."""
+@dataclass
+class Run:
+    """The texts of a request, of which one is generated at a time. deadline: by ``time.monotonic``."""
+
+    deadline: float
+    job: Job | None = None
+    is_gone: bool = False
+
+    def cancel(self) -> None:
+        """End the text that is generated, and begin no other."""
+        self.is_gone = True
+        if self.job is not None:
+            self.job.cancelled = True
+
+
+async def _gone(request: Request, run: Run) -> None:
+    """Cancel what runs if its client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    job.cancelled = True
+    run.cancel()
 
 
-def _error(error: ApiError) -> Response:
+def _error(error: ApiError, path: str = "") -> Response:
     headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}.get(error.status, {})
-    return JSONResponse(error.to_dict(), error.status, headers=headers)
+    content = error_object(error) if path.startswith("/v1/messages") else error.to_dict()
+    return JSONResponse(content, error.status, headers=headers)
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:

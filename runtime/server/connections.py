@@ -181,7 +181,7 @@ class Limits:
 
     body: int = 8 << 20
     seconds: float = 600.0
-    new_tokens: int = 512
+    new_tokens: int | None = None
 
 
 def check_host(request: Request, bound: str) -> None:
@@ -201,6 +201,8 @@ def check_key(request: Request, key: str | None) -> None:
     if key is None:
         return
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if "x-api-key" in request.headers:  # as Anthropic's clients send it
+        scheme, given = "bearer", request.headers["x-api-key"]
     right = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), key.encode())
     if not right or scheme.lower() != "bearer":
         raise ApiError(401, "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'.", "authentication_error",

@@ -32,6 +32,11 @@ class RequestPictures:
         self.processor, self.remote, self._check_length = processor, remote, check_length
         self._decoder = ThreadPoolExecutor(1, "decode-pictures")
 
+    @property
+    def takes_some(self) -> bool:
+        """Return whether the model takes pictures."""
+        return self.processor is not None
+
     async def opened(self, messages: Sequence[ChatMessage]) -> list[Picture]:
         """Return the pictures of a request, in order.
 

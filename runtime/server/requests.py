@@ -1,17 +1,19 @@
-"""Validate the bodies of requests: chats, completions and responses of OpenAI's API.
+"""Validate the bodies of requests: chats and completions of OpenAI's API.
 
-A field that would change the text and is not supported is refused by name.
+Each field of the API is one of a request here, or in IGNORED or REFUSED. Others are ignored, unless the server is strict.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from hybridge.errors import CapacityError, HybridgeError
+from hybridge.runtime.binding.sampling import Sampling
 
 MOST_PICTURES = 64
 """Most pictures of a request."""
@@ -20,26 +22,20 @@ LONGEST_STOP = 256
 
 Text = Annotated[str, Field(max_length=8 << 20)]
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
-IGNORED = {
+MOST_CHOICES = 128
+"""Most texts of a request: its prompts times ``n``."""
+IGNORED = frozenset({
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
-    "verbosity",
-}
-"""Fields that do not change the text here."""
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",), "frequency_penalty": (0,), "presence_penalty": (0,),
-    "logit_bias": ({},), "modalities": (["text"],), "functions": ([],),
-    "function_call": ("none", "auto"), "web_search_options": (), "audio": (),
-    "prediction": (), "truncation": ("disabled",), "include": ([],), "background": (False,), "reasoning": ({},),
+    *("prompt_cache_options", "verbosity", "prediction", "moderation", "include", "max_tool_calls", "top_logprobs"),
+    *("context_management", "access_programs", "background_options", "image"),
+    *("cache_control", "container", "inference_geo", "user_profile_id"),
+})  # fmt: skip
+"""Fields of OpenAI's and Anthropic's requests that do nothing here; docs/serving.md has them."""
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "suffix": ("",), "modalities": (["text"],), "functions": ([],), "function_call": ("none", "auto"), "background": (False,),
+    "web_search_options": (), "audio": (), "conversation": (), "prompt": (),
 }  # fmt: skip
-"""Unsupported fields that would change the text, with the values that do not; null never does."""
-SAME_IN_RESPONSES = (
-    *("model", "stream", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "stop"),
-    *("chat_template_kwargs", "parallel_tool_calls", "truncation"),
-)
-"""Fields of responses that a chat has under the same name."""
-
-ELSEWHERE = {"response_format": "text.format", "max_tokens": "max_output_tokens", "token_origins": "not supported"}
-"""Fields of a chat, with their names in responses."""
+"""Fields that are not supported and would change the answer, with the values that do not; null never does."""
 
 
 class ApiError(Exception):
@@ -227,7 +223,7 @@ class ChosenTool(Lenient):
 
 
 class GenerationRequest(BaseModel):
-    """Fields that all kinds of requests have; the server's default holds for null.
+    """Fields that all kinds of requests have; the server's default holds for null. ``Sampling`` checks those of sampling.
 
     token_origins: report in each chunk of a stream who proposed its tokens, which OpenAI does not have.
     """
@@ -237,12 +233,21 @@ class GenerationRequest(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Annotated[int | None, BeforeValidator(lambda value: 0 if value == -1 else value)] = None
+    min_p: float | None = None
+    top_n_sigma: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repeat_last_n: int | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    logit_bias: Annotated[dict[int, float], Field(max_length=1024)] | None = None
     seed: int | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     response_format: RequestedFormat | None = None
     token_origins: bool | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
@@ -268,12 +273,29 @@ class GenerationRequest(BaseModel):
         return self.response_format is not None and self.response_format.type != "text"
 
     @property
+    def ignored(self) -> list[str]:
+        """Return the fields that do nothing here, unless they are null."""
+        return sorted(name for name, value in (self.model_extra or {}).items() if value is not None and name not in REFUSED)
+
+    def sampling(self, default: Sampling, choice: int = 0) -> Sampling:
+        """Return how a text is sampled. choice: its number among those to the same prompt, each of which has a seed of its own.
+
+        Raises UsageError for values that make no distribution.
+        """
+        given = {name: value for name in SAMPLED if (value := getattr(self, name)) is not None}
+        if self.seed is not None:
+            given["seed"] = self.seed + choice
+        return replace(default, **given)
+
+    @property
     def stops(self) -> tuple[str, ...]:
         """Return the stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
 Request = TypeVar("Request", bound=GenerationRequest)
+SAMPLED = [each.name for each in fields(Sampling) if each.name in GenerationRequest.model_fields]
+"""Fields of a request that ``Sampling`` has under the same names."""
 
 
 class ChatRequest(GenerationRequest):
@@ -292,6 +314,22 @@ class ChatRequest(GenerationRequest):
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Return the most new tokens, if the request says so."""
+        return self.max_completion_tokens or self.max_tokens
+
+    def variables(self, thinking_switch: str) -> dict[str, Any]:
+        """Return variables of the chat template. thinking_switch: the one that switches thinking, or ""."""
+        effort = self.reasoning_effort
+        found: dict[str, Any] = {"tools": self.offered} if self.offered else {}
+        if effort is not None and thinking_switch:
+            found[thinking_switch] = effort not in ("none", "minimal")
+        if effort is not None and effort != "none":
+            found["reasoning_effort"] = {"minimal": "low", "xhigh": "high"}.get(effort, effort)
+        return {**found, **(self.chat_template_kwargs or {})}
 
     @property
     def offered(self) -> list[dict[str, Any]]:
@@ -316,223 +354,70 @@ class ChatRequest(GenerationRequest):
         return self.parallel_tool_calls is not False
 
 
+Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
 class CompletionRequest(GenerationRequest):
-    """The body of ``/v1/completions``. prompt: a text, or token ids."""
+    """The body of ``/v1/completions``. prompt: a text or token ids, or a list of them. echo: the text begins with the prompt.
 
-    prompt: Text | Annotated[list[int], Field(min_length=1)] | Annotated[list[Text], Field(min_length=1, max_length=1)]
+    best_of: only as many as ``n``: texts are not compared here.
+    """
+
+    prompt: Text | Tokens | Annotated[list[Text] | list[Tokens], Field(min_length=1, max_length=MOST_CHOICES)]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.best_of not in (None, self.n or 1):
+            raise ValueError("best_of is not supported beyond n: texts are not compared here; leave it out")
+        if self.echo and self.logprobs is not None and self.stream:
+            raise ValueError("echo with logprobs is not streamed; leave stream out")
+        if len(self.prompts) * (self.n or 1) > MOST_CHOICES:
+            raise ValueError(
+                f"there are {len(self.prompts)} prompts with n = {self.n}, but at most {MOST_CHOICES} texts may come"
+            )
+        return self
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """Return the prompts."""
+        if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return list(self.prompt)
 
 
-def parse(kind: type[Request], body: bytes) -> Request:
-    """Parse the body of a request. Raises ApiError."""
+class TokenizeRequest(GenerationRequest):
+    """The body of ``/tokenize``, as llama.cpp has it: content, add_special, with_pieces; or a prompt, as vLLM has it."""
+
+    content: Text | None = None
+    prompt: Text | None = None
+    add_special: bool = False
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(GenerationRequest):
+    """The body of ``/detokenize``."""
+
+    tokens: Annotated[list[int], Field(max_length=1 << 20)]
+
+
+def parse(kind: type[Request], body: bytes, strict: bool = False) -> Request:
+    """Parse the body of a request. strict: refuse unknown fields. Raises ApiError."""
     try:
         request = kind.model_validate_json(body)
     except ValidationError as error:
         first = max(error.errors(), key=lambda each: len(each["loc"]))  # of alternative types the one that fitted deepest
         where = ".".join(part for part in map(str, first["loc"]) if "[" not in part)[:200]  # without names of types
         said = first["msg"].removeprefix("Value error, ")
-        raise invalid(f"{where}: {said}" if where else f"the body is no JSON object: {said}", where or None) from None
+        raise invalid(f"{where}: {said}" if where else f"the body cannot be used: {said}", where or None) from None
     for name, value in (request.model_extra or {}).items():
-        check_extra(name, value)
+        if value is None or name in IGNORED:
+            continue
+        if name in REFUSED and value not in REFUSED[name]:
+            raise invalid(f"{name} is not supported with this value; leave it out.", name[:64], "unsupported_parameter")
+        if name not in REFUSED and strict:
+            raise invalid(f"there is no field {name[:64]}; leave it out.", name[:64], "unknown_parameter")
     return request
-
-
-def check_extra(name: str, value: Any) -> None:
-    """Raise ApiError for a field that is not supported, unless its value changes nothing."""
-    if name in IGNORED or value is None or (name in NEUTRAL and value in NEUTRAL[name]):
-        return
-    if name in NEUTRAL:
-        raise invalid(f"{name} is not supported with this value; leave it out.", name[:64], "unsupported_parameter")
-    raise invalid(f"there is no field {name[:64]}; leave it out.", name[:64], "unknown_parameter")
-
-
-# ``/v1/responses``: the same as a chat, in other words
-
-
-class TextPart(Lenient):
-    """A text in a content."""
-
-    type: Literal["input_text", "output_text", "text", "reasoning_text"]
-    text: Text
-
-
-class ImagePart(Lenient):
-    """A picture in a content, as a ``data:`` URL."""
-
-    type: Literal["input_image"]
-    image_url: Annotated[str, Field(max_length=90 << 20)]
-
-
-Content = Text | Annotated[list[TextPart], Field(max_length=1024)]
-
-
-class MessageItem(Lenient):
-    """A message."""
-
-    type: Literal["message"] = "message"
-    role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: Text | Annotated[list[Annotated[TextPart | ImagePart, Field(discriminator="type")]], Field(max_length=1024)]
-
-
-class CallItem(Lenient):
-    """A call that the model made. arguments: the text of a JSON object."""
-
-    type: Literal["function_call"]
-    call_id: Annotated[str, Field(max_length=256)]
-    name: str
-    arguments: Arguments
-
-
-class OutputItem(Lenient):
-    """The result of a call."""
-
-    type: Literal["function_call_output"]
-    call_id: Annotated[str, Field(max_length=256)]
-    output: Content
-
-
-class ReasoningItem(Lenient):
-    """Reasoning of the model before the items after it."""
-
-    type: Literal["reasoning"]
-    content: Annotated[list[TextPart], Field(max_length=1024)] | None = None
-
-
-def _type_of(item: Any) -> str:
-    """Return the type of an item, which a message may leave out."""
-    return str(item.get("type", "message")) if isinstance(item, dict) else str(getattr(item, "type", ""))
-
-
-ITEM_TYPE = Discriminator(
-    _type_of, custom_error_type="item_type",
-    custom_error_message="an item's type is message, function_call, function_call_output or reasoning",
-)  # fmt: skip
-Item = (
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[CallItem, Tag("function_call")]
-    | Annotated[OutputItem, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")]
-)
-
-
-class FunctionTool(Lenient):
-    """A tool that the model may call. parameters: a JSON schema."""
-
-    type: Literal["function"]
-    name: str
-    description: Text | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-    def for_chat(self) -> dict[str, Any]:
-        """Return it in the form of a chat request."""
-        return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
-
-
-class NamedTool(Lenient):
-    """The tool that must be called."""
-
-    type: Literal["function"]
-    name: str
-
-
-class TextFormat(Lenient):
-    """The format of an answer."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-
-    def for_chat(self) -> dict[str, Any]:
-        """Return it in the form of a chat request."""
-        named = {"json_schema": {"name": "answer", "schema": self.json_schema}} if self.json_schema is not None else {}
-        return {"type": self.type, **named}
-
-
-class TextOptions(Lenient):
-    """Options of the answer's text."""
-
-    format: TextFormat | None = None
-
-
-class ResponsesRequest(GenerationRequest):
-    """The body of ``/v1/responses``. Nothing is stored: clients send the whole conversation, of which new text is read."""
-
-    input: Text | Annotated[list[Annotated[Item, ITEM_TYPE]], Field(min_length=1, max_length=4096)]
-    instructions: Text | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    text: TextOptions | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=256)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    parallel_tool_calls: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    previous_response_id: str | None = None
-
-    def for_chat(self) -> ChatRequest:
-        """Return the equivalent chat. Raises ApiError."""
-        if self.previous_response_id is not None:
-            raise invalid("responses are not stored here: send the conversation's items again.", "previous_response_id")
-        for name in ("response_format", "max_tokens", "token_origins"):
-            if getattr(self, name) is not None:
-                raise invalid(f"{name} is a field of chats; here it is {ELSEWHERE[name]}.", name, "unknown_parameter")
-        chosen = self.tool_choice
-        body = {
-            **{name: getattr(self, name) for name in SAME_IN_RESPONSES},
-            "messages": list(self._messages()),
-            "max_tokens": self.max_output_tokens,
-            "tools": [tool.for_chat() for tool in self.tools or ()] or None,
-            "tool_choice": {"type": "function", "function": {"name": chosen.name}} if isinstance(chosen, NamedTool) else chosen,
-            "response_format": self.text.format.for_chat() if self.text is not None and self.text.format is not None else None,
-        }
-        return parse(ChatRequest, json.dumps(body).encode())
-
-    def _messages(self) -> Iterator[dict[str, Any]]:
-        """Yield messages: reasoning, text and calls of the model in a row are one message."""
-        if self.instructions is not None:
-            yield {"role": "system", "content": self.instructions}
-        spoken: dict[str, Any] = {}
-        for item in self.input if not isinstance(self.input, str) else [MessageItem(role="user", content=self.input)]:
-            is_models = isinstance(item, CallItem | ReasoningItem) or (
-                isinstance(item, MessageItem) and item.role == "assistant"
-            )
-            if not is_models or ("tool_calls" in spoken and not isinstance(item, CallItem)):
-                yield from [spoken] if spoken else []
-                spoken = {}
-            match item:
-                case MessageItem(role="assistant"):
-                    spoken = {**_spoken(spoken), "content": spoken.get("content", "") + _text(item.content)}
-                case MessageItem():
-                    yield {"role": item.role, "content": _content(item.content)}
-                case ReasoningItem():
-                    spoken = {**_spoken(spoken), "reasoning_content": _text(item.content or [])}
-                case CallItem():
-                    call = {"id": item.call_id, "type": "function", "function": item.model_dump(include={"name", "arguments"})}
-                    spoken = {**_spoken(spoken), "tool_calls": [*spoken.get("tool_calls", []), call]}
-                case OutputItem():
-                    yield {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}
-        yield from [spoken] if spoken else []
-
-
-def _spoken(message: dict[str, Any]) -> dict[str, Any]:
-    return message or {"role": "assistant", "content": ""}
-
-
-def _text(content: str | Sequence[TextPart | ImagePart]) -> str:
-    """Return the text of a content. Raises ApiError for a picture, which only a message to the model may have."""
-    if isinstance(content, str):
-        return content
-    if any(isinstance(part, ImagePart) for part in content):
-        raise invalid("a picture is in a part of the conversation that cannot have one; put it into a user's message.", "input")
-    return "".join(part.text for part in content if isinstance(part, TextPart))
-
-
-def _content(content: str | Sequence[TextPart | ImagePart]) -> str | list[dict[str, Any]]:
-    """Return a content in the form of a chat's."""
-    if isinstance(content, str) or not any(isinstance(part, ImagePart) for part in content):
-        return _text(content)
-    return [
-        {"type": "text", "text": part.text}
-        if isinstance(part, TextPart)
-        else {"type": "image_url", "image_url": {"url": part.image_url}}
-        for part in content
-    ]

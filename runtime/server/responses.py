@@ -1,4 +1,4 @@
-"""Write responses of OpenAI's API: a whole answer in one object, or server-sent events as it comes."""
+"""Write responses of OpenAI's API: whole answers in one object, or server-sent events as they come."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import ApiError
-from hybridge.runtime.server.worker import Finished, Job
+from hybridge.runtime.server.worker import Finished
 from hybridge.runtime.text.answers import Answer, Delta
 from hybridge.runtime.text.generate import TokenLogprobs
 
@@ -27,53 +27,108 @@ class AnswerChunk:
     logprobs: list[TokenLogprobs]
 
 
+@dataclass
+class Choice:
+    """One of the texts that a request asks for.
+
+    prompt: number of its tokens. shares: the prompt is that of an earlier choice, and counts once. has_logprobs: they are asked
+    for; logprobs: so far. end: None until it has ended.
+    """
+
+    index: int
+    answer: Answer
+    prompt: int
+    shares: bool = False
+    has_logprobs: bool = False
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    end: Finished | None = None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers of tokens."""
+
+    prompt: int
+    cached: int
+    new: int
+    reasoning: int
+    accepted: int
+    rejected: int
+
+
+def count_tokens(choices: Sequence[Choice]) -> Counts:
+    """Count the tokens of choices, each prompt once."""
+    ends = [each.end for each in choices if each.end is not None]
+    proposed, accepted = (sum(getattr(end.stats, name) for end in ends) for name in ("proposed", "accepted"))
+    return Counts(
+        prompt=sum(each.prompt for each in choices if not each.shares),
+        cached=sum(each.end.cached_tokens for each in choices if each.end is not None and not each.shares),
+        new=sum(end.stats.new_tokens for end in ends), reasoning=sum(end.reasoning_tokens for end in ends),
+        accepted=accepted, rejected=proposed - accepted,
+    )  # fmt: skip
+
+
 class ResponseFormat(Protocol):
     """Writes the objects and the events of one response."""
 
-    def whole(self, answer: Answer, logprobs: Sequence[TokenLogprobs] | None, end: Finished, prompt: int) -> dict[str, Any]: ...
-    def first(self) -> Iterator[str]: ...
-    def piece(self, delta: Delta, logprobs: Sequence[TokenLogprobs] | None) -> Iterator[str]: ...
-    def last(self, answer: Answer, end: Finished, prompt: int) -> Iterator[str]: ...
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]: ...
+    def first(self, choices: Sequence[Choice]) -> Iterator[str]: ...
+    def piece(self, choice: Choice, delta: Delta, logprobs: Sequence[TokenLogprobs] | None) -> Iterator[str]: ...
+    def end(self, choice: Choice) -> Iterator[str]: ...
+    def last(self, choices: Sequence[Choice]) -> Iterator[str]: ...
     def error(self, error: ApiError) -> Iterator[str]: ...
 
 
-async def whole(
-    job: Job, form: ResponseFormat, answer: Answer, events: AsyncGenerator[AnswerChunk | Finished, None]
-) -> Response:
-    """Return the response once the answer is complete."""
-    logprobs: list[TokenLogprobs] = []
+Event = tuple[Choice, AnswerChunk | Finished]
+
+
+async def whole(form: ResponseFormat, choices: Sequence[Choice], events: AsyncGenerator[Event, None]) -> Response:
+    """Return the response once all choices have ended."""
     async with aclosing(events):
-        async for each in events:
+        async for choice, each in events:
             if isinstance(each, Finished):
-                return JSONResponse(form.whole(answer, logprobs if job.logprobs is not None else None, each, len(job.prompt)))
-            logprobs += each.logprobs
-    raise AssertionError("a job ends with an event that says so")
+                choice.end = each
+            else:
+                choice.logprobs += each.logprobs
+    return JSONResponse(form.whole(choices))
 
 
 async def streamed(
-    job: Job,
-    form: ResponseFormat,
-    answer: Answer,
-    first: AnswerChunk | Finished,
-    events: AsyncGenerator[AnswerChunk | Finished, None],
+    form: ResponseFormat, choices: Sequence[Choice], first: Event, events: AsyncGenerator[Event, None]
 ) -> AsyncIterator[str]:
-    """Yield the answer as server-sent events; an error on the way is the last event."""
+    """Yield the choices as server-sent events, one after the other; an error on the way is the last event."""
     async with aclosing(events):
         try:
-            for event in form.first():
+            for event in form.first(choices):
                 yield event
-            each: AnswerChunk | Finished = first
-            while isinstance(each, AnswerChunk):
-                deltas = each.deltas or ([Delta()] if each.logprobs else [])
-                for i, delta in enumerate(deltas):
-                    for event in form.piece(delta, (each.logprobs if i == 0 else []) if job.logprobs is not None else None):
+            choice, each = first
+            while True:
+                if isinstance(each, Finished):
+                    choice.end = each
+                    for event in form.end(choice):
                         yield event
-                each = await anext(events)
-            for event in form.last(answer, each, len(job.prompt)):
+                else:
+                    deltas = each.deltas or ([Delta()] if each.logprobs else [])
+                    for i, delta in enumerate(deltas):
+                        logprobs = (each.logprobs if i == 0 else []) if choice.has_logprobs else None
+                        for event in form.piece(choice, delta, logprobs):
+                            yield event
+                following = await anext(events, None)
+                if following is None:
+                    break
+                choice, each = following
+            for event in form.last(choices):
                 yield event
         except ApiError as error:
             for event in form.error(error):
                 yield event
+
+
+def chosen(answer: Answer) -> Iterator[Delta]:
+    """Yield the parts of a whole answer in their order."""
+    yield Delta(reasoning=answer.reasoning)
+    yield Delta(content=answer.content)
+    yield from (Delta(call=call) for call in answer.calls)
 
 
 @dataclass
@@ -89,39 +144,56 @@ class CompletionFormat:
 
     def __post_init__(self) -> None:
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{uuid4().hex}"
-        self._offset = self._calls = 0
-        self._stream = self.tokenizer.stream()
+        self._index, self._offset, self._calls = -1, 0, 0
 
-    def whole(self, answer: Answer, logprobs: Sequence[TokenLogprobs] | None, end: Finished, prompt: int) -> dict[str, Any]:
-        """Return the answer in one object."""
-        said = {"message": self._message(answer)} if self.chat else {"text": answer.content}
-        choice = {"index": 0, **said, "logprobs": self._logprobs(logprobs), "finish_reason": _reason(answer, end)}
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """Return the choices in one object."""
         kind = "chat.completion" if self.chat else "text_completion"
-        return self._object(kind, [choice]) | {"usage": usage(end, prompt)}
+        return self._object(kind, [self._whole(each) for each in choices]) | {"usage": usage(choices)}
 
-    def first(self) -> Iterator[str]:
-        """Yield the event that names the role."""
-        if self.chat:
-            yield event(self._chunk({"delta": {"role": "assistant", "content": ""}}, None, None))
+    def first(self, choices: Sequence[Choice]) -> Iterator[str]:
+        """Yield nothing: each choice begins with an event that names its role."""
+        yield from ()
 
-    def piece(self, delta: Delta, logprobs: Sequence[TokenLogprobs] | None) -> Iterator[str]:
+    def piece(self, choice: Choice, delta: Delta, logprobs: Sequence[TokenLogprobs] | None) -> Iterator[str]:
         """Yield an event with text or a call."""
+        yield from self._begun(choice)
         yield event(self._chunk({"delta": self._delta(delta)} if self.chat else {"text": delta.content}, logprobs, None))
 
-    def last(self, answer: Answer, end: Finished, prompt: int) -> Iterator[str]:
-        """Yield the events with the finish reason and the counts."""
-        yield event(self._chunk({"delta": {}} if self.chat else {"text": ""}, None, _reason(answer, end)))
+    def end(self, choice: Choice) -> Iterator[str]:
+        """Yield the event with the finish reason."""
+        yield from self._begun(choice)
+        yield event(self._chunk({"delta": {}} if self.chat else {"text": ""}, None, _reason(choice)))
+
+    def last(self, choices: Sequence[Choice]) -> Iterator[str]:
+        """Yield the events with the counts and the end."""
         if self.with_usage:
-            yield event(self._object(self._kind, []) | {"usage": usage(end, prompt)})
+            yield event(self._object(self._kind, []) | {"usage": usage(choices)})
         yield DONE
 
     def error(self, error: ApiError) -> Iterator[str]:
         """Yield the event of an error."""
         yield event(error.to_dict())
 
-    def _message(self, answer: Answer) -> dict[str, Any]:
+    def _begun(self, choice: Choice) -> Iterator[str]:
+        """Yield the event that names the role, if this is a choice's first one."""
+        if choice.index == self._index:
+            return
+        self._begin(choice)
+        if self.chat:
+            yield event(self._chunk({"delta": {"role": "assistant", "content": ""}}, None, None))
+
+    def _begin(self, choice: Choice) -> None:
+        self._index, self._offset, self._calls, self._stream = choice.index, 0, 0, self.tokenizer.stream()
+
+    def _whole(self, choice: Choice) -> dict[str, Any]:
+        self._begin(choice)
+        answer = choice.answer
         content = answer.content if answer.content or not answer.calls else None
-        return {**answer.message(), "content": content, "refusal": None}
+        message = {**answer.message(), "content": content, "refusal": None}
+        said = {"message": message} if self.chat else {"text": answer.content}
+        logprobs = self._logprobs(choice.logprobs if choice.has_logprobs else None)
+        return {"index": choice.index, **said, "logprobs": logprobs, "finish_reason": _reason(choice)}
 
     def _delta(self, delta: Delta) -> dict[str, Any]:
         if delta.call is not None:
@@ -135,7 +207,9 @@ class CompletionFormat:
         return "chat.completion.chunk" if self.chat else "text_completion"
 
     def _chunk(self, said: Mapping[str, Any], logprobs: Sequence[TokenLogprobs] | None, reason: str | None) -> dict[str, Any]:
-        return self._object(self._kind, [{"index": 0, **said, "logprobs": self._logprobs(logprobs), "finish_reason": reason}])
+        return self._object(
+            self._kind, [{"index": self._index, **said, "logprobs": self._logprobs(logprobs), "finish_reason": reason}]
+        )
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
@@ -156,11 +230,13 @@ class CompletionFormat:
         return {
             "tokens": [self._text(each.token) for each in logprobs],
             "token_logprobs": [each.logprob for each in logprobs],
-            "top_logprobs": [{self._text(token): value for token, value in each.best} for each in logprobs],
+            "top_logprobs": [
+                None if each.logprob is None else {self._text(token): value for token, value in each.best} for each in logprobs
+            ],
             "text_offset": offsets,
         }
 
-    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+    def _token(self, token: int, logprob: float | None) -> dict[str, Any]:
         added = self.tokenizer.token_bytes(token)
         return {"token": added.decode(errors="replace"), "logprob": logprob, "bytes": list(added)}
 
@@ -168,22 +244,23 @@ class CompletionFormat:
         return self.tokenizer.token_bytes(token).decode(errors="replace")
 
 
-def _reason(answer: Answer, end: Finished) -> str:
-    return "tool_calls" if answer.calls and end.reason == "stop" else end.reason
+def _reason(choice: Choice) -> str:
+    assert choice.end is not None
+    return "tool_calls" if choice.answer.calls and choice.end.reason == "stop" else choice.end.reason
 
 
-def usage(end: Finished, prompt: int) -> dict[str, Any]:
+def usage(choices: Sequence[Choice]) -> dict[str, Any]:
     """Return the counts of tokens in the form of completions."""
-    stats = end.stats
+    counts = count_tokens(choices)
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": stats.new_tokens,
-        "total_tokens": prompt + stats.new_tokens,
-        "prompt_tokens_details": {"cached_tokens": end.cached_tokens},
+        "prompt_tokens": counts.prompt,
+        "completion_tokens": counts.new,
+        "total_tokens": counts.prompt + counts.new,
+        "prompt_tokens_details": {"cached_tokens": counts.cached},
         "completion_tokens_details": {
-            "reasoning_tokens": end.reasoning_tokens,
-            "accepted_prediction_tokens": stats.accepted,
-            "rejected_prediction_tokens": stats.proposed - stats.accepted,
+            "reasoning_tokens": counts.reasoning,
+            "accepted_prediction_tokens": counts.accepted,
+            "rejected_prediction_tokens": counts.rejected,
         },
     }
 
@@ -191,6 +268,11 @@ def usage(end: Finished, prompt: int) -> dict[str, Any]:
 def event(content: Mapping[str, Any]) -> str:
     """Return a server-sent event."""
     return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+
+
+def named_event(kind: str, **content: object) -> str:
+    """Return a server-sent event that has its type as its name, too."""
+    return f"event: {kind}\n" + event({"type": kind, **content})
 
 
 DONE = "data: [DONE]\n\n"
@@ -217,31 +299,31 @@ class ResponsesFormat:
     items: list[dict[str, Any]] = field(default_factory=list)
     _sequence: int = 0
 
-    def whole(self, answer: Answer, logprobs: Sequence[TokenLogprobs] | None, end: Finished, prompt: int) -> dict[str, Any]:
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """Return the answer in one object."""
-        for delta in (
-            Delta(reasoning=answer.reasoning),
-            Delta(content=answer.content),
-            *(Delta(call=call) for call in answer.calls),
-        ):
+        for delta in chosen(choices[0].answer):
             list(self._added(delta))
         list(self._closed())
-        return self._object(end, prompt)
+        return self._object(choices[0])
 
-    def first(self) -> Iterator[str]:
+    def first(self, choices: Sequence[Choice]) -> Iterator[str]:
         """Yield the events that begin a stream."""
         for kind in ("created", "in_progress"):
-            yield self._event(f"response.{kind}", response=self._object())
+            yield self._event(f"response.{kind}", response=self._object(choices[0]))
 
-    def piece(self, delta: Delta, logprobs: Sequence[TokenLogprobs] | None) -> Iterator[str]:
+    def piece(self, choice: Choice, delta: Delta, logprobs: Sequence[TokenLogprobs] | None) -> Iterator[str]:
         """Yield the events of a piece of the answer."""
         yield from self._added(delta)
 
-    def last(self, answer: Answer, end: Finished, prompt: int) -> Iterator[str]:
+    def end(self, choice: Choice) -> Iterator[str]:
         """Yield the events that end a stream."""
         yield from self._closed()
-        response = self._object(end, prompt)
+        response = self._object(choice)
         yield self._event(f"response.{response['status']}", response=response)
+
+    def last(self, choices: Sequence[Choice]) -> Iterator[str]:
+        """Yield nothing: the response has ended."""
+        yield from ()
 
     def error(self, error: ApiError) -> Iterator[str]:
         """Yield the event of an error."""
@@ -300,23 +382,23 @@ class ResponsesFormat:
 
     # Objects
 
-    def _object(self, end: Finished | None = None, prompt: int = 0) -> dict[str, Any]:
+    def _object(self, choice: Choice) -> dict[str, Any]:
+        end = choice.end
         cut = end is not None and end.reason == "length"
         return {
             "id": self.id, "object": "response", "created_at": self.created, "model": self.model,
             "status": "in_progress" if end is None else "incomplete" if cut else "completed",
             "error": None, "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": self.items, "parallel_tool_calls": self.parallel, "tool_choice": "auto", "tools": [],
-            "usage": _usage(end, prompt) if end is not None else None,
+            "usage": _usage(choice) if end is not None else None,
         }  # fmt: skip
 
     def _of_item(self, kind: str, item: Mapping[str, Any], **more: object) -> str:
         return self._event(kind, item_id=item["id"], output_index=len(self.items) - 1, **more)
 
     def _event(self, kind: str, **content: object) -> str:
-        body = json.dumps({"type": kind, "sequence_number": self._sequence, **content}, ensure_ascii=False)
         self._sequence += 1
-        return f"event: {kind}\ndata: {body}\n\n"
+        return named_event(kind, sequence_number=self._sequence - 1, **content)
 
 
 def _no_logprobs(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,12 +406,13 @@ def _no_logprobs(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"logprobs": []} if item["type"] == "message" else {}
 
 
-def _usage(end: Finished, prompt: int) -> dict[str, Any]:
+def _usage(choice: Choice) -> dict[str, Any]:
     """Return the counts of tokens in the form of responses."""
+    counts = count_tokens([choice])
     return {
-        "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": end.cached_tokens},
-        "output_tokens": end.stats.new_tokens,
-        "output_tokens_details": {"reasoning_tokens": end.reasoning_tokens},
-        "total_tokens": prompt + end.stats.new_tokens,
+        "input_tokens": counts.prompt,
+        "input_tokens_details": {"cached_tokens": counts.cached},
+        "output_tokens": counts.new,
+        "output_tokens_details": {"reasoning_tokens": counts.reasoning},
+        "total_tokens": counts.prompt + counts.new,
     }

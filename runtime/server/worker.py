@@ -23,7 +23,7 @@ from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.statistics import GenerationStats
 from hybridge.runtime.server.requests import ApiError, of_hybridge
 from hybridge.runtime.text.answers import TokenDecoder
-from hybridge.runtime.text.generate import FinishReason, TextPiece, generate_text
+from hybridge.runtime.text.generate import FinishReason, TextPiece, TokenLogprobs, generate_text, prompt_logprobs
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +50,15 @@ class SessionSlot:
 class Finished:
     """The end of a text.
 
-    cached_tokens: tokens of the prompt that were not read again. reasoning_tokens: of the answer, counted by who splits it.
+    cached_tokens: tokens of the prompt that were not read again. Of the answer, by who splits it: reasoning_tokens, and
+    stop_string, which ended it.
     """
 
     reason: FinishReason
     cached_tokens: int
     stats: GenerationStats
     reasoning_tokens: int = 0
+    stop_string: str | None = None
 
 
 Event = TextPiece | Finished | ApiError
@@ -71,6 +73,8 @@ class Job:
         emit: takes each event, on the worker's thread; the last is Finished or an ApiError.
         deadline: by ``time.monotonic``.
         marks: lengths of the prompt at which other conversations may branch off.
+        max_new_tokens: None for no limit but the context; 0 to read the prompt alone.
+        echo: the prompt's text, which the text begins with; with logprobs, those of the prompt's tokens come along.
         logprobs: number of most likely tokens to report with each token; None for none.
         constrain: makes a constraint for the text.
         pictures: in the prompt, open until the end.
@@ -80,11 +84,12 @@ class Job:
     prompt: list[int]
     tokenizer: TokenDecoder
     sampling: Sampling
-    max_new_tokens: int
+    max_new_tokens: int | None
     emit: Callable[[Event], None]
     deadline: float
     stop: tuple[str, ...] = ()
     marks: Collection[int] = ()
+    echo: str | None = None
     logprobs: int | None = None
     constrain: Callable[[], Constraint] | None = None
     pictures: Sequence[Picture] = ()
@@ -104,9 +109,20 @@ class Job:
         stats, session = GenerationStats(), slot.session
         # A few more tokens in the generation's first call cost next to nothing; in a call of their own, as much as many tokens.
         rest = max(0, session.prefill_chunk // 4 - 1)
+        scores = list[TokenLogprobs]()
+        if self.echo is not None and self.logprobs is not None:
+            for score in prompt_logprobs(session, self.prompt, self.logprobs):
+                scores.append(score)
+                yield
+        if self.echo is not None:
+            self.emit(TextPiece(self.echo, logprobs=scores))
         reading = PromptPrefill(session, self.prompt[:-1], cache, self.marks, rest=rest, drafter=slot.drafter)
+        cached = 0 if scores else reading.cached_tokens
         for _ in reading.steps():
             yield
+        if self.max_new_tokens == 0:
+            self.emit(Finished("length", cached, stats))
+            return
         pieces = generate_text(
             session, self.prompt[session.length :], self.tokenizer, max_new_tokens=self.max_new_tokens, drafter=slot.drafter,
             sampling=self.sampling, stop=self.stop, constraint=self.constrain() if self.constrain is not None else None,
@@ -117,7 +133,7 @@ class Job:
                 if piece.tokens or piece.text:
                     self.emit(piece)
                 if piece.finish_reason is not None:
-                    self.emit(Finished(piece.finish_reason, reading.cached_tokens, stats))
+                    self.emit(Finished(piece.finish_reason, cached, stats))
                     return
                 yield
 
@@ -137,7 +153,7 @@ class Worker:
 
     def __init__(self, slots: Sequence[SessionSlot], cache: PrefixCache, metrics: Metrics, queue: int) -> None:
         """Make a worker that is not started. queue: number of jobs that may wait."""
-        self.cache, self.metrics, self.queue = cache, metrics, queue
+        self.cache, self.metrics, self.queue, self.slots = cache, metrics, queue, len(slots)
         self._free = list(slots)  # the least recently used first
         self._running: list[RunningJob] = []
         self._waiting: deque[Job] = deque()

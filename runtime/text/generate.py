@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,7 @@ from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.checkpoint_folder import CheckpointFolder
 from hybridge.runtime.binding.drafters import AutoDrafter, Drafter, DraftModel, OwnDrafter, PromptLookup
-from hybridge.runtime.binding.generation import Constraint
+from hybridge.runtime.binding.generation import Constraint, read_sampling
 from hybridge.runtime.binding.library import set_threads
 from hybridge.runtime.binding.model import Model
 from hybridge.runtime.binding.sampling import Sampling
@@ -39,10 +39,10 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """The logarithm of a token's probability, and those of the most likely tokens in its place."""
+    """The logarithm of a token's probability, and those of the most likely tokens in its place; None for a text's first one."""
 
     token: int
-    logprob: float
+    logprob: float | None
     best: list[tuple[int, float]]
 
 
@@ -65,7 +65,7 @@ class TextPiece:
 
 def generate_text(
     session: Session, tokens: Sequence[int], decoder: TokenDecoder | None = None, *, answer: Answer | None = None,
-    max_new_tokens: int, drafter: Drafter | None = None, sampling: Sampling | None = None, stop: Sequence[str] = (),
+    max_new_tokens: int | None, drafter: Drafter | None = None, sampling: Sampling | None = None, stop: Sequence[str] = (),
     eos_ids: Collection[int] | None = None, until: Callable[[int], bool] | None = None, constraint: Constraint | None = None,
     logprobs: int | None = None, stats: GenerationStats | None = None,
 ) -> Iterator[TextPiece]:  # fmt: skip
@@ -78,6 +78,7 @@ def generate_text(
         tokens: the prompt, as far as the session has not read it.
         decoder: turns tokens into text; left out, pieces have tokens and no text.
         answer: takes the text in and splits it; left out, all of it is content.
+        max_new_tokens: None for no limit but the context.
         stop: texts before the first of which the text ends.
         eos_ids: end a text, the model's own if left out.
         until: called with each new token other than those; ends the text by returning True.
@@ -101,8 +102,9 @@ def generate_text(
         is_stopped = (stream is not None and stream.stopped) or (until is not None and until(token))
         return is_stopped
 
+    most = session.max_seq_len if max_new_tokens is None else max_new_tokens
     generated = session.generate(
-        tokens, max_new_tokens=max_new_tokens, drafter=drafter, sampling=sampling, eos_ids=ends, until=ends_with,
+        tokens, max_new_tokens=most, drafter=drafter, sampling=sampling, eos_ids=ends, until=ends_with,
         watch=None if logprobs is None else lambda logits, token: seen.append(_logprobs(logits, token, logprobs)),
         constraint=constraint, stats=stats,
     )  # fmt: skip
@@ -116,6 +118,23 @@ def generate_text(
     content, reasoning = split_text(answer, text, ended=True)
     reason: FinishReason = "stop" if is_stopped or last in ends else "length"
     yield TextPiece(text, content=content, reasoning=reasoning, finish_reason=reason)
+
+
+def prompt_logprobs(session: Session, tokens: Sequence[int], most: int) -> Iterator[TokenLogprobs]:
+    """Yield the log probability of each token of a text, which the session then has read but for its last token.
+
+    most: number of most likely tokens to report with each. Raises TokenError and CapacityError.
+    """
+    session.reset()
+    yield TokenLogprobs(tokens[0], None, [])
+    read, rows = 1, [session.prefill(tokens[:1])] if len(tokens) > 1 else []
+    while rows:
+        for logits, token in zip(rows, tokens[read + 1 - len(rows) :], strict=False):
+            yield _logprobs(logits, token, most)
+        block, rows = tokens[read : min(read + session.verify_len, len(tokens) - 1)], []
+        if block:
+            rows = list(session.verify(block).copy())
+            read = session.commit(len(block))
 
 
 def _logprobs(logits: NDArray[np.float32], token: int, most: int) -> TokenLogprobs:
@@ -136,7 +155,7 @@ class GenerationSettings:
     drafter: Drafter | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
-    max_new_tokens: int = 512
+    max_new_tokens: int | None = None
     constrain: Callable[[str], Constraint] | None = None
 
 
@@ -153,9 +172,27 @@ class TextModel:
     drafter: Drafter | None
 
     @cached_property
+    def sampling(self) -> Sampling:
+        """Return how the model is meant to be sampled."""
+        return model_sampling(self.artifact)
+
+    @cached_property
     def pictures(self) -> PictureProcessor:
         """Return what prepares pictures for the model. Raises PictureError for one that takes none."""
         return PictureProcessor(self.session.model, self.tokenizer)
+
+
+def model_sampling(artifact: Artifact) -> Sampling:
+    """Return how a model is meant to be sampled, by its generation_config.json; greedy if that does not say."""
+    name = "generation_config.json"
+    return read_sampling(artifact.read(name)) if name in artifact.names else Sampling()
+
+
+def with_dry_breakers(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
+    """Return a sampling in which DRY finds no repetition across the usual tokens, unless it names others."""
+    if not sampling.dry_multiplier or sampling.dry_breakers:
+        return sampling
+    return replace(sampling, dry_breakers=tokenizer.dry_breakers)
 
 
 def open_text_model(

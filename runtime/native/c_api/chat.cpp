@@ -1,6 +1,8 @@
 // The functions of hybridge.h about chats, over engine/conversation.h.
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,7 +46,6 @@ using hybridge::text::UnsupportedError;
 using hybridge::text::valid_utf8;
 
 constexpr size_t LARGEST_MANIFEST = size_t(8) << 20;
-constexpr size_t USUAL_TOKENS = 512;
 
 struct OpenArtifact {
   using Handle = hybridge_artifact;
@@ -53,6 +54,7 @@ struct OpenArtifact {
   hybridge_tokenizer tokenizer = {};  // none without one
   std::shared_ptr<const Tokenizer> read;
   hybridge_template chat_template = {};
+  hybridge_sampling sampling = hybridge_sampling_defaults();
 
   ~OpenArtifact() {
     if (chat_template.id != 0) handles<OpenTemplate>().remove(chat_template);
@@ -70,6 +72,7 @@ struct OpenChat {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<ModelTemplate> chat_template;
   std::unique_ptr<Conversation> conversation;
+  hybridge_sampling sampling = hybridge_sampling_defaults();  // of answers that are asked for without one
   std::vector<std::vector<hybridge_call>> calls;  // of the messages that were asked for last
   std::mutex reading;
   std::map<std::string, hybridge_grammar> grammars;  // of calls, by the choice of tools
@@ -122,6 +125,16 @@ hybridge_status open_tokenizer(const std::string& folder, OpenArtifact& artifact
   const hybridge_status opened = hybridge_tokenizer_open(path.c_str(), &artifact.tokenizer);
   if (opened == HYBRIDGE_OK) artifact.read = handles<const Tokenizer>().find(artifact.tokenizer);
   return opened;
+}
+
+// Reads how the model is meant to be sampled, if its folder says so.
+hybridge_status open_sampling(const std::string& folder, OpenArtifact& artifact) {
+  const std::string path = folder + "/generation_config.json";
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) return HYBRIDGE_OK;
+  const auto json = hybridge::OpenFile::content(path.c_str(), LARGEST_MANIFEST);
+  if (!json.ok()) return hybridge::c::answer(json.status());
+  return hybridge_sampling_read(json->data(), json->size(), &artifact.sampling);
 }
 
 // Runs `call` on a chat by `enter`, one of the functions that let a call into a session.
@@ -196,10 +209,11 @@ hybridge_status answer_by(
   auto read = GivenOptions::read(options);
   if (!read.ok()) return hybridge::c::answer(read.status());
   hybridge_generation& chosen = read->chosen;
-  if (options == nullptr) chosen.max_new_tokens = USUAL_TOKENS;
+  if (options == nullptr) chosen.max_new_tokens = SIZE_MAX;
   const std::string choice = chosen.tool_choice == nullptr ? "auto" : chosen.tool_choice;
   chosen.tool_choice = nullptr;
   const hybridge_status ready = with_open<OpenChat>(handle, [&](OpenChat& chat) {
+    if (chosen.sampling == nullptr) read->sampling = chat.sampling;
     return choose_tools(chat, choice, *read);
   });
   if (ready != HYBRIDGE_OK) return ready;
@@ -334,6 +348,7 @@ hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* ar
     if (const hybridge_status read = open_tokenizer(folder, *opened); read != HYBRIDGE_OK) return read;
     if (const hybridge_status read = hybridge_template_read(folder, &opened->chat_template); read != HYBRIDGE_OK)
       return read;
+    if (const hybridge_status read = open_sampling(folder, *opened); read != HYBRIDGE_OK) return read;
     const std::string program = std::string(folder) + "/model.pte";
     if (const hybridge_status loaded = hybridge_model_open(program.c_str(), &opened->model); loaded != HYBRIDGE_OK)
       return loaded;
@@ -374,6 +389,19 @@ hybridge_status hybridge_artifact_tokenizer(hybridge_artifact artifact, hybridge
   });
 }
 
+hybridge_status hybridge_artifact_sampling(hybridge_artifact artifact, hybridge_sampling* sampling) {
+  if (sampling == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return guarded([&] {
+    const auto found = handles<OpenArtifact>().find(artifact);
+    if (found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+    const size_t size = sampling->struct_size;
+    if (const Status known = write_defaults(sampling, size); !known.ok()) return hybridge::c::answer(known);
+    std::memcpy(sampling, &found->sampling, std::min(size, sizeof found->sampling));
+    sampling->struct_size = size;
+    return HYBRIDGE_OK;
+  });
+}
+
 hybridge_status hybridge_chat_options_init(hybridge_chat_options* options, size_t struct_size) {
   if (options == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] { return answer(write_defaults(options, struct_size)); });
@@ -393,6 +421,7 @@ hybridge_status hybridge_chat_open(
     const auto written = handles<OpenTemplate>().find(opened_artifact->chat_template);
     auto opened = std::make_shared<OpenChat>();
     opened->tokenizer = opened_artifact->read;
+    opened->sampling = opened_artifact->sampling;
     if (const hybridge_status made = hybridge_session_open(opened_artifact->model, &opened->session);
         made != HYBRIDGE_OK)
       return made;

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <hybridge/hybridge_dev.h>
+
+#include "text/json.h"
 
 #include "c_api/calls.h"
 #include "c_api/generation.h"
@@ -20,7 +24,41 @@ namespace hybridge::c {
 
 Result<GivenOptions> GivenOptions::read(const hybridge_generation* given) {
   const hybridge_generation chosen = HYBRIDGE_TRY(read_options(given));
-  return GivenOptions{chosen, HYBRIDGE_TRY(read_options(chosen.sampling)), HYBRIDGE_TRY(read_options(chosen.dev))};
+  const hybridge_sampling sampling = HYBRIDGE_TRY(read_options(chosen.sampling));
+  const bool has_lists = (sampling.logit_bias != nullptr || sampling.bias_count == 0) &&
+                         (sampling.dry_breakers != nullptr || sampling.dry_breaker_count == 0);
+  if (!has_lists) return Status(HYBRIDGE_INVALID_ARGUMENT, "logit_bias or dry_breakers is null, but has a count");
+  return GivenOptions{chosen, sampling, HYBRIDGE_TRY(read_options(chosen.dev))};
+}
+
+hybridge_sampling read_sampling(std::string_view json) {
+  hybridge_sampling read{};
+  OptionsOf<hybridge_sampling>::set(read);
+  read.struct_size = sizeof read;
+  const text::JsonDocument document(json);
+  const text::Json config = document.root("generation_config.json");
+  if (!config.is_object()) config.fail("an object");
+  if (config["do_sample"].is_boolean() && !config["do_sample"].boolean()) return read;
+  const auto named = [&](const char* name, double hybridge_sampling::*field) {
+    const text::Json value = config[name];
+    if (!value.is_number()) return false;
+    const double before = std::exchange(read.*field, value.number());
+    if (to_sampling(read).check(0).ok()) return true;
+    read.*field = before;
+    return false;
+  };
+  bool is_sampled = config["do_sample"].is_boolean();
+  is_sampled |= named("top_p", &hybridge_sampling::top_p);
+  is_sampled |= named("min_p", &hybridge_sampling::min_p);
+  (void)named("repetition_penalty", &hybridge_sampling::repetition_penalty);
+  (void)named("presence_penalty", &hybridge_sampling::presence_penalty);
+  (void)named("frequency_penalty", &hybridge_sampling::frequency_penalty);
+  if (const text::Json top_k = config["top_k"]; top_k.is_number() && top_k.number() >= 1 && top_k.number() < 1e15) {
+    read.top_k = static_cast<size_t>(top_k.number());
+    is_sampled = true;
+  }
+  if (!named("temperature", &hybridge_sampling::temperature) && is_sampled) read.temperature = 1;
+  return read;
 }
 
 Sampling to_sampling(const hybridge_sampling& given) {
@@ -29,8 +67,20 @@ Sampling to_sampling(const hybridge_sampling& given) {
       .top_p = given.top_p,
       .min_p = given.min_p,
       .repetition_penalty = given.repetition_penalty,
-      .top_k = given.top_k
+      .top_k = given.top_k,
+      .presence_penalty = given.presence_penalty,
+      .frequency_penalty = given.frequency_penalty,
+      .top_n_sigma = given.top_n_sigma,
+      .repeat_last_n = given.repeat_last_n,
+      .dry = {
+          .multiplier = given.dry_multiplier,
+          .base = given.dry_base,
+          .allowed_length = given.dry_allowed_length,
+          .breakers = {given.dry_breakers, given.dry_breakers + given.dry_breaker_count}
+      }
   };
+  for (const hybridge_bias& each : std::span(given.logit_bias, given.bias_count))
+    read.logit_bias.push_back({each.token, each.bias});
   if (given.has_seed != 0) read.seed = given.seed;
   return read;
 }
@@ -190,6 +240,23 @@ extern "C" {
 hybridge_status hybridge_sampling_init(hybridge_sampling* sampling, size_t struct_size) {
   if (sampling == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] { return answer(write_defaults(sampling, struct_size)); });
+}
+
+hybridge_status hybridge_sampling_read(const char* json, size_t size, hybridge_sampling* sampling) {
+  if (json == nullptr || sampling == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return guarded([&] {
+    const auto known = read_options(sampling);
+    if (!known.ok()) return answer(known.status());
+    try {
+      const hybridge_sampling found = read_sampling({json, size});
+      const size_t struct_size = sampling->struct_size;
+      std::memcpy(sampling, &found, std::min(struct_size, sizeof found));
+      sampling->struct_size = struct_size;
+    } catch (const hybridge::text::TextError& error) {
+      return refused(HYBRIDGE_INVALID_ARTIFACT, error.what());
+    }
+    return HYBRIDGE_OK;
+  });
 }
 
 hybridge_status hybridge_generation_init(hybridge_generation* options, size_t struct_size) {

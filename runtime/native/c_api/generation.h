@@ -3,6 +3,7 @@
 #define HYBRIDGE_C_API_GENERATION_H
 
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,9 @@ struct GivenOptions {
 };
 
 Sampling to_sampling(const hybridge_sampling& given);
+
+// Reads a generation_config.json, as hybridge_sampling_read does. Throws TextError.
+hybridge_sampling read_sampling(std::string_view json);
 
 GenerationOptions to_generation_options(const GivenOptions& options, OpenSession& open, void* user);
 

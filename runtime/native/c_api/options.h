@@ -24,7 +24,10 @@ template <>
 struct OptionsOf<hybridge_sampling> {
   static constexpr const char* NAME = "hybridge_sampling";
   static constexpr size_t FIRST_SIZE = sizeof(hybridge_sampling);
-  static void set(hybridge_sampling& options) { options.top_p = options.repetition_penalty = 1; }
+  static void set(hybridge_sampling& options) {
+    options.top_p = options.repetition_penalty = 1, options.repeat_last_n = -1;
+    options.dry_base = 1.75, options.dry_allowed_length = 2;
+  }
 };
 
 template <>

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <hybridge/hybridge_dev.h>
@@ -168,6 +169,26 @@ hybridge_status hybridge_tokenizer_added(
     const auto all = open->added(special != 0);
     *count = all.size();
     std::copy_n(all.begin(), std::min(capacity, all.size()), ids);
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_tokenizer_having(
+    hybridge_tokenizer tokenizer, const char* const* texts, size_t text_count, int64_t* ids, size_t capacity,
+    size_t* count
+) {
+  if ((ids == nullptr && capacity > 0) || count == nullptr || (texts == nullptr && text_count > 0))
+    return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return with_open_text<const Tokenizer>(tokenizer, [&](const auto& open) {
+    const std::vector<std::string_view> wanted(texts, texts + text_count);
+    std::vector<int64_t> found;
+    for (uint32_t id = 0; id < open->vocab_size(); ++id) {
+      const std::string bytes = added_bytes(*open, id);
+      const auto is_in = [&](std::string_view text) { return bytes.find(text) != bytes.npos; };
+      if (std::ranges::any_of(wanted, is_in)) found.push_back(id);
+    }
+    *count = found.size();
+    std::copy_n(found.begin(), std::min(capacity, found.size()), ids);
     return HYBRIDGE_OK;
   });
 }

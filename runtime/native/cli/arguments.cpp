@@ -28,12 +28,6 @@ void append_wrapped(std::string& text, std::string_view words, size_t column) {
   }
 }
 
-std::string shown(double number) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", number);
-  return text;
-}
-
 template <typename Number>
 std::optional<Number> read_number(const std::string& text) {
   Number number;
@@ -70,7 +64,7 @@ void Arguments::texts(std::string name, std::string value, std::string help, std
 void Arguments::whole(std::string name, std::string help, size_t& target, size_t least, size_t most) {
   const std::string expected = name + " takes a whole number from " + std::to_string(least) + " to " +
                                std::to_string(most);
-  if (target > 0) help += " (default: " + std::to_string(target) + ")";
+  if (0 < target && target < most) help += " (default: " + std::to_string(target) + ")";
   options_.push_back({std::move(name), "N", std::move(help), [=, &target](const std::string& text) {
                         const auto number = read_number<size_t>(text);
                         if (!number || *number < least || *number > most)
@@ -79,13 +73,13 @@ void Arguments::whole(std::string name, std::string help, size_t& target, size_t
                       }});
 }
 
-void Arguments::seed(std::string name, std::string help, std::optional<uint64_t>& target) {
+void Arguments::seed(std::string name, std::string help, std::function<void(uint64_t)> take) {
   const std::string expected = name + " takes a whole number of at most 64 bits, not '";
-  options_.push_back({std::move(name), "N", std::move(help), [=, &target](const std::string& text) {
+  options_.push_back({std::move(name), "N", std::move(help), [=](const std::string& text) {
                         if (const auto negative = read_number<int64_t>(text)) {
-                          target = static_cast<uint64_t>(*negative);
+                          take(static_cast<uint64_t>(*negative));
                         } else if (const auto number = read_number<uint64_t>(text)) {
-                          target = *number;
+                          take(*number);
                         } else {
                           throw Misuse(expected + text + "'.");
                         }
@@ -93,14 +87,14 @@ void Arguments::seed(std::string name, std::string help, std::optional<uint64_t>
 }
 
 void Arguments::number(
-    std::string name, std::string help, double& target, std::function<bool(double)> fits, std::string expected
+    std::string name, std::string help, std::function<void(double)> take, std::function<bool(double)> fits,
+    std::string expected
 ) {
   const std::string wanted = name + " takes " + expected + ", not '";
-  help += " (default: " + shown(target) + ")";
-  options_.push_back({std::move(name), "X", std::move(help), [=, &target](const std::string& text) {
+  options_.push_back({std::move(name), "X", std::move(help), [=](const std::string& text) {
                         const auto number = read_number<double>(text);
                         if (!number || !std::isfinite(*number) || !fits(*number)) throw Misuse(wanted + text + "'.");
-                        target = *number;
+                        take(*number);
                       }});
 }
 

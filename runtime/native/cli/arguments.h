@@ -34,11 +34,12 @@ class Arguments {
 
   // A whole number from `least` to `most`, whose default is what `target` has.
   void whole(std::string name, std::string help, size_t& target, size_t least, size_t most);
-  void seed(std::string name, std::string help, std::optional<uint64_t>& target);
+  void seed(std::string name, std::string help, std::function<void(uint64_t)> take);
 
   // A number in an interval, whose ends `expected` names.
   void number(
-      std::string name, std::string help, double& target, std::function<bool(double)> fits, std::string expected
+      std::string name, std::string help, std::function<void(double)> take, std::function<bool(double)> fits,
+      std::string expected
   );
 
   // Reads what the command was given; returns false if that is --help, which is then printed. Throws Misuse.

@@ -95,8 +95,12 @@ std::string trimmed(const std::string& line) {
 
 class Terminal {
  public:
-  Terminal(const TextModel& model, hybridge_chat chat, const TextOptions& options, bool prints_stats)
-      : model_(model), chat_(chat), options_(options), sampling_(options.sampling()), prints_stats_(prints_stats) {
+  Terminal(TextModel& model, hybridge_chat chat, const TextOptions& options, bool prints_stats)
+      : model_(model),
+        chat_(chat),
+        options_(options),
+        sampling_(model.sampling(options_)),
+        prints_stats_(prints_stats) {
     generation_ = model.generation(options_, sampling_);
     grammar_ = model.grammar(options_);
     generation_.grammar = grammar_;
@@ -140,7 +144,7 @@ class Terminal {
       check(hybridge_chat_undo(chat_), "there is nothing to undo");
       std::fprintf(stderr, "%zu exchanges left\n", exchanges());
     } else if (name == "/retry") {
-      if (options_.temperature == 0) {
+      if (sampling_.temperature == 0) {
         std::fputs("with --temperature 0 the answer stays the same; 0.7 would make others\n", stderr);
       }
       answer([&](auto... rest) { return hybridge_chat_retry(chat_, rest...); });
@@ -256,7 +260,7 @@ class Terminal {
     return all.empty() || std::string_view(all.back().role) != "assistant" ? 0 : all.back().call_count;
   }
 
-  const TextModel& model_;
+  TextModel& model_;
   hybridge_chat chat_;
   std::vector<PictureHandle> pictures_;  // before the next message
   std::vector<std::string> results_;     // of some of the calls that wait
@@ -276,7 +280,6 @@ void chat(Words words) {
   std::optional<std::string> saved;
   ChatOptions chat_options;
   TextOptions text_options;
-  text_options.max_new_tokens = 512;
   ModelOptions model_options;
   bool stats = false;
   size_t bytes = 0;
@@ -297,7 +300,7 @@ void chat(Words words) {
 
   const ArtifactFolder folder(artifact);
   Interrupts::begin();
-  const TextModel model(folder, model_options);
+  TextModel model(folder, model_options);
   const ChatHandle chat = chat_options.open(folder, model, bytes);
   Terminal terminal(model, chat, text_options, stats);
   if (saved) terminal.load(*saved);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
@@ -96,6 +98,25 @@ std::string chats(const ArtifactFolder& folder) {
          (can_switch ? "thinking can be switched" : "no switch for thinking");
 }
 
+// How texts are sampled unless options say otherwise.
+std::string sampling(const ArtifactFolder& folder) {
+  const hybridge_sampling own = model_sampling(folder), plain = hybridge_sampling_defaults();
+  if (own.temperature == 0) return "greedy";
+  const std::initializer_list<std::pair<const char*, double hybridge_sampling::*>> numbers = {
+      {"top_p", &hybridge_sampling::top_p},
+      {"min_p", &hybridge_sampling::min_p},
+      {"repetition_penalty", &hybridge_sampling::repetition_penalty},
+      {"presence_penalty", &hybridge_sampling::presence_penalty},
+      {"frequency_penalty", &hybridge_sampling::frequency_penalty},
+  };
+  std::string all = "temperature " + formatted("%g", own.temperature);
+  if (own.top_k > 0) all += ", top_k " + std::to_string(own.top_k);
+  for (const auto& [name, field] : numbers) {
+    if (own.*field != plain.*field) all += std::string(", ") + name + " " + formatted("%g", own.*field);
+  }
+  return all;
+}
+
 std::vector<Row> summary(const ArtifactFolder& folder) {
   const Json manifest = folder.manifest();
   std::vector<Row> rows = {
@@ -117,6 +138,7 @@ std::vector<Row> summary(const ArtifactFolder& folder) {
   if (manifest["parameters"]) rows.push_back({"bits a weight", bits(manifest)});
   if (manifest["drafter"]) rows.push_back({"drafter", drafter(manifest["drafter"])});
   rows.push_back({"chats", chats(folder)});
+  rows.push_back({"sampling", sampling(folder)});
   rows.push_back({"made with", versions(manifest["versions"])});
   rows.push_back({"layers", std::to_string(manifest["layers"].size())});
   rows.push_back({"state", state(manifest["layers"])});

@@ -1,7 +1,10 @@
 #include "text_model.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
+#include <iterator>
 #include <new>
 
 #include "engine/open_file.h"
@@ -15,6 +18,8 @@ namespace hybridge::cli {
 namespace {
 
 constexpr double SMALLEST = 1e-6, LARGEST = 1e6;  // temperature above 0, and penalty
+constexpr const char* DRY_BREAKERS[] = {"\n", ":", "\"", "*"};  // as other programs with DRY have them
+constexpr size_t USUAL_TOKENS = 128;                              // of a text that is no answer
 constexpr size_t MOST_THREADS = 1024, MOST_TOKENS = size_t(1) << 40;
 constexpr size_t LARGEST_SCHEMA = size_t(1) << 20;
 
@@ -96,27 +101,102 @@ void ModelOptions::declare(Arguments& arguments) {
   declare_threads(arguments, threads);
 }
 
+void TextOptions::number(
+    Arguments& arguments, std::string name, std::string help, double hybridge_sampling::*field,
+    std::function<bool(double)> fits, std::string expected
+) {
+  const auto take = [=, this](double value) {
+    changes.push_back([=](hybridge_sampling& sampling) { sampling.*field = value; });
+  };
+  arguments.number(std::move(name), std::move(help), take, std::move(fits), std::move(expected));
+}
+
+template <typename Number>
+Arguments::Take TextOptions::whole(std::string name, Number hybridge_sampling::*field) {
+  return [=, this](const std::string& given) {
+    Number number = 0;
+    const char* end = given.data() + given.size();
+    const auto [last, error] = std::from_chars(given.data(), end, number);
+    if (error != std::errc() || last != end || number < 0)
+      throw Misuse(name + " takes a whole number from 0 on, not '" + given + "'.");
+    changes.push_back([=](hybridge_sampling& sampling) { sampling.*field = number; });
+  };
+}
+
 void TextOptions::declare(Arguments& arguments) {
-  const auto is_scale = [](double x) { return SMALLEST <= x && x <= LARGEST; };
-  arguments.whole("--max-new-tokens", "Stop after this many tokens.", max_new_tokens, 1, MOST_TOKENS);
-  arguments.number(
-      "--temperature", "Temperature of the sampling; 0 is greedy.", temperature,
+  using S = hybridge_sampling;
+  const auto between = [](double least, double most) { return [=](double x) { return least <= x && x <= most; }; };
+  const auto is_scale = between(SMALLEST, LARGEST);
+  arguments.whole(
+      "--max-new-tokens", "Stop after this many tokens; an answer at its end, and another text after 128, if left out.",
+      max_new_tokens, 1, MOST_TOKENS
+  );
+  arguments.flag("--greedy", "Always take the likeliest token, whatever the model's own sampling is.", greedy);
+  number(
+      arguments, "--temperature", "Temperature of the sampling; 0 is greedy.", &S::temperature,
       [=](double x) { return x == 0 || is_scale(x); }, "0 (greedy) or a number from 1e-06 to 1000000"
   );
-  arguments.whole("--top-k", "Sample from the k most probable tokens; 0 for all.", top_k, 0, MOST_TOKENS);
-  arguments.number(
-      "--top-p", "Sample from the fewest tokens whose probabilities add up to this.", top_p,
+  arguments.option("--top-k", "N", "Sample from the k most probable tokens; 0 for all.", whole("--top-k", &S::top_k));
+  number(
+      arguments, "--top-p", "Sample from the fewest tokens whose probabilities add up to this.", &S::top_p,
       [](double x) { return 0 < x && x <= 1; }, "a number above 0 and at most 1"
   );
-  arguments.number(
-      "--min-p", "Drop tokens below this share of the best one's probability.", min_p,
-      [](double x) { return 0 <= x && x <= 1; }, "a number from 0 to 1"
+  number(
+      arguments, "--min-p", "Drop tokens below this share of the best one's probability.", &S::min_p, between(0, 1),
+      "a number from 0 to 1"
   );
-  arguments.number(
-      "--repetition-penalty", "Above 1, tokens that the text already has become less probable.", repetition_penalty,
-      is_scale, "a number from 1e-06 to 1000000"
+  number(
+      arguments, "--top-n-sigma", "Drop tokens that are this many standard deviations below the best; 0 for none.",
+      &S::top_n_sigma, between(0, LARGEST), "a number from 0 to 1000000"
   );
-  arguments.seed("--seed", "Seed of the sampling; random if left out.", seed);
+  number(
+      arguments, "--repetition-penalty", "Above 1, tokens that the text already has become less probable.",
+      &S::repetition_penalty, is_scale, "a number from 1e-06 to 1000000"
+  );
+  number(
+      arguments, "--presence-penalty", "Take this from the logit of each token that the answer already has.",
+      &S::presence_penalty, between(-2, 2), "a number from -2 to 2"
+  );
+  number(
+      arguments, "--frequency-penalty", "The same for each time that the answer has the token.", &S::frequency_penalty,
+      between(-2, 2), "a number from -2 to 2"
+  );
+  arguments.option(
+      "--repeat-last-n", "N", "Latest tokens of the text that penalties see; -1 for all.",
+      [take = whole("--repeat-last-n", &S::repeat_last_n), this](const std::string& given) {
+        if (given != "-1") return take(given);
+        changes.push_back([](S& sampling) { sampling.repeat_last_n = -1; });
+      }
+  );
+  number(
+      arguments, "--dry-multiplier", "Make it less probable to repeat parts of the text; 0.8 is usual, 0 for none.",
+      &S::dry_multiplier, between(0, 100), "a number from 0 to 100"
+  );
+  number(
+      arguments, "--dry-base", "How much less for each further token that is repeated.", &S::dry_base, between(1, 100),
+      "a number from 1 to 100"
+  );
+  arguments.option(
+      "--dry-allowed-length", "N", "Tokens in a row that may be repeated.",
+      whole("--dry-allowed-length", &S::dry_allowed_length)
+  );
+  arguments.option(
+      "--logit-bias", "ID=X", "Add X, from -100 to 100, to the logit of a token; may be given several times.",
+      [this](const std::string& given) {
+        hybridge_bias bias = {};
+        const char* end = given.data() + given.size();
+        const auto [equals, bad_id] = std::from_chars(given.data(), end, bias.token);
+        const bool has_id = bad_id == std::errc() && equals != end && *equals == '=';
+        const auto [last, bad_bias] = has_id ? std::from_chars(equals + 1, end, bias.bias)
+                                             : std::from_chars_result{end, std::errc::invalid_argument};
+        if (bad_bias != std::errc() || last != end || !(-100 <= bias.bias && bias.bias <= 100))
+          throw Misuse("--logit-bias takes a token and a number from -100 to 100, such as 42=-5, not '" + given + "'.");
+        logit_bias.push_back(bias);
+      }
+  );
+  arguments.seed("--seed", "Seed of the sampling; random if left out.", [this](uint64_t seed) {
+    changes.push_back([=](S& sampling) { sampling.seed = seed, sampling.has_seed = 1; });
+  });
   arguments.texts("--stop", "TEXT", "End before this text; may be given several times.", stop);
   arguments.text(
       "--json-schema", "FILE", "A file with a JSON schema: the text is JSON that fits it, and nothing else.",
@@ -125,15 +205,13 @@ void TextOptions::declare(Arguments& arguments) {
   arguments.text("--regex", "PATTERN", "The text matches this regular expression as a whole.", regex);
 }
 
-hybridge_sampling TextOptions::sampling() const {
+hybridge_sampling model_sampling(const ArtifactFolder& folder) {
   hybridge_sampling sampling = hybridge_sampling_defaults();
-  sampling.temperature = temperature;
-  sampling.top_p = top_p;
-  sampling.min_p = min_p;
-  sampling.repetition_penalty = repetition_penalty;
-  sampling.top_k = top_k;
-  sampling.seed = seed.value_or(0);
-  sampling.has_seed = seed.has_value();
+  if (!folder.has("generation_config.json")) return sampling;
+  const std::string path = folder.file("generation_config.json");
+  const auto json = OpenFile::content(path.c_str(), LARGEST_SCHEMA);
+  if (!json.ok()) throw Failure(path + " cannot be read; copy it again.");
+  check(hybridge_sampling_read(json->data(), json->size(), &sampling), path);
   return sampling;
 }
 
@@ -187,6 +265,7 @@ TextModel::TextModel(const ArtifactFolder& folder, const ModelOptions& options) 
   eos_ids_.resize(count);
   check(hybridge_model_eos_ids(model_, eos_ids_.data(), count, &count), folder.path());
   choose_drafter(folder, options);
+  sampling_ = model_sampling(folder);
   const text::Json manifest = folder.manifest();
   if (const text::Json pictures = manifest["pictures"]) {
     const std::string description = pictures.written();
@@ -304,6 +383,26 @@ GrammarHandle TextModel::grammar(const TextOptions& options) const {
   return grammar;
 }
 
+hybridge_sampling TextModel::sampling(const TextOptions& options) {
+  hybridge_sampling sampling = options.greedy ? hybridge_sampling_defaults() : sampling_;
+  for (const auto& change : options.changes) change(sampling);
+  sampling.logit_bias = options.logit_bias.data();
+  sampling.bias_count = options.logit_bias.size();
+  if (sampling.dry_multiplier == 0) return sampling;
+  size_t count = 0;
+  const auto find = [&] {
+    const hybridge_status found = hybridge_tokenizer_having(
+        tokenizer_, DRY_BREAKERS, std::size(DRY_BREAKERS), dry_breakers_.data(), dry_breakers_.size(), &count
+    );
+    check(found, "the vocabulary cannot be read");
+    dry_breakers_.resize(count);
+  };
+  find(), find();
+  sampling.dry_breakers = dry_breakers_.data();
+  sampling.dry_breaker_count = dry_breakers_.size();
+  return sampling;
+}
+
 hybridge_generation TextModel::generation(const TextOptions& options, const hybridge_sampling& sampling) const {
   if (std::ranges::find(options.stop, "") != options.stop.end()) {
     throw Misuse("a stop string is empty; give at least one character.");
@@ -320,10 +419,11 @@ GeneratedText TextModel::generate(
     const std::vector<int64_t>& prompt, const TextOptions& options,
     const std::function<void(std::string_view piece)>& show
 ) {
-  const hybridge_sampling sampling = options.sampling();
+  const hybridge_sampling sampling = this->sampling(options);
   const GrammarHandle grammar = this->grammar(options);
   hybridge_generation generation = this->generation(options, sampling);
   generation.grammar = grammar;
+  if (options.max_new_tokens == SIZE_MAX) generation.max_new_tokens = USUAL_TOKENS;
   if (prompt.empty()) throw Misuse("the prompt is empty; give at least one character.");
   for (const int64_t token : prompt) {
     if (token >= info_.vocab_size) {
@@ -385,8 +485,8 @@ GeneratedText TextModel::generate(
 GeneratedText TextModel::answer(
     hybridge_chat chat, const std::string& message, const std::vector<PictureHandle>& pictures,
     const TextOptions& options, hybridge_on_piece show, void* shown
-) const {
-  const hybridge_sampling sampling = options.sampling();
+) {
+  const hybridge_sampling sampling = this->sampling(options);
   const GrammarHandle grammar = this->grammar(options);
   hybridge_generation generation = this->generation(options, sampling);
   generation.grammar = grammar;

@@ -57,6 +57,9 @@ std::string description(const TemplateHandle& templates);
 // The same for a chat: says on stderr why the tokenizer's own response template is not followed, if it is not.
 TemplateHandle open_templates_of_chat(const ArtifactFolder& folder);
 
+// How the model of a folder is meant to be sampled; greedy if its generation_config.json does not say. Throws Failure.
+hybridge_sampling model_sampling(const ArtifactFolder& folder);
+
 // The options of an opened model: its drafter and its threads.
 struct ModelOptions {
   std::optional<std::string> draft;
@@ -70,16 +73,26 @@ struct ModelOptions {
 // The option --threads.
 void declare_threads(Arguments& arguments, size_t& threads);
 
-// The options of a text.
+// The options of a text. Those of the sampling that were given are changes of the model's own one.
 struct TextOptions {
-  size_t max_new_tokens = 128, top_k = 0;
-  double temperature = 0, top_p = 1, min_p = 0, repetition_penalty = 1;
-  std::optional<uint64_t> seed;
+  using Change = std::function<void(hybridge_sampling& sampling)>;
+
+  size_t max_new_tokens = SIZE_MAX;
+  bool greedy = false;
+  std::vector<Change> changes;
+  std::vector<hybridge_bias> logit_bias;
   std::vector<std::string> stop;
   std::optional<std::string> json_schema, regex;  // a file, an expression
 
   void declare(Arguments& arguments);
-  hybridge_sampling sampling() const;
+
+  // Declare an option that changes a number of the sampling.
+  void number(
+      Arguments& arguments, std::string name, std::string help, double hybridge_sampling::*field,
+      std::function<bool(double)> fits, std::string expected
+  );
+  template <typename Number>
+  Arguments::Take whole(std::string name, Number hybridge_sampling::*field);
 };
 
 // What a generation took. ended: by an end of sequence or a stop string, not by its length.
@@ -99,6 +112,9 @@ class TextModel {
 
   // Reads the schema or the expression of the options, if there is one. Throws Misuse for what cannot be followed.
   GrammarHandle grammar(const TextOptions& options) const;
+
+  // The model's own sampling with the changes of the options, which must last as long as it does.
+  hybridge_sampling sampling(const TextOptions& options);
 
   // The options for hybridge.h, which are used with `sampling`, of the same options. Throws Misuse for an empty stop
   // string.
@@ -122,7 +138,7 @@ class TextModel {
   GeneratedText answer(
       hybridge_chat chat, const std::string& message, const std::vector<PictureHandle>& pictures,
       const TextOptions& options, hybridge_on_piece show, void* shown
-  ) const;
+  );
 
  private:
   void choose_drafter(const ArtifactFolder& folder, const ModelOptions& options);
@@ -132,7 +148,8 @@ class TextModel {
   ModelHandle model_, draft_;
   SessionHandle session_;
   hybridge_info info_ = {};
-  std::vector<int64_t> eos_ids_;
+  std::vector<int64_t> eos_ids_, dry_breakers_;
+  hybridge_sampling sampling_ = hybridge_sampling_defaults();  // the model's own
   hybridge_drafter drafter_ = HYBRIDGE_NO_DRAFTER;
 };
 

@@ -1,4 +1,5 @@
-// Tokens drawn from logits: repetition penalty, temperature, top-k, top-p and min-p, in transformers' order.
+// Tokens drawn from logits: biases and penalties, temperature, top-n-sigma, top-k, top-p and min-p, in transformers'
+// order where it has them.
 //
 //   hybridge::Generator generator(session, {.sampling = {.temperature = 0.8, .top_p = 0.95}}, {&lookup});
 //
@@ -20,18 +21,42 @@
 #include "engine/distribution.h"
 #include "engine/logits.h"
 #include "engine/noise.h"
+#include "engine/status.h"
 
 namespace hybridge {
 
-// temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution as it is. Without
-// a seed one is drawn from the system.
+struct Bias {
+  int64_t token;
+  double bias;
+};
+
+// DRY ("don't repeat yourself", Weidmann, text-generation-webui #5677): a token that would continue a repetition of the
+// text's last n tokens loses multiplier * base^(n - allowed_length), from allowed_length on. No repetition goes across
+// a token of `breakers`.
+struct Dry {
+  double multiplier = 0, base = 1.75;
+  size_t allowed_length = 2;
+  std::vector<int64_t> breakers = {};
+};
+
+// temperature 0 is greedy; top_k 0, top_p 1, min_p 0, top_n_sigma 0, repetition_penalty 1, other penalties 0 and a DRY
+// multiplier of 0 leave the distribution as it is. Presence and frequency penalty count the tokens that the generation
+// has written, as OpenAI's API does; repetition penalty and DRY look at all of the text, as in transformers.
+// repeat_last_n: latest tokens of the text that penalties see; -1 for all. Without a seed one is drawn from the system.
 struct Sampling {
   double temperature = 0, top_p = 1, min_p = 0, repetition_penalty = 1;
   size_t top_k = 0;
+  double presence_penalty = 0, frequency_penalty = 0, top_n_sigma = 0;
+  int64_t repeat_last_n = -1;
+  Dry dry = {};
+  std::vector<Bias> logit_bias = {};
   std::optional<uint64_t> seed = std::nullopt;
 
-  // Returns whether these options make a distribution.
-  bool is_valid() const;
+  // Returns why these options make no distribution over a vocabulary: INVALID_ARGUMENT or INVALID_TOKEN.
+  Status check(int64_t vocab_size) const;
+
+  // Returns whether logits are others before the temperature.
+  bool changes_logits() const;
 };
 
 // Called with a text and the logits [V] after it, of which it makes those minus infinity whose tokens may not come
@@ -48,6 +73,9 @@ class Sampler {
 
   // True if drafters draw their tokens and give the distribution; with a seed the text depends on the seed alone.
   bool draws_drafts() const { return !is_greedy() && !sampling_.seed; }
+
+  // Says that the generation writes what comes after so many tokens of the text.
+  void begin(size_t start) { start_ = start; }
 
   // A number in [0, 1) that belongs to a place of the text; another stream has other ones.
   double noise(size_t place, Stream stream) const { return hybridge::noise(seed_, place, stream); }
@@ -101,8 +129,23 @@ class Sampler {
   // The score that has this weight.
   double score_of(double weight, double top) const { return top + sampling_.temperature * std::log(weight); }
 
-  // Keskar et al., arXiv:1909.05858, as transformers does it, in float32: tokens of the text lose, whatever their sign.
+  // The logits with biases and penalties, in float32.
   std::span<const float> penalized(std::span<const float> logits, std::span<const int64_t> text);
+
+  // Keskar et al., arXiv:1909.05858, as transformers does it: tokens of the text lose, whatever their sign.
+  void penalize_repetition(std::span<const int64_t> seen);
+
+  // Presence and frequency penalty of the tokens that were written.
+  void penalize_written(std::span<const int64_t> written);
+
+  void penalize_continuations(std::span<const int64_t> seen);
+
+  // Adds to a score, which stays finite if it is.
+  void add(int64_t token, double change);
+
+  // The least score that top-n-sigma keeps (Tang et al., arXiv:2411.07641): so many standard deviations of the scores
+  // below the largest.
+  double least_by_sigma(std::span<const float> scores, double top) const;
 
   // The k-th largest score, of more than k.
   float kth_largest(std::span<const float> scores, size_t k);
@@ -118,8 +161,9 @@ class Sampler {
   Sampling sampling_;
   Mask mask_;
   uint64_t seed_;
+  size_t start_ = 0;
   std::vector<float> masked_, scores_, largest_;
-  std::vector<bool> seen_;
+  std::vector<uint32_t> counts_;  // of each token, all 0 between two calls
   Distribution candidates_, sorted_;
 };
 

@@ -95,12 +95,12 @@ Status Generator::nothing_allowed() const {
 Result<Tokens> Generator::read(Tokens prompt) {
   if (options_.max_new_tokens < 1)
     return Status(HYBRIDGE_INVALID_ARGUMENT, "max_new_tokens is 0, but must be at least 1");
-  if (!options_.sampling.is_valid())
-    return Status(HYBRIDGE_INVALID_ARGUMENT, "the options of sampling make no distribution");
+  HYBRIDGE_TRY(options_.sampling.check(session_.info().vocab_size));
   const Logits logits = HYBRIDGE_TRY(timed(done_.prefill_seconds, [&] {
     return session_.prefill(prompt, options_.cancelled, options_.on_read);
   }));
   text_.assign(session_.tokens().begin(), session_.tokens().end());
+  sampler_.begin(text_.size());
   const int64_t first = sampler_.draw(logits.last(), text_);
   if (first < 0) return nothing_allowed();
   see(first, logits.last());

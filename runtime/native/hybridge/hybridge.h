@@ -428,7 +428,13 @@ typedef void (*hybridge_on_read)(size_t count, void* user);
 // Called with each token; returns 0 to end the generation after it. Other sessions of the model may run meanwhile.
 typedef int (*hybridge_on_token)(int64_t token, void* user);
 
-// How tokens are drawn, in transformers' order: penalty, temperature, top_k, top_p, min_p.
+typedef struct hybridge_bias {
+  int64_t token;
+  double bias;  // from -100 to 100
+} hybridge_bias;
+
+// How tokens are drawn: biases, penalties, temperature, top_n_sigma, top_k, top_p, min_p, in transformers' order where
+// it has them.
 typedef struct hybridge_sampling {
   size_t struct_size;         // sizeof(hybridge_sampling)
   double temperature;         // 0, the default: greedy
@@ -438,6 +444,18 @@ typedef struct hybridge_sampling {
   size_t top_k;               // 0, the default, for all tokens
   uint64_t seed;              // gives the same text with every drafter
   int has_seed;               // 0, the default: the seed is drawn from the system
+  double presence_penalty;    // from -2 to 2; subtracted from the logit of each token that the generation has written
+  double frequency_penalty;   // from -2 to 2; the same for each time that it has written the token
+  int64_t repeat_last_n;      // latest tokens of the text that penalties see; -1, the default, for all
+  double top_n_sigma;         // standard deviations of the logits that a token may be below the best; 0, the default,
+                              // for all tokens
+  double dry_multiplier;      // 0, the default: none. DRY subtracts dry_multiplier * dry_base^(n - dry_allowed_length)
+  double dry_base;            // 1.75 by default                    from the logit of a token that would continue a
+  size_t dry_allowed_length;  // 2 by default                       repetition of the text's last n tokens
+  const int64_t* dry_breakers;  // tokens across which no repetition goes; may be null if there are none
+  size_t dry_breaker_count;
+  const hybridge_bias* logit_bias;  // added to logits; may be null if there are none
+  size_t bias_count;
 } hybridge_sampling;
 
 // The options of a generation. Callbacks are called with the generation's `user`.
@@ -503,6 +521,7 @@ static inline hybridge_generation hybridge_generation_defaults(void) {
 // which on_token returns 0, and by hybridge_cancel.
 // options: null for the defaults; what they point to must last as long as the call. on_token, generated: may be null.
 // HYBRIDGE_INVALID_ARGUMENT  options out of range
+// HYBRIDGE_INVALID_TOKEN     the logit_bias of a token outside the vocabulary
 // HYBRIDGE_INVALID_DRAFTER   the drafter that is asked for is not there or does not fit
 // HYBRIDGE_INVALID_GRAMMAR   the mask or the grammar leaves no token
 // HYBRIDGE_CANCELLED         before the first token; nothing has changed
@@ -536,6 +555,10 @@ hybridge_status hybridge_artifact_close(hybridge_artifact artifact);
 // HYBRIDGE_INVALID_ARTIFACT  there is no tokenizer.json
 hybridge_status hybridge_artifact_model(hybridge_artifact artifact, hybridge_model* model);
 hybridge_status hybridge_artifact_tokenizer(hybridge_artifact artifact, hybridge_tokenizer* tokenizer);
+
+// Gives how the artifact's model is meant to be sampled, by its generation_config.json: what its chats do if they are
+// given no sampling. Greedy if the file is missing or does not say.
+hybridge_status hybridge_artifact_sampling(hybridge_artifact artifact, hybridge_sampling* sampling);
 
 typedef struct hybridge_chat {
   uint64_t id;
@@ -651,7 +674,8 @@ hybridge_status hybridge_chat_show(hybridge_chat chat, const hybridge_picture* p
 // Answers a message. Special tokens in it are text.
 // If the context leaves no room for the answer, the oldest messages are dropped, down to half of it: those of the user
 // with all that followed, never a call without its result, and not the system's. hybridge_answer has their number.
-// options: null for the defaults with a max_new_tokens of 512.
+// options: null for the defaults without a limit of tokens: until the model ends its answer, or the context is full. If
+// they have no sampling, it is that of hybridge_artifact_sampling.
 // stops: stop_count texts before the first of which the answer ends; may be null if there are none.
 // on_piece, answer: may be null.
 // If it fails before the answer's first token, nothing has changed; after it, what was said stays.

@@ -251,7 +251,7 @@ struct Generation {
   size_t max_new_tokens = 64;
   size_t block_length = 0;
   hybridge_drafter drafter = HYBRIDGE_AUTO_DRAFTER;
-  hybridge_sampling sampling = hybridge_sampling_defaults();
+  std::optional<hybridge_sampling> sampling = {};  // without one greedy, and in a chat as the model is meant to be
   const Model* draft_model = nullptr;
   const Drafter* own_drafter = nullptr;
   const Grammar* grammar = nullptr;
@@ -282,7 +282,7 @@ class GenerationCall {
     c_.max_new_tokens = options.max_new_tokens;
     c_.block_length = options.block_length;
     c_.drafter = options.drafter;
-    c_.sampling = &options_.sampling;
+    c_.sampling = options_.sampling ? &*options_.sampling : nullptr;
     if (options.draft_model != nullptr) c_.draft = options.draft_model->id();
     if (options.grammar != nullptr) c_.grammar = options.grammar->id();
     if (!options.tool_choice.empty()) c_.tool_choice = options_.tool_choice.c_str();
@@ -398,6 +398,14 @@ class Artifact : public Handle<hybridge_artifact, hybridge_artifact_close> {
   Result<hybridge_model> model() const {
     return filled<hybridge_model>([&](auto* model) { return hybridge_artifact_model(id(), model); });
   }
+
+  // How its model is meant to be sampled.
+  Result<hybridge_sampling> sampling() const {
+    return filled<hybridge_sampling>([&](auto* sampling) {
+      *sampling = hybridge_sampling_defaults();
+      return hybridge_artifact_sampling(id(), sampling);
+    });
+  }
 };
 
 class Chat : public Handle<hybridge_chat, hybridge_chat_close> {
@@ -414,7 +422,7 @@ class Chat : public Handle<hybridge_chat, hybridge_chat_close> {
   // Answers a message until on_piece answers false, or as hybridge_chat_send says. stops: texts before the first of
   // which the answer ends.
   Result<hybridge_answer> send(
-      std::string_view message, const OnPiece& on_piece = nullptr, const Generation& options = {.max_new_tokens = 512},
+      std::string_view message, const OnPiece& on_piece = nullptr, const Generation& options = {.max_new_tokens = SIZE_MAX},
       Stops stops = {}
   ) {
     return answer(options, on_piece, stops, [&](auto... rest) {
@@ -425,7 +433,7 @@ class Chat : public Handle<hybridge_chat, hybridge_chat_close> {
   // Answers the results of the last answer's calls, one for each in their order.
   Result<hybridge_answer> give_results(
       std::span<const std::string> results, const OnPiece& on_piece = nullptr,
-      const Generation& options = {.max_new_tokens = 512}, Stops stops = {}
+      const Generation& options = {.max_new_tokens = SIZE_MAX}, Stops stops = {}
   ) {
     std::vector<hybridge_result> given;
     for (const std::string& each : results) given.push_back({each.data(), each.size()});
@@ -435,7 +443,7 @@ class Chat : public Handle<hybridge_chat, hybridge_chat_close> {
   }
 
   Result<hybridge_answer> retry(
-      const OnPiece& on_piece = nullptr, const Generation& options = {.max_new_tokens = 512}, Stops stops = {}
+      const OnPiece& on_piece = nullptr, const Generation& options = {.max_new_tokens = SIZE_MAX}, Stops stops = {}
   ) {
     return answer(options, on_piece, stops, [&](auto... rest) { return hybridge_chat_retry(id(), rest...); });
   }

@@ -271,6 +271,17 @@ typedef struct hybridge_vocabulary {
   size_t longest;     // bytes of the longest token
 } hybridge_vocabulary;
 
+// Reads how a model is meant to be sampled from the text of its generation_config.json. It sets fields of a sampling that
+// has the defaults: those that the text names with a value that they can have, and a temperature of 1 if the text wants
+// sampling and names none. HYBRIDGE_INVALID_ARTIFACT  no JSON object
+hybridge_status hybridge_sampling_read(const char* json, size_t size, hybridge_sampling* sampling);
+
+// Copies the ids of the tokens whose text has one of these texts in it, such as those for dry_breakers.
+hybridge_status hybridge_tokenizer_having(
+    hybridge_tokenizer tokenizer, const char* const* texts, size_t text_count, int64_t* ids, size_t capacity,
+    size_t* count
+);
+
 // Gives the sizes of a vocabulary.
 hybridge_status hybridge_tokenizer_info(hybridge_tokenizer tokenizer, hybridge_vocabulary* info);
 

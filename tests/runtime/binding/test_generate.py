@@ -282,7 +282,21 @@ SAMPLES = 12_000
 KINDS = ("plain", "certain", "lookup", "draft", "drawn")
 SAMPLINGS = {
     "warm": Sampling(temperature=0.8),
-    "all of it": Sampling(temperature=1.3, top_k=5, top_p=0.9, min_p=0.05, repetition_penalty=1.4),
+    "all of it": Sampling(
+        temperature=1.3,
+        top_k=5,
+        top_p=0.9,
+        min_p=0.05,
+        repetition_penalty=1.4,
+        presence_penalty=0.5,
+        frequency_penalty=-0.4,
+        repeat_last_n=3,
+        top_n_sigma=2.0,
+        dry_multiplier=0.4,
+        dry_allowed_length=1,
+        dry_breakers=(0,),
+        logit_bias={2: 1.5},
+    ),
 }
 
 
@@ -311,10 +325,18 @@ def test_the_distribution_check_notices_a_drafter_that_lies_about_its_chances() 
 
 
 @pytest.mark.slow
-@given(seed=st.integers(0, 1000), noise=st.sampled_from([0.0, 1.0]), block=blocks)
-def test_the_same_seed_gives_the_same_text_with_any_drafter(seed: int, noise: float, block: int | None) -> None:
+@given(
+    seed=st.integers(0, 1000), noise=st.sampled_from([0.0, 1.0]), block=blocks, temperature=st.sampled_from([0.0, 1.0]),
+    penalties=st.sampled_from([
+        {}, {"presence_penalty": 1.0, "frequency_penalty": 0.3}, {"dry_multiplier": 0.8, "repeat_last_n": 9},
+    ]),
+)  # fmt: skip
+def test_the_same_seed_gives_the_same_text_with_any_drafter(
+    seed: int, noise: float, block: int | None, temperature: float, penalties: dict[str, float]
+) -> None:
+    """Or none: a draft token counts in the penalties of those after it, and no more once it was rejected."""
     table = Table(2, ends=False)
-    options = {"sampling": Sampling(temperature=1.0, top_k=5, seed=seed)}
+    options = {"sampling": Sampling(temperature=temperature, top_k=5, seed=seed, **penalties)}
     texts = []
     for kind in ("none", "guesses", "draft"):
         session = table_session(table)

@@ -1,5 +1,6 @@
 """What tokens are drawn from, against transformers' own processors; and what a seed decides."""
 
+import json
 import math
 import subprocess
 from collections import Counter
@@ -28,7 +29,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from hybridge.errors import UsageError
+from hybridge.errors import ArtifactError, TokenError, UsageError
 from hybridge.runtime import (
     Context,
     Drafter,
@@ -41,6 +42,8 @@ from hybridge.runtime import (
     Session,
     open_artifact,
 )
+from hybridge.runtime.binding.generation import read_sampling
+from hybridge.runtime.binding.sampling import RANGES
 from hybridge.runtime.binding.statistics import Trace
 from hybridge.runtime.measure import DEPTH, distribution, exact, p_value, remembered
 
@@ -146,7 +149,10 @@ def in_cpp(tmp_path_factory: pytest.TempPathFactory) -> InCpp:
 
     def lines(logits: NDArray[np.float32], text: Sequence[int], sampling: Sampling) -> list[str]:
         file.write_bytes(logits.tobytes())
-        options = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty)
+        options = (
+            sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.repetition_penalty,
+            sampling.presence_penalty, sampling.frequency_penalty, sampling.top_n_sigma, sampling.dry_multiplier,
+        )  # fmt: skip
         command = [program, file, *map(str, options), *map(str, text)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
@@ -160,6 +166,10 @@ SAMPLING = st.builds(
     top_p=st.sampled_from([1.0, 0.99, 0.5, 0.01]),
     min_p=st.sampled_from([0.0, 0.05, 1.0]),
     repetition_penalty=st.sampled_from([1.0, 1.3]),
+    presence_penalty=st.sampled_from([0.0, 1.0]),
+    frequency_penalty=st.sampled_from([0.0, -0.7]),
+    top_n_sigma=st.sampled_from([0.0, 0.5, 3.0]),
+    dry_multiplier=st.sampled_from([0.0, 0.8]),
 )
 
 
@@ -177,13 +187,13 @@ def test_the_distribution_over_many_tokens_is_that_of_the_definitions(
     generator = np.random.default_rng(seed)
     logits = (spread * generator.standard_normal(size)).astype(np.float32)
     logits[generator.permutation(size)[: size // 2]] = logits[generator.permutation(size)[: size // 2]]
-    text = generator.integers(0, size, 5).tolist()
+    text = generator.integers(0, min(size, 3), 8).tolist()
     first, *lines = in_cpp(logits, text, sampling)
     assert first == f"{logits.argmax()} 1"
     found = np.zeros(size)
     for token, weight in map(str.split, lines):
         found[int(token)] = float(weight)
-    np.testing.assert_allclose(found, distribution(logits, text, sampling), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(found, distribution(logits, text, sampling, len(text)), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 64, 67, 200])
@@ -202,6 +212,12 @@ NO_DISTRIBUTION: list[dict[str, Any]] = [
     *({"top_p": value} for value in (math.nan, math.inf, 0.0, 1.5, "1")),
     *({"min_p": value} for value in (math.nan, math.inf, -0.1, 1.5, "1")),
     *({"top_k": value} for value in (-1, 1.5, "1", None)),
+    *({name: value} for name in ("presence_penalty", "frequency_penalty") for value in (-2.1, 2.5, math.nan, "1", None)),
+    *({"top_n_sigma": value} for value in (-1.0, math.inf, math.nan)),
+    *({"dry_multiplier": value} for value in (-1.0, math.inf, math.nan)),
+    *({"dry_base": value} for value in (0.9, math.inf)),
+    *({"repeat_last_n": value} for value in (-2, 1.5)),
+    *({"logit_bias": {1: value}} for value in (-101.0, math.inf, math.nan, "1")),
     *({"seed": value} for value in (1.5, "1")),
 ]
 
@@ -209,22 +225,31 @@ NO_DISTRIBUTION: list[dict[str, Any]] = [
 @pytest.mark.parametrize("values", NO_DISTRIBUTION, ids=str)
 def test_values_that_make_no_distribution_are_refused(values: dict[str, Any]) -> None:
     """An infinite temperature, and one that makes every logit infinite, once were accepted."""
-    with pytest.raises(UsageError, match=f"{next(iter(values))} is .*, but must"):
+    with pytest.raises(UsageError, match=f"{next(iter(values))}.* is .*, but must"):
         Sampling(**values)
 
 
-IN_C = [each for each in NO_DISTRIBUTION if each.keys() <= {"temperature", "top_p", "min_p", "repetition_penalty"}]
+IN_C = [each for each in NO_DISTRIBUTION if each.keys() <= RANGES.keys() and type(*each.values()) is float]
+IN_C = [each for each in IN_C if any(each.values())]
 
 
-@pytest.mark.parametrize("values", [each for each in IN_C if type(*each.values()) is float and any(each.values())], ids=str)
-def test_the_core_refuses_them_too(values: dict[str, float]) -> None:
+@pytest.mark.parametrize("values", [*IN_C, {"repeat_last_n": -2}, {"logit_bias": {1: math.nan}}], ids=str)
+def test_the_core_refuses_them_too(values: dict[str, Any]) -> None:
     """It takes numbers from others than this class; a 0 there leaves the distribution as it is."""
     unchecked = Sampling(temperature=1.0)
     for name, value in values.items():
         object.__setattr__(unchecked, name, value)
     session = session_of(torch.zeros(VOCABULARY))
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=f"{next(iter(values))}.* is .*, but must"):
         session.generate([1], max_new_tokens=3, sampling=unchecked)
+    assert session.length == 0
+
+
+@pytest.mark.parametrize("token", [-1, VOCABULARY, 2**70])
+def test_a_bias_of_no_token_is_refused(token: int) -> None:
+    session = session_of(torch.zeros(VOCABULARY))
+    with pytest.raises(TokenError, match=f"the vocabulary has {VOCABULARY} tokens"):
+        session.generate([1], max_new_tokens=3, sampling=Sampling(logit_bias={token: 1.0}))
     assert session.length == 0
 
 
@@ -286,6 +311,28 @@ def test_another_seed_is_another_text_and_without_one_it_is_drawn() -> None:
                 tuple(session.generate([1], max_new_tokens=30, sampling=Sampling(temperature=2.0, seed=seed), eos_ids=()))
             )
         assert len(texts) == 5
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}, {"temperature": 0.6, "top_k": 20, "top_p": 0.95}),
+        ({"temperature": 0.3, "min_p": 0.15, "repetition_penalty": 1.05, "max_length": 9},
+         {"temperature": 0.3, "min_p": 0.15, "repetition_penalty": 1.05}),
+        ({"do_sample": True, "top_k": 64, "top_p": 0.95}, {"temperature": 1.0, "top_k": 64, "top_p": 0.95}),
+        ({"do_sample": False, "temperature": 0.6}, {}),
+        ({"eos_token_id": [1, 2], "temperature": None}, {}),
+        ({"temperature": -1, "top_p": 7, "top_k": -1, "min_p": "1"}, {}),
+    ],
+)  # fmt: skip
+def test_a_models_own_sampling_is_its_generation_config(config: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert read_sampling(json.dumps(config).encode()) == Sampling(**wanted)
+
+
+def test_a_generation_config_that_is_none_is_refused() -> None:
+    for text in (b"[]", b"{", b""):
+        with pytest.raises(ArtifactError):
+            read_sampling(text)
 
 
 # Drafters that draw

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 from command_line import Run, outcome
 
+from hybridge.runtime.artifact.folder import file_entry
+from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.binding.statistics import GenerationStats
 from hybridge.runtime.cli import run as command
 from hybridge.runtime.cli.console import speed_up
@@ -173,6 +176,28 @@ def test_run_draws_the_same_for_the_same_seed(cli: Run, artifact: Path) -> None:
     command = ("run", artifact, "--prompt", "abc", "--max-new-tokens", 40, "--temperature", 1.0, "--seed")
     first, again, other = (cli(*command, seed).raw for seed in (1, 1, 2))
     assert first == again != other
+
+
+def test_a_text_is_sampled_as_the_model_is_meant_to_be(cli: Run, artifact: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(artifact, own)
+    (own / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 1.5, "top_k": 7}))
+    manifest = read_manifest(own)
+    files = {**manifest.files, "generation_config.json": file_entry(own / "generation_config.json")}
+    (own / "manifest.json").write_text(manifest.model_copy(update={"files": files}).to_json())
+    words = ("--prompt", "abc", "--max-new-tokens", 30, "--seed", 2)
+    as_meant, greedy = cli("run", own, *words).raw, cli("run", artifact, *words).raw
+    assert as_meant == cli("run", artifact, *words, "--temperature", "1.5", "--top-k", "7").raw != greedy
+    for option in (("--greedy",), ("--temperature", "0")):
+        assert cli("run", own, *words, *option).raw == greedy
+    assert "temperature 1.5, top_k 7" in cli("inspect", own).out
+
+
+@pytest.mark.parametrize("options", [("--presence-penalty", "3"), ("--logit-bias", "x"), ("--logit-bias", "4=200")], ids=str)
+def test_run_refuses_options_that_make_no_distribution(cli: Run, artifact: Path, options: tuple[str, ...]) -> None:
+    done = cli("run", artifact, "--prompt", "abc", *options)
+    assert done.code == 2
+    assert options[0].lstrip("-").replace("-", "_").split("_")[0] in done.err
 
 
 def test_run_stops_where_the_context_is_full(cli: Run, artifact: Path) -> None:

@@ -96,7 +96,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a chat's field": ({"max_tokens": 3}, "max_output_tokens"),
     "another tool": ({"tools": [{"type": "web_search"}]}, "tools"),
     "an image": ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "takes no pictures"),
-    "an unknown field": ({"nonsense": 1}, "no field nonsense"),
+    "a stored prompt": ({"prompt": {"id": "p"}}, "prompt is not supported"),
     "no input": ({"input": None}, "input"),
     "a tool that is not there": ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "no"}}, "tool"),
 }

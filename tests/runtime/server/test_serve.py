@@ -24,7 +24,7 @@ from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.programs import TextProgram
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.connections import Limits
-from hybridge.runtime.server.responses import CompletionFormat
+from hybridge.runtime.server.responses import Choice, CompletionFormat
 from hybridge.runtime.server.worker import Event, Finished, Job, SessionSlot
 from hybridge.runtime.text.answers import Answer
 from hybridge.runtime.text.generate import TextPiece, TokenLogprobs
@@ -109,7 +109,8 @@ def test_tokens_stand_at_their_offsets(name: str) -> None:
     given = [TokenLogprobs(token, -1.0, [(token, -1.0)]) for token in ids]
     answer = Answer()
     answer.feed(text)
-    whole = CompletionFormat(False, "m", tokenizer).whole(answer, given, Finished("stop", 0, GenerationStats()), 1)
+    choice = Choice(0, answer, 1, has_logprobs=True, logprobs=given, end=Finished("stop", 0, GenerationStats()))
+    whole = CompletionFormat(False, "m", tokenizer).whole([choice])
     said = whole["choices"][0]["logprobs"]
     assert any(each.startswith(" ") for each in said["tokens"][1:])
     for token, offset in list(zip(said["tokens"], said["text_offset"], strict=True))[1:]:

@@ -16,7 +16,6 @@ from hybridge.runtime import GenerationStats, Sampling
 from hybridge.runtime.server.app import Question
 from hybridge.runtime.server.prompts import Prompt
 from hybridge.runtime.server.requests import GenerationRequest
-from hybridge.runtime.server.responses import ResponsesFormat
 from hybridge.runtime.server.worker import Finished, Inbox, Job
 from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.generate import TextPiece
@@ -222,7 +221,7 @@ def test_pieces_that_come_with_the_end_are_read_before_it(calling_server: Served
     """The computing thread may be done before anybody has listened."""
     job = Job(prompt=[1], tokenizer=BYTES, sampling=Sampling(), max_new_tokens=1, emit=print, deadline=0)
     question = Question(
-        asked=GenerationRequest(), prompt=Prompt("", [1]), form=ResponsesFormat("babble"), chat=False,
+        asked=GenerationRequest(), prompt=Prompt("", [1]), chat=False, sampling=Sampling(),
         answer=AnswerFormat.named("gigachat").answer("", TOOLS),
     )  # fmt: skip
 
