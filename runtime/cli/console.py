@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import shutil
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from hybridge.errors import HybridgeError, UsageError
 from hybridge.imports import needs_export
@@ -32,7 +36,8 @@ err = Console(stderr=True)
 
 SHOW_CURSOR = b"\x1b[?25h"
 INTERRUPTED = b"\nInterrupted.\n"
-LEAST_TOKENS, LEAST_SECONDS = 32, 0.02
+CONTROLS = {each: "�" for each in (*range(32), *range(127, 160)) if each not in (9, 10)}
+LEAST_TOKENS, LEAST_SECONDS = 64, 0.05
 """Fewest new tokens, and the least time of them, whose speed is compared: in a shorter text a single slow call decides."""
 
 
@@ -47,8 +52,8 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def table(title: str, *columns: str) -> Table:
-    """Return a table whose first column is aligned left and whose others are aligned right."""
-    grid = Table(title=title, title_justify="left", title_style="bold")
+    """Return a table whose first column is aligned left and whose others are aligned right; without names no header."""
+    grid = Table(title=title, title_justify="left", title_style="bold", show_header=any(columns))
     for i, column in enumerate(columns):
         grid.add_column(column, justify="left" if i == 0 else "right")
     return grid
@@ -80,22 +85,64 @@ def check_writable_file(path: Path) -> None:
         raise UsageError(f"{path} cannot be written: its folder does not exist.")
 
 
+def printable(text: str) -> str:
+    """Return a text whose control characters cannot command the terminal."""
+    return text.translate(CONTROLS)
+
+
+class WordWrap:
+    """Breaks a text between words where the terminal's line ends, as its pieces come."""
+
+    def __init__(self) -> None:
+        self._column = 0
+        self._word = ""
+
+    def push(self, piece: str) -> str:
+        """Return what can be written of a piece; its last word waits for its end."""
+        *words, self._word = re.split(r"(?<=[ \n])|(?=[ \n])", self._word + printable(piece))
+        return "".join(map(self._placed, words))
+
+    def finish(self) -> str:
+        """Return the rest."""
+        rest, self._word = self._placed(self._word), ""
+        return rest
+
+    def _placed(self, word: str) -> str:
+        if word == "\n":
+            self._column = 0
+            return word
+        width, cells = shutil.get_terminal_size().columns, Text(word).cell_len
+        if self._column + cells <= width:
+            self._column += cells
+            return word
+        if word.isspace():
+            self._column = 0
+            return "\n"
+        before, self._column = "\n" if self._column else "", cells % width
+        return before + word
+
+
 class ShownReasoning:
     """Shows a model's reasoning as it comes: dim and on stderr, so that only answers go to stdout."""
 
     def __init__(self) -> None:
         self._open = False
+        self._wrap = WordWrap()
 
     def show(self, piece: str) -> None:
         """Show the next piece."""
-        err.print(escape(piece), style="dim", end="", highlight=False, soft_wrap=True)
+        self._print(self._wrap.push(piece) if err.is_terminal else piece)
         self._open = True
 
     def end(self) -> None:
         """Begin a new line for the answer if reasoning was shown."""
         if self._open:
+            self._print(self._wrap.finish())
             err.print("\n")
-        self._open = False
+        self._open, self._wrap = False, WordWrap()
+
+    def _print(self, text: str) -> None:
+        err.print(escape(text), style="dim", end="", highlight=False, soft_wrap=True)
 
 
 def show_calls(calls: Iterable[Mapping[str, Any]]) -> None:
@@ -109,15 +156,23 @@ def show_calls(calls: Iterable[Mapping[str, Any]]) -> None:
 # Statistics of a generation
 
 
-def stats_table(stats: GenerationStats, plain: float | None) -> Table:
-    """Return a table of counts, times and speed of a generation. plain: seconds of a token without speculation, if known."""
+@dataclass(frozen=True)
+class PlainComparison:
+    """A generation beside plain decoding, measured in turns. plain_seconds: of a token."""
+
+    plain_seconds: float
+    speed_up: float
+
+
+def stats_table(stats: GenerationStats, plain: PlainComparison | None = None) -> Table:
+    """Return a table of counts, times and speed of a generation. plain: beside plain decoding, if that was measured."""
     grid = table("Generation", "", "")
     for name, value in stats_rows(stats, plain):
         grid.add_row(name, value)
     return grid
 
 
-def stats_rows(stats: GenerationStats, plain: float | None) -> Iterator[tuple[str, str]]:
+def stats_rows(stats: GenerationStats, plain: PlainComparison | None) -> Iterator[tuple[str, str]]:
     """Yield the names and values of that table."""
     yield "prompt", f"{stats.prompt_tokens} tokens in {stats.prefill_seconds:.3f} s"
     yield "new", f"{stats.new_tokens} tokens, {stats.tokens_per_second:.0f} tokens/s"
@@ -127,14 +182,8 @@ def stats_rows(stats: GenerationStats, plain: float | None) -> Iterator[tuple[st
     for phase in ("draft", "verify", "commit", "decode"):
         seconds = getattr(stats, f"{phase}_seconds")
         yield phase, f"{seconds:.3f} s, {seconds / stats.new_seconds if stats.new_seconds else 0:.0%}"
-    faster = speed_up(stats, plain)
-    if faster is not None and plain is not None:
-        yield "speed-up over plain decoding", f"{faster:.2f}× ({1 / plain:.0f} tokens/s)"
-
-
-def speed_up(stats: GenerationStats, plain: float | None) -> float | None:
-    """Return how many times faster than plain decoding a generation was. plain: seconds of a token without speculation."""
-    return plain * stats.tokens_per_second if plain is not None else None
+    if plain is not None:
+        yield "speed-up over plain decoding", f"{plain.speed_up:.2f}× ({1 / plain.plain_seconds:.0f} tokens/s)"
 
 
 # The process
