@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command 
     from hybridge.runtime.binding.chat import OnWords
     from hybridge.runtime.binding.pictures import Picture
     from hybridge.runtime.binding.statistics import GenerationStats
+    from hybridge.runtime.binding.tokenizer import Tokenizer
     from hybridge.runtime.text.conversation import Conversation
     from hybridge.runtime.text.generate import GenerationSettings
 
@@ -125,7 +126,7 @@ def chat(
             name = str(model.resolve() if model.exists() else model)
             talks = Talks(state_folder() / "chats", name, opened.artifact.manifest.files["tokenizer.json"].sha256)
         terminal = Terminal(
-            conversation, json, processor.read if processor else None, talks,
+            conversation, opened.tokenizer, json, processor.read if processor else None, talks,
             is_markdown=is_terminal and not raw and not json and os.environ.get("TERM") != "dumb",
         )  # fmt: skip
         if load is not None:
@@ -170,6 +171,7 @@ class Terminal:
     """
 
     conversation: Conversation
+    tokenizer: Tokenizer
     json: bool
     picture: Callable[[Path], Picture] | None = None
     talks: Talks | None = None
@@ -381,8 +383,10 @@ class Terminal:
         if name == "max_new_tokens":
             self.conversation.settings = replace(now, max_new_tokens=_checked(PositiveInt, name, given))
         elif name:
+            from hybridge.runtime.text.generate import with_dry_breakers
+
             sampling = _checked(type(now.sampling), name, {**vars(now.sampling), name: given})
-            self.conversation.settings = replace(now, sampling=sampling)
+            self.conversation.settings = replace(now, sampling=with_dry_breakers(sampling, self.tokenizer))
         for each, value_now in self.settings().items():
             if name in ("", each):
                 err.print(f"[dim]{each} {'none' if value_now is None else value_now}[/]", highlight=False)
