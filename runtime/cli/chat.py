@@ -126,7 +126,7 @@ def chat(
             name = str(model.resolve() if model.exists() else model)
             talks = Talks(state_folder() / "chats", name, opened.artifact.manifest.files["tokenizer.json"].sha256)
         terminal = Terminal(
-            conversation, opened.tokenizer, json, processor.read if processor else None, talks,
+            conversation, json, processor.read if processor else None, talks, opened.tokenizer,
             is_markdown=is_terminal and not raw and not json and os.environ.get("TERM") != "dumb",
         )  # fmt: skip
         if load is not None:
@@ -166,15 +166,15 @@ class Terminal:
     """Reads messages and commands, and shows answers.
 
     picture: reads a picture's file, for a model that takes some; pictures: those before the next message.
-    talks: where the conversation is kept after each answer, if it is. results: of some of the calls that wait.
+    talks: where the conversation is kept after each answer, if it is. tokenizer: for settings that name tokens. results: of some of the calls that wait.
     asked: a message that waits to be sent again. retries: number of other answers, which differ by their seeds.
     """
 
     conversation: Conversation
-    tokenizer: Tokenizer
     json: bool
     picture: Callable[[Path], Picture] | None = None
     talks: Talks | None = None
+    tokenizer: Tokenizer | None = None
     is_markdown: bool = False
     pictures: list[Picture] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
@@ -386,7 +386,9 @@ class Terminal:
             from hybridge.runtime.text.generate import with_dry_breakers
 
             sampling = _checked(type(now.sampling), name, {**vars(now.sampling), name: given})
-            self.conversation.settings = replace(now, sampling=with_dry_breakers(sampling, self.tokenizer))
+            if self.tokenizer is not None:
+                sampling = with_dry_breakers(sampling, self.tokenizer)
+            self.conversation.settings = replace(now, sampling=sampling)
         for each, value_now in self.settings().items():
             if name in ("", each):
                 err.print(f"[dim]{each} {'none' if value_now is None else value_now}[/]", highlight=False)

@@ -22,8 +22,18 @@ Part = dict[str, Any]
 """A part of a tokenizer.json, with its type."""
 
 
+SAMPLING = {
+    "temperature": "general.sampling.temp",
+    "top_k": "general.sampling.top_k",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+"""Fields of a generation_config.json and keys of a GGUF file."""
+
+
 def write_tokenizer(path: Path, folder: Path) -> str:
-    """Write the tokenizer and the chat template of the file at ``path`` into ``folder``, as an artifact has them.
+    """Write the tokenizer, the chat template and the sampling of the file at ``path`` into ``folder``, as an artifact has them.
 
     Returns a warning, empty if nothing is amiss. Raises CheckpointError for a tokenizer that cannot be converted, and OSError.
     """
@@ -34,7 +44,15 @@ def write_tokenizer(path: Path, folder: Path) -> str:
     (folder / "tokenizer_config.json").write_text(config + "\n", encoding="utf-8")
     if isinstance(template := metadata.get("tokenizer.chat_template"), str):
         (folder / "chat_template.jinja").write_text(_with_bos(template, made.config), encoding="utf-8")
+    sampling = {name: _number(metadata[key]) for name, key in SAMPLING.items() if key in metadata}
+    if sampling:
+        (folder / "generation_config.json").write_text(json.dumps({"do_sample": True} | sampling), encoding="utf-8")
     return made.note
+
+
+def _number(value: float) -> float:
+    """Return a float32 of a file with the digits that it was written by."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def _with_bos(template: str, config: dict[str, Any]) -> str:

@@ -87,23 +87,11 @@ def gguf_drafter(file: GgufFile) -> dict[str, LazyTensor]:
     return found
 
 
-SAMPLING = {
-    "temperature": "general.sampling.temp",
-    "top_k": "general.sampling.top_k",
-    "top_p": "general.sampling.top_p",
-    "min_p": "general.sampling.min_p",
-    "repetition_penalty": "general.sampling.penalty_repeat",
-}
-"""Fields of a generation_config.json and keys of a GGUF file."""
-
-
 def write_tokenizer_files(file: GgufFile, folder: Path) -> str:
     """Write the file's tokenizer and chat template into ``folder`` and return a warning, empty if nothing is amiss.
 
     The warning says what is missing; this raises nothing, because an artifact may do without a tokenizer.
     """
-    if sampling := {name: file.metadata[key] for name, key in SAMPLING.items() if key in file.metadata}:
-        (folder / "generation_config.json").write_text(json.dumps({"do_sample": True} | sampling), encoding="utf-8")
     if "tokenizer.ggml.tokens" not in file.metadata:
         return f"{file.path} has no tokenizer: give one with --tokenizer FOLDER."
     try:
