@@ -166,7 +166,8 @@ class Terminal:
     """Reads messages and commands, and shows answers.
 
     picture: reads a picture's file, for a model that takes some; pictures: those before the next message.
-    talks: where the conversation is kept after each answer, if it is. tokenizer: for settings that name tokens. results: of some of the calls that wait.
+    talks: where the conversation is kept after each answer, if it is. tokenizer: for settings that
+    name tokens. results: of some of the calls that wait.
     asked: a message that waits to be sent again. retries: number of other answers, which differ by their seeds.
     """
 
