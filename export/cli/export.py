@@ -12,11 +12,13 @@ import typer
 from rich.markup import escape
 
 from hybridge.export.cli.choices import ExportChoices
+from hybridge.export.source.files import find_projectors
 from hybridge.runtime.cli.console import err, megabytes, print_json, run_and_exit
 from hybridge.runtime.cli.options import JsonOption, with_options
 
 if TYPE_CHECKING:  # pydantic takes long to start
     from hybridge.runtime.artifact.manifest import Manifest
+    from hybridge.runtime.artifact.options import ExportOptions
 
 EXAMPLES = (
     "hybridge export Qwen3.5-0.8B -o qwen --max-seq-len 2048",
@@ -61,7 +63,8 @@ def export(
 
     options = choices.options()
     if choices.max_seq_len is None:
-        length = f"the state will hold {options.max_seq_len} tokens."
+        most = options.max_seq_len or "as many as the model takes, up to 32,768"
+        length = f"the state will hold {most} tokens."
         err.print(f"[yellow]--max-seq-len was not given:[/] {length}", highlight=False)
     if options.format == "pte" and options.kernels == "hybridge" and not library.is_available():
         err.print(
@@ -69,6 +72,10 @@ def export(
             "or give --kernels llm.",
             highlight=False,
         )
+    others = (adapter, tokenizer, mmproj, choices.drafter, choices.draft_vocab, choices.calibrate)
+    if not (fresh or validate or any(others)) and (packed := _packed(Path(checkpoint), output, options, force=force)):
+        _show(output, packed, json=json)
+        return
     from hybridge.export.api import export_model
     from hybridge.export.cli.progress import ConsoleProgress
 
@@ -87,6 +94,27 @@ def export(
         calibrate=choices.calibrate,
         progress=ConsoleProgress(err),
     )
+    _show(output, manifest, json=json)
+
+
+def _packed(checkpoint: Path, output: Path, options: ExportOptions, *, force: bool) -> Manifest | None:
+    """Write the artifact of a GGUF file of a shape whose program is kept, which takes no PyTorch; None for any other."""
+    if not checkpoint.is_file() or (options.images and find_projectors(checkpoint)):
+        return None
+    from hybridge.export.write.folder import output_folder
+    from hybridge.export.write.packed import pack_artifact
+    from hybridge.runtime.pack.programs import UnfitProgramError
+
+    try:
+        with output_folder(output, force=force) as folder:
+            if (manifest := pack_artifact(checkpoint, folder, options)) is None:
+                raise UnfitProgramError("no program is kept for it")  # so that nothing appears
+    except UnfitProgramError:
+        return None
+    return manifest
+
+
+def _show(output: Path, manifest: Manifest, *, json: bool) -> None:
     if json:
         print_json({"output": str(output), **manifest.model_dump(mode="json")})
     else:

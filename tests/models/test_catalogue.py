@@ -16,9 +16,12 @@ from base_install import WITHOUT_EXPORT
 from cataloguing import __main__ as cataloguing
 from cataloguing.mixes import types_of
 from cataloguing.shapes import SHAPES, Shape
+from command_line import Run
 from gguf_files import MODELS, TYPES, random_model, save_gguf
 from tiny import tiny_config
 
+from hybridge.errors import UsageError
+from hybridge.export import api
 from hybridge.export.api import export_model
 from hybridge.export.cli.choices import ExportChoices
 from hybridge.export.write import pte
@@ -96,6 +99,22 @@ assert pack_artifact(Path({str(file)!r}), Path({str(packed)!r}), ExportChoices(*
     assert {path.name: path.read_bytes() for path in packed.iterdir()} == {
         path.name: path.read_bytes() for path in exported.iterdir()
     }
+
+
+def test_the_command_export_packs_unless_it_is_to_make_the_program_anew(
+    installed: Path, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export_model(*arguments: object, **options: object) -> None:
+        raise UsageError("it is exported.")
+
+    monkeypatch.setattr(api, "export_model", export_model)
+    file = save(tmp_path / "model.gguf")
+    done = cli("export", file, "-o", tmp_path / "out")
+    assert done.code == 0, done.err
+    assert (tmp_path / "out" / "model.pte").stat().st_size > 0
+    for more in (("--fresh",), ("--max-seq-len", 96)):
+        assert "it is exported." in cli("export", file, "-o", tmp_path / "other", *more).err
+        assert not (tmp_path / "other").exists()
 
 
 OTHERS = {

@@ -8,11 +8,13 @@ program's file in ``test_pins_of_program_files.py``.
 from __future__ import annotations
 
 import inspect
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from checkout import CHECKOUT
 from compiler_flags import include_folders
 from executorch.exir import to_edge_transform_and_lower
 from tiny import traced
@@ -29,15 +31,19 @@ from hybridge.export.pinned.torch_export import (
     ASSERTIONS,
     PROVENANCE,
     Operator,
+    called_with,
     check,
     declared,
+    is_persistent,
     known_operators,
     late_code,
     overload,
+    traced_graph,
     without_history,
 )
 from hybridge.export.profile import parts
 from hybridge.runtime import pinned
+from hybridge.runtime.pack.programs import PINNED, installed_versions
 from hybridge.runtime.platforms import library_file
 
 aten = torch.ops.aten
@@ -109,6 +115,34 @@ def test_the_patch_of_histories_sets_what_torch_sets() -> None:
     assert vars(plain).keys() == vars(short).keys(), message
     assert [len(each.from_node) for each in (plain, short)] == [1, 0], message
     assert (short.name, short.target, short.to_dict()["from_node"]) == ("", "", []), message
+
+
+def test_a_module_is_called_with_other_tensors_and_keeps_its_own() -> None:
+    module = nn.Linear(2, 1, bias=False)
+    before = module.weight.detach().clone()
+    assert called_with(module, {"weight": torch.tensor([[2.0, 3.0]])}, torch.ones(2)).tolist() == [5.0], "called_with()"
+    assert torch.equal(module.weight, before), "called_with() leaves other weights behind"
+
+
+def test_a_traced_function_is_a_graph_of_atens_operators_in_order() -> None:
+    graph = traced_graph(
+        lambda x, y: torch.cat([x + 1, y.flatten()]), [torch.empty(2, device="meta"), torch.empty(1, 2, device="meta")]
+    )
+    message = "traced_graph() in export/pinned/torch_export.py gives another graph, so no constant has a source"
+    assert [node.op for node in graph.nodes][:2] == ["placeholder"] * 2, message
+    called = [node.target for node in graph.nodes if node.op == "call_function"]
+    assert all(isinstance(each, Operator) for each in called), message
+    assert called[0] == aten.add.Tensor, message
+    assert called[-1] == aten.cat.default, message
+    assert graph.output_node().args[0].target == aten.cat.default, message
+
+
+def test_a_buffer_says_whether_it_is_in_checkpoints() -> None:
+    module = nn.Module()
+    module.register_buffer("kept", torch.zeros(1))
+    module.register_buffer("left_out", torch.zeros(1), persistent=False)
+    message = "buffers are marked otherwise: see is_persistent() in export/pinned/torch_export.py"
+    assert [name for name in ("kept", "left_out") if is_persistent(module, name)] == [*module.state_dict()] == ["kept"], message
 
 
 def test_a_graph_is_compiled_when_it_is_run() -> None:
@@ -367,3 +401,18 @@ def test_operands_of_other_ranks_are_broadcast(shapes: tuple[tuple[int, ...], tu
 class Product(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x * y
+
+
+def test_a_program_is_written_in_parts_that_are_its_file(tmp_path: Path) -> None:
+    message = "a program's file is assembled otherwise: see file_parts() in export/pinned/executorch.py"
+    with quiet():
+        program = to_edge_transform_and_lower(torch.export.export(nn.Linear(4, 2), (torch.ones(1, 4),))).to_executorch()
+    parts = program_format.file_parts(program)
+    assert b"".join(part if isinstance(part, bytes) else part.to_bytes() for part in parts) == program.buffer, message
+
+
+def test_programs_are_known_by_the_libraries_that_pyproject_pins() -> None:
+    extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pins = dict(each.split("==") for each in extras["export"] if "==" in each)
+    assert {name: pins[name] for name in PINNED} == PINNED
+    assert installed_versions() == PINNED

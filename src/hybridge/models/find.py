@@ -118,7 +118,7 @@ class NamedModel:
 
         def export(folder: Path) -> Entry:
             if not self._is_packed(folder, options):
-                if find_spec("torch") is None:  # said before the export is announced
+                if not _has_torch():  # said before the export is announced
                     raise UsageError(self._missing(options))
                 with line:
                     with line.step("Starting PyTorch"), self.needs_export():
@@ -162,6 +162,13 @@ class NamedModel:
     def _needed_bytes(self) -> int:
         folder, gguf = WEIGHTS_OF_WEIGHTS[self.options.quantize]
         return PROGRAM_BYTES + int(self.identity.size * (folder if self.checkpoint.is_dir() else gguf))
+
+
+def _has_torch() -> bool:
+    try:
+        return find_spec("torch") is not None
+    except ModuleNotFoundError:  # of a finder that hides it
+        return False
 
 
 @checked
