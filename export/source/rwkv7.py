@@ -234,6 +234,7 @@ class Rwkv7Model(Rwkv7PreTrainedModel):
 class Rwkv7ForCausalLM(Rwkv7PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # untyped bases
     """The decoder and its head."""
 
+    _keys_to_ignore_on_load_unexpected: ClassVar = [r"model\.layers\.0\.attn\.v_lora\."]  # in GGUF files, and without use
     _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embeddings.weight"}
 
     def __init__(self, config: Rwkv7Config) -> None:

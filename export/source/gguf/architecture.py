@@ -250,6 +250,19 @@ def rope(file: GgufFile, partial: bool = False) -> dict[str, Any]:
     return {"rope_parameters": parameters}
 
 
+def long_rope(file: GgufFile, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return RoPE's parameters with the factors for short and long texts, if the file has some."""
+    factors = {each: file.tensors.get(f"rope_factors_{each}.weight") for each in ("long", "short")}
+    if not all(factors.values()):
+        return parameters
+    return parameters | {
+        "rope_type": "longrope",
+        "original_max_position_embeddings": file.get("rope.scaling.original_context_length") or file["context_length"],
+        "attention_factor": file.get("rope.scaling.attn_factor"),
+        **{f"{each}_factor": tensor.read().tolist() for each, tensor in factors.items() if tensor},
+    }
+
+
 def _yarn(file: GgufFile, factor: float) -> dict[str, Any]:
     names = {"rope.scaling.yarn_beta_fast": "beta_fast", "rope.scaling.yarn_beta_slow": "beta_slow"}
     original = file["rope.scaling.original_context_length"]

@@ -11,7 +11,6 @@ from torch import Tensor
 from hybridge.errors import UnsupportedModelError
 from hybridge.export.source.gguf.architecture import (
     FULL,
-    LINEAR,
     SLIDING,
     Architecture,
     Config,
@@ -30,7 +29,6 @@ from hybridge.export.source.gguf.architecture import (
     layers,
     minus_one,
     mlp,
-    most,
     of_layers,
     one,
     rope,
@@ -234,105 +232,6 @@ QWEN_MTP = DraftLayers(
     layer="mtp.layers.{own}.",
 )
 
-# Kimi delta attention
-
-
-def _kimi(file: GgufFile) -> dict[str, Any]:
-    """Return Kimi Linear's config: layers without key/value heads are linear; latent attention counts as one such head."""
-    config = common(file, "kimi_linear") | mlp(file) | experts(file)
-    full = of_layers(file["attention.head_count_kv"], file)
-    heads, turned = most(file["attention.head_count"]), file["rope.dimension_count"]
-    dense = file.get("leading_dense_block_count") or 0
-    return config | {
-        "layer_types": [FULL if each else LINEAR for each in full],
-        "mlp_layer_types": ["dense" if i < dense else "sparse" for i in range(len(full))],
-        "rms_norm_eps": file["attention.layer_norm_rms_epsilon"],
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "linear_head_dim": file["kda.head_dim"],
-        "linear_num_heads": _numbers(file, ".ssm_a"),
-        "linear_conv_kernel_dim": file["ssm.conv_kernel"],
-        "kv_lora_rank": file["attention.kv_lora_rank"],
-        "q_lora_rank": file.get("attention.q_lora_rank"),
-        "qk_rope_head_dim": turned,
-        "qk_nope_head_dim": file["attention.key_length_mla"] - turned,
-        "v_head_dim": file["attention.value_length_mla"],
-        "num_shared_experts": file["expert_shared_count"],
-        "routed_scaling_factor": file["expert_weights_scale"],
-    }
-
-
-def _numbers(file: GgufFile, end: str) -> int:
-    return next((max(tensor.shape) for name, tensor in file.tensors.items() if name.endswith(end)), 0)
-
-
-def _expanded(config: Config, keys: Tensor, values: Tensor) -> Tensor:
-    """Join the expansions of latents to keys [H, rank, D] and to values [H, D, rank]: [H (D + D), rank]."""
-    return torch.cat([keys.transpose(1, 2), values], dim=1).flatten(0, 1)
-
-
-KIMI = (
-    *same(QUERY_AND_KEY | VALUE_AND_OUT | NORMS | MLP),
-    *same({f"ssm_{part}": f"self_attn.{part}_proj" for part in ("f_a", "f_b", "g_a", "g_b")}),
-    *same({"ssm_beta": "self_attn.b_proj", "ssm_norm": "self_attn.o_norm"}),
-    *same({f"ssm_conv1d_{part}": f"self_attn.{part}_conv1d" for part in "qkv"}, conv),
-    *same({"attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm"}),
-    *same({"attn_q_a": "self_attn.q_a_proj", "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_q_b": "self_attn.q_b_proj"}),
-    *same({"attn_kv_b": "self_attn.kv_b_proj"}),
-    Weight(name="self_attn.kv_b_proj.weight", of=("attn_k_b.weight", "attn_v_b.weight"), make=_expanded),
-    one("self_attn.A_log", "ssm_a", lambda config, tensor: decay(config, tensor).view(1, 1, -1, 1)),
-    one("self_attn.dt_bias", "ssm_dt.bias", flat),
-    *EXPERTS,
-    one("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", flat),
-    *same({f"ffn_{part}_shexp": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}),
-)
-
-# Ling 3, of Kimi delta attention too
-
-
-def _bailing(file: GgufFile) -> dict[str, Any]:
-    """Return Ling 3's config. Raises UnsupportedModelError for experts whose activations are clamped."""
-    if any(each for name in ("exp", "shexp") for each in file.get(f"swiglu_clamp_{name}") or ()):
-        raise UnsupportedModelError(f"{file.path} is of a model that clamps its experts' activations, which hybridge does not.")
-    config, turned = _kimi(file), file["rope.dimension_count"]
-    config = {name: each for name, each in config.items() if name != "q_lora_rank"}
-    return config | {
-        "model_type": "bailing_hybrid",
-        "head_dim": file["kda.head_dim"],
-        "short_conv_kernel_size": file["ssm.conv_kernel"],
-        "kda_lower_bound": file["kda.gate_lower_bound"],
-        "rope_parameters": {"rope_type": "default", "rope_theta": file.get("rope.freq_base", 6e6)},
-        "qk_nope_head_dim": file["attention.key_length_mla"] - turned,
-        "n_group": file.get("expert_group_count") or 1,
-        "topk_group": file.get("expert_group_used_count") or 1,
-        "norm_topk_prob": bool(file.get("expert_weights_norm", True)),
-        "num_mtp_layers": file.get("nextn_predict_layers") or 0,
-    }
-
-
-BAILING = (
-    *same({f"attn_{part}": f"attention.{part}_proj" for part in "qkv"}),
-    *same({"attn_output": "attention.dense", "attn_gate": "attention.g_proj"} | NORMS | MLP),
-    *same({"ssm_f_a": "attention.f_proj", "ssm_g_a": "attention.g_proj", "ssm_beta": "attention.b_proj"}),
-    *same({"ssm_norm": "attention.o_norm"}),
-    *same({f"ssm_conv1d_{part}": f"attention.{part}_conv1d" for part in "qkv"}, conv),
-    *same({"attn_kv_a_mqa": "attention.kv_a_proj_with_mqa", "attn_kv_a_norm": "attention.kv_a_layernorm"}),
-    Weight(name="attention.kv_b_proj.weight", of=("attn_k_b.weight", "attn_v_b.weight"), make=_expanded),
-    one("attention.A_log", "ssm_a", lambda config, tensor: torch.log(tensor).flatten()),
-    one("attention.dt_bias", "ssm_dt.bias", flat),
-    *EXPERTS,
-    one("mlp.gate.expert_bias", "exp_probs_b.bias", flat),
-    *same({f"ffn_{part}_shexp": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}),
-)
-BAILING_MTP = DraftLayers(
-    around=(
-        *same({f"nextn.{part}": part for part in ("eh_proj", "enorm", "hnorm")}),
-        *same({"layer_output_norm": "final_layernorm"}),
-    ),
-    place="model.layers.{index}.",
-    layer="model.layers.{index}.",
-)
-
 # Short convolutions
 
 
@@ -416,8 +315,6 @@ TABLE = {
     "qwen3next": Architecture(
         config=lambda file: _with_experts(file, "qwen3_next"), layer=QWEN3_NEXT, model=QWEN_MODEL, drafter=QWEN_MTP
     ),
-    "bailingmoe3": Architecture(config=_bailing, layer=BAILING, model=MODEL, drafter=BAILING_MTP),
-    "kimi-linear": Architecture(config=_kimi, layer=KIMI, model=MODEL),
     "lfm2": Architecture(config=_lfm2, layer=LFM2, model=LFM2_MODEL),
     "lfm2moe": Architecture(config=_lfm2_moe, layer=(*LFM2, *LFM2_EXPERTS), model=LFM2_MODEL),
 }

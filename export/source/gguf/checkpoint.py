@@ -13,13 +13,19 @@ from tokenizers.models import BPE
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.source.files import first_line
-from hybridge.export.source.gguf import attention_tables, mamba_tables, transformer_tables
+from hybridge.export.source.gguf import attention_tables, latent_tables, mamba_tables, rwkv_tables, transformer_tables
 from hybridge.export.source.gguf.architecture import Architecture, layers, made
 from hybridge.export.source.gguf.file import GgufFile
 from hybridge.export.source.quantization import LazyTensor
 from hybridge.runtime.pack.gguf import read_header
 
-ARCHITECTURES: Mapping[str, Architecture] = {**attention_tables.TABLE, **transformer_tables.TABLE, **mamba_tables.TABLE}
+ARCHITECTURES: Mapping[str, Architecture] = {
+    **attention_tables.TABLE,
+    **transformer_tables.TABLE,
+    **latent_tables.TABLE,
+    **mamba_tables.TABLE,
+    **rwkv_tables.TABLE,
+}
 NOT_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 

@@ -143,6 +143,7 @@ def _falcon_h1(file: GgufFile) -> dict[str, Any]:
             "mamba_expand": 2,
             "mamba_d_ssm": file["ssm.inner_size"],
             "mamba_rms_norm": has(file, ".ssm_norm.weight"),
+            "mamba_norm_before_gate": False,
             "mlp_multipliers": [1.0, 1.0],
             "ssm_multipliers": [1.0] * 5,
         }

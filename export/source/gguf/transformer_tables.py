@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from hybridge.errors import UnsupportedModelError
 from hybridge.export.source.gguf.architecture import (
     FULL,
     SLIDING,
     Architecture,
+    Config,
     Weight,
     attention,
     beside,
@@ -16,6 +21,7 @@ from hybridge.export.source.gguf.architecture import (
     flat,
     has,
     layers,
+    long_rope,
     mlp,
     most,
     of_layers,
@@ -105,14 +111,7 @@ def _smollm3(file: GgufFile) -> dict[str, Any]:
 def _phi3(file: GgufFile) -> dict[str, Any]:
     original = file.get("rope.scaling.original_context_length") or file["context_length"]
     angles = rope(file, partial=True)
-    factors = {each: file.tensors.get(f"rope_factors_{each}.weight") for each in ("long", "short")}
-    if all(factors.values()):
-        angles["rope_parameters"] |= {
-            "rope_type": "longrope",
-            "original_max_position_embeddings": original,
-            "attention_factor": file.get("rope.scaling.attn_factor"),
-            **{f"{each}_factor": tensor.read().tolist() for each, tensor in factors.items() if tensor},
-        }
+    angles["rope_parameters"] = long_rope(file, angles["rope_parameters"])
     config = common(file, "phi3") | attention(file) | mlp(file) | angles
     return config | {
         "sliding_window": file.get("attention.sliding_window") or None,
@@ -196,6 +195,56 @@ GEMMA4_MODEL = (
     ),
 )
 
+# Gemma 3n
+
+
+def _gemma3n(file: GgufFile) -> dict[str, Any]:
+    """Return Gemma 3n's config. The file has the shares of activations that are dropped as deviations from their mean."""
+    shares = torch.distributions.Normal(0.0, 1.0).cdf(torch.tensor(file["activation_sparsity_scale"], dtype=torch.float64))
+    slides = of_layers(file["attention.sliding_window_pattern"], file)
+    config = common(file, "gemma3n_text") | attention(file) | mlp(file)
+    return config | {
+        "layer_types": [SLIDING if each else FULL for each in slides],
+        "sliding_window": file["attention.sliding_window"],
+        "rope_parameters": {
+            FULL: {"rope_type": "default", "rope_theta": file.get("rope.freq_base", 1e6)},
+            SLIDING: {"rope_type": "default", "rope_theta": file.get("rope.freq_base_swa", 10000.0)},
+        },
+        "num_kv_shared_layers": int(file.get("attention.shared_kv_layers") or 0),
+        "activation_sparsity_pattern": [round(share, 6) for share in shares.tolist()],
+        "altup_num_inputs": file["altup.num_inputs"],
+        "altup_active_idx": file["altup.active_idx"],
+        "laurel_rank": _rows(file, "blk.0.laurel_l.weight"),
+        "hidden_size_per_layer_input": file["embedding_length_per_layer_input"],
+        "vocab_size_per_layer_input": _rows(file, "per_layer_token_embd.weight") or config["vocab_size"],
+        "final_logit_softcapping": file.get("final_logit_softcapping", 30.0),
+    }
+
+
+def _matrix(index: int) -> Callable[[Config, Tensor], Tensor]:
+    """Return a function that takes one of several stacked matrices."""
+    return lambda config, stack: stack[index]
+
+
+ALTUP_STREAMS = 4
+"""llama.cpp's converter takes no other number."""
+GEMMA3N = (
+    *same(QUERY_AND_KEY | VALUE_AND_OUT | MLP | HEAD_NORMS | GEMMA_NORMS),
+    *same({"inp_gate": "per_layer_input_gate", "proj": "per_layer_projection", "post_norm": "post_per_layer_input_norm"}),
+    *same({"laurel_l": "laurel.linear_left", "laurel_r": "laurel.linear_right", "laurel_post_norm": "laurel.post_laurel_norm"}),
+    *same({"altup_correct_coef": "altup.correction_coefs", "altup_predict_coef": "altup.prediction_coefs"}),
+    *same({"altup_router": "altup.modality_router", "altup_router_norm": "altup.router_norm"}),
+    one("altup.correct_output_scale", "altup_correct_scale.weight", flat),
+)
+GEMMA3N_MODEL = (
+    *GEMMA4_MODEL,
+    *(one(f"model.altup_projections.{i}.weight", "altup_proj.weight", _matrix(i)) for i in range(ALTUP_STREAMS - 1)),
+    *(
+        one(f"model.altup_unembed_projections.{i}.weight", "altup_unembd_proj.weight", _matrix(i))
+        for i in range(ALTUP_STREAMS - 1)
+    ),
+)
+
 # Hunyuan
 
 HUNYUAN = (
@@ -211,5 +260,6 @@ TABLE = {
     "smollm3": Architecture(config=_smollm3, layer=LLAMA_LIKE, model=MODEL),
     "phi3": Architecture(config=_phi3, layer=PHI3, model=MODEL),
     "hunyuan-dense": Architecture(config=lambda file: _decoder(file, "hunyuan_v1_dense"), layer=HUNYUAN, model=MODEL),
+    "gemma3n": Architecture(config=_gemma3n, layer=GEMMA3N, model=GEMMA3N_MODEL),
     "gemma4": Architecture(config=_gemma4, layer=GEMMA4, model=GEMMA4_MODEL),
 }

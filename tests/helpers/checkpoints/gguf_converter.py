@@ -19,6 +19,11 @@ def converted(architecture: str, model: PreTrainedModel, mtp: Mapping[str, Tenso
     c = model.config
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     yield from EXTRA.get(architecture, lambda c: ())(c)
+    yield from stacked(architecture, _converted(architecture, model, mtp, tied))
+
+
+def _converted(architecture: str, model: PreTrainedModel, mtp: Mapping[str, Tensor], tied: bool) -> Tensors:
+    c = model.config
     for name, tensor in (*model.state_dict().items(), *((_next(name, c), each) for name, each in mtp.items())):
         if name == "lm_head.weight" and tied:
             continue
@@ -57,6 +62,18 @@ RENAMED: dict[str, dict[str, str]] = {
         r"model\.layers\.(\d+)\.(eh_proj|enorm|hnorm)\.": r"blk.\1.nextn.\2.",
         r"model\.layers\.(\d+)\.final_layernorm\.": r"blk.\1.layer_output_norm.",
     },
+    "deepseek2": {r"e_score_correction_bias$": "e_score_correction.bias"},
+    "rwkv7": {
+        r"\.attn\.": ".attention.",
+        r"\.ffn\.": ".feed_forward.",
+        r"ffn_norm": "ln2",
+        r"attn_norm": "attention_norm",
+        r"g_norm": "ln_x",
+        r"_lora\.lora\.0\.weight": "1.weight",
+        r"_lora\.lora\.2\.weight": "2.weight",
+        r"_lora\.lora\.2\.bias": "0.weight",
+        r"(k_k|k_a|r_k|feed_forward\.x_k)$": r"\1.weight",
+    },
 }
 
 
@@ -72,7 +89,7 @@ def _gemma4_angles(c: Any) -> Tensors:
     yield "rope_freqs.weight", torch.tensor([1.0] * turned + [1e30] * (wide // 2 - turned))
 
 
-EXTRA: dict[str, Callable[[Any], Tensors]] = {"phi3": _phi3_factors, "gemma4": _gemma4_angles}
+EXTRA: dict[str, Callable[[Any], Tensors]] = {"phi3": _phi3_factors, "minicpm3": _phi3_factors, "gemma4": _gemma4_angles}
 
 
 def _plain(name: str, tensor: Tensor, c: Any) -> Tensors:
@@ -281,14 +298,52 @@ def _gpt_oss_weights(name: str, tensor: Tensor, c: Any) -> Tensors:
         yield name.replace("down_proj_bias", "down_proj.bias"), tensor
 
 
+def _gemma3n_weights(name: str, tensor: Tensor, c: Any) -> Tensors:
+    """The matrices between the streams are stacked, which ``save_gguf`` does."""
+    yield (f"{name}.weight" if name.endswith("correct_output_scale") else name), tensor
+
+
+def _rwkv7_weights(name: str, tensor: Tensor, c: Any) -> Tensors:
+    if mix := re.search(r"layers\.(\d+)\.attention\.x_(\w)$", name):
+        yield f"blk.{mix[1]}.time_mix_lerp_fused.{'rwkvag'.index(mix[2])}", tensor
+    elif name.startswith("model.layers.0.attention.a") and re.search(r"a[012]\.weight$", name):
+        yield name, tensor.squeeze()
+        yield name.replace("attention.a", "attention.v"), tensor.squeeze()  # without use
+    else:
+        yield name, tensor.flatten() if name.endswith("r_k.weight") else tensor.squeeze()
+
+
+STACKED = {
+    "gemma3n": {r"^(model\.altup_(?:unembed_)?projections)\.(\d)\.weight$": r"\1.weight"},
+    "rwkv7": {r"^(blk\.\d+\.time_mix_lerp_fused)\.(\d)$": r"\1.weight"},
+}
+"""Tensors that become one, by a number in their names."""
+
+
+def stacked(architecture: str, tensors: Tensors) -> Tensors:
+    """Stack the tensors that ``STACKED`` names."""
+    found: dict[str, list[Tensor]] = {}
+    for name, tensor in tensors:
+        whole = next((re.sub(old, new, name) for old, new in STACKED.get(architecture, {}).items() if re.match(old, name)), "")
+        if whole:
+            found.setdefault(whole, []).append(tensor)
+        else:
+            yield name, tensor
+    yield from ((name, torch.stack(parts)) for name, parts in found.items())
+
+
 CONVERTED: dict[str, Callable[[str, Tensor, Any], Tensors]] = {
     "llama": _llama, "gemma3": _gemma, "gpt-oss": _gpt_oss_weights, "qwen35": _qwen35, "qwen35moe": _qwen35,
     "qwen3next": _qwen_next, "kimi-linear": _kimi_weights, "lfm2": _lfm2_weights, "lfm2moe": _lfm2_weights,
     "mamba2": lambda name, tensor, c: _mamba(name, tensor, c, c.n_groups), "granitehybrid": _granite_weights,
     "falcon-h1": _falcon_weights, "nemotron_h": _nemotron_weights, "nemotron_h_moe": _nemotron_weights,
     "jamba": _jamba_weights, "mamba": _jamba_weights, "granite": _llama, "smollm3": _llama, "granitemoe": _granite_moe_weights,
-    "gemma4": _gemma4_weights, "bailingmoe3": _bailing_weights,
+    "gemma4": _gemma4_weights, "gemma3n": _gemma3n_weights, "deepseek2": _kimi_weights, "rwkv7": _rwkv7_weights,
+    "bailingmoe3": _bailing_weights,
 }  # fmt: skip
+
+
+ATTENTION_FREE = ("mamba", "mamba2", "rwkv7")
 
 
 def metadata(architecture: str, model: PreTrainedModel) -> dict[str, Any]:
@@ -304,7 +359,7 @@ def metadata(architecture: str, model: PreTrainedModel) -> dict[str, Any]:
             getattr(c, "rms_norm_eps", None) or getattr(c, "norm_eps", None) or c.layer_norm_epsilon
         ),
     }
-    if architecture not in ("mamba", "mamba2"):
+    if architecture not in ATTENTION_FREE:
         found["attention.head_count_kv"] = sizes["num_key_value_heads"]
         dim = sizes.get("head_dim") or c.hidden_size // heads
         found |= {"attention.key_length": dim, "attention.value_length": dim}
@@ -313,11 +368,14 @@ def metadata(architecture: str, model: PreTrainedModel) -> dict[str, Any]:
         if "rope_theta" in rope:
             partial = rope.get("partial_rotary_factor") or 1.0
             found |= {"rope.freq_base": float(rope["rope_theta"]), "rope.dimension_count": int(dim * partial)}
+        if rope.get("mscale_all_dim"):
+            found["rope.scaling.yarn_log_multiplier"] = 0.1 * rope["mscale_all_dim"]
         if rope.get("rope_type") in ("linear", "yarn"):
             found |= {"rope.scaling.type": rope["rope_type"], "rope.scaling.factor": float(rope["factor"])}
         if rope.get("rope_type") == "yarn":
             found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
-    return found | MORE.get(architecture, lambda c: {})(c)
+    more = MORE.get(architecture, lambda c: {})(c)
+    return {name: value for name, value in (found | more).items() if value is not None}
 
 
 def _experts(c: Any) -> dict[str, Any]:
@@ -534,6 +592,65 @@ def _hunyuan(c: Any) -> dict[str, Any]:
     return {"rope.freq_base": float(base * alpha ** (c.head_dim / (c.head_dim - 2)))}
 
 
+def _latent(c: Any) -> dict[str, Any]:
+    return {
+        "attention.head_count_kv": 1,
+        "attention.q_lora_rank": c.q_lora_rank,
+        "attention.kv_lora_rank": c.kv_lora_rank,
+        "attention.key_length": c.kv_lora_rank + c.qk_rope_head_dim,
+        "attention.key_length_mla": c.qk_nope_head_dim + c.qk_rope_head_dim,
+        "attention.value_length": c.kv_lora_rank,
+        "attention.value_length_mla": c.v_head_dim,
+        "rope.dimension_count": c.qk_rope_head_dim,
+    }
+
+
+def _deepseek2(c: Any) -> dict[str, Any]:
+    return {
+        **_latent(c),
+        **_experts(c),
+        "expert_shared_count": c.n_shared_experts,
+        "expert_weights_scale": float(c.routed_scaling_factor),
+        "leading_dense_block_count": c.first_k_dense_replace,
+    }
+
+
+def _minicpm3(c: Any) -> dict[str, Any]:
+    return {
+        "attention.head_count_kv": c.num_key_value_heads,
+        "attention.q_lora_rank": c.q_lora_rank,
+        "attention.kv_lora_rank": c.kv_lora_rank,
+        "attention.key_length": c.qk_nope_head_dim + c.qk_rope_head_dim,
+        "attention.value_length": None,
+        "rope.dimension_count": c.qk_rope_head_dim,
+    }
+
+
+def _gemma3n(c: Any) -> dict[str, Any]:
+    normal = torch.distributions.Normal(0, 1)
+    return {
+        "attention.sliding_window": c.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in c.layer_types],
+        "attention.shared_kv_layers": c.num_kv_shared_layers,
+        "rope.freq_base_swa": float(c.rope_parameters["sliding_attention"]["rope_theta"]),
+        "altup.num_inputs": c.altup_num_inputs,
+        "altup.active_idx": c.altup_active_idx,
+        "embedding_length_per_layer_input": c.hidden_size_per_layer_input,
+        "activation_sparsity_scale": normal.icdf(torch.tensor(c.activation_sparsity_pattern)).tolist(),
+    }
+
+
+def _rwkv7(c: Any) -> dict[str, Any]:
+    return {
+        "attention.layer_norm_epsilon": c.norm_eps,
+        "wkv.head_size": c.head_dim,
+        "attention.decay_lora_rank": c.decay_low_rank_dim,
+        "attention.iclr_lora_rank": c.a_low_rank_dim,
+        "attention.value_residual_mix_lora_rank": c.v_low_rank_dim,
+        "attention.gate_lora_rank": c.gate_low_rank_dim,
+    }
+
+
 def _bailing(c: Any) -> dict[str, Any]:
     kinds = [*c.layer_types, *["full_attention"] * c.num_mtp_layers]
     return {
@@ -555,5 +672,6 @@ MORE: dict[str, Callable[[Any], dict[str, Any]]] = {
     "falcon-h1": _mamba_d, "nemotron_h": _nemotron, "nemotron_h_moe": lambda c: {**_nemotron(c), **_nemotron_experts(c)},
     "jamba": _jamba, "qwen3moe": _experts, "gemma3": lambda c: {"attention.sliding_window": c.sliding_window},
     "gpt-oss": _gpt_oss, "mamba": _mamba1, "granite": _scales, "granitemoe": _granite_moe, "phi3": _phi3, "gemma4": _gemma4,
-    "bailingmoe3": _bailing, "hunyuan-dense": _hunyuan,
+    "bailingmoe3": _bailing, "hunyuan-dense": _hunyuan, "deepseek2": _deepseek2, "minicpm3": _minicpm3, "gemma3n": _gemma3n,
+    "rwkv7": _rwkv7,
 }  # fmt: skip

@@ -18,6 +18,7 @@ from gguf_converter import converted, metadata
 from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
 from transformers import PreTrainedModel
+from zoo.attention import LATENT_YARN
 
 TYPES = gguf.GGMLQuantizationType
 RANDOM = {TYPES.Q3_K, TYPES.Q4_K, TYPES.Q5_K, TYPES.Q6_K, TYPES.IQ4_NL, TYPES.IQ4_XS}
@@ -35,6 +36,13 @@ LONG: dict[str, Any] = {
     "long_factor": [1.0, 2.0, 3.0, 4.0],
 }
 
+LONG_LATENT: dict[str, Any] = {
+    "rope_theta": 1e4,
+    "rope_scaling": {
+        "type": "longrope", "short_factor": [1, 1.1, 1.2, 2], "long_factor": [4] * 4, "original_max_position_embeddings": 512,
+    },
+}  # fmt: skip
+
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen35": ("qwen3_5_text", {**SIZES, "linear_value_head_dim": 32}),  # as 128 is a multiple of a group's columns
     "qwen35moe": ("qwen3_5_moe_text", {**SIZES, **EXPERTS}),
@@ -44,7 +52,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2moe": ("lfm2_moe", {**SIZES, **EXPERTS}),
     "mamba2": ("mamba2", {}),
     "granitehybrid": ("granitemoehybrid", {**SIZES, **MAMBA, "mamba_n_heads": 8}),
-    "falcon-h1": ("falcon_h1", SIZES),
+    "falcon-h1": ("falcon_h1", {**SIZES, "mamba_norm_before_gate": False}),  # llama.cpp norms what is gated
     "nemotron_h": ("nemotron_h", {**SIZES, "layers_block_type": ["mamba", "attention", "mlp"]}),
     "nemotron_h_moe": ("nemotron_h", {**SIZES, "layers_block_type": ["mamba", "attention", "moe"]}),
     "jamba": ("jamba", {**SIZES, **MAMBA}),
@@ -68,6 +76,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("phi3", {**SIZES, "partial_rotary_factor": 0.5, "rope_parameters": LONG, "head_dim": 16, **LONG_SIZES}),
     "gemma4": ("gemma4_text", {"hidden_size": 64, "intermediate_size": 96, "use_double_wide_mlp": True}),
     "bailingmoe3": ("bailing_hybrid", {**SIZES, **EXPERTS, "kv_lora_rank": 24, "head_dim": 16, "num_mtp_layers": 2}),
+    "deepseek2": ("deepseek_v2", {**SIZES, "rope_scaling": LATENT_YARN, "rope_theta": 100.0}),
+    "minicpm3": (
+        "minicpm3",
+        {**SIZES, **LONG_LATENT, "v_head_dim": 16, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+    ),
+    "gemma3n": ("gemma3n_text", {**SIZES, "intermediate_size": [96] * 6, "vocab_size_per_layer_input": 131}),
+    "rwkv7": ("rwkv7", {"intermediate_size": 96}),
     "hunyuan-dense": ("hunyuan_v1_dense", SIZES),
     "gpt-oss": ("gpt_oss", {**SIZES, "layer_types": ["sliding_attention", "full_attention"]}),
 }
