@@ -214,7 +214,7 @@ def attention(file: GgufFile) -> dict[str, Any]:
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": file.get("attention.key_length") or file["embedding_length"] // max(heads, 1),
-        "rms_norm_eps": file["attention.layer_norm_rms_epsilon"],
+        "rms_norm_eps": file.get("attention.layer_norm_rms_epsilon") or file["attention.layer_norm_epsilon"],  # Nemotron 3
     }
 
 

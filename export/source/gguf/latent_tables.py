@@ -47,7 +47,7 @@ def _latent(file: GgufFile) -> dict[str, Any]:
     }
 
 
-def _values(file: GgufFile) -> int | None:
+def _values(file: GgufFile) -> Any:
     """Return the size of a head's values, if the file has it."""
     return file.get("attention.value_length_mla") or file.get("attention.value_length")
 

@@ -253,7 +253,7 @@ def test_an_architecture_that_is_not_read_is_named(tmp_path: Path) -> None:
     writer.close()
     said = refusal(tmp_path / "model.gguf", UnsupportedModelError)
     assert (
-        "is of llama.cpp's architecture 't5', which hybridge does not read. It reads bailingmoe3, falcon-h1, gemma3, gemma4,"
+        "is of llama.cpp's architecture 't5', which hybridge does not read. It reads bailingmoe3, deepseek2, falcon-h1, gemma3,"
         in said
     )
 

@@ -481,6 +481,8 @@ def _nemotron(c: Any) -> dict[str, Any]:
 
 def _nemotron_experts(c: Any) -> dict[str, Any]:
     return {
+        "attention.layer_norm_rms_epsilon": None,  # its config has another name for it, by which it is no number of RMS norms
+        "attention.layer_norm_epsilon": c.layer_norm_epsilon,
         "feed_forward_length": [c.moe_intermediate_size if kind == "moe" else 0 for kind in c.layers_block_type],
         "expert_count": c.n_routed_experts,
         "expert_used_count": c.num_experts_per_tok,

@@ -1,0 +1,305 @@
+"""Compare GGUF files with llama.cpp: random models of every architecture, converted by its converter, run by its library.
+
+Each step is a process of its own, because llama.cpp aborts the process if it refuses a model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from campaigns import ROOT, campaign
+
+CONVERTER, LIBRARY = "llama-cpp-python==0.3.36", "xllamacpp==2026.10.11549"
+"""Packages: the converter is in the source of the first, the second is llama.cpp b11549, compiled."""
+F32, NO_FLASH = 0, 0
+
+Logits = NDArray[np.float32]
+
+
+class ModelOptions(ctypes.Structure):
+    """The beginning of llama_model_params, and room for the rest."""
+
+    _fields_ = [
+        ("devices", ctypes.c_void_p),
+        ("buffers", ctypes.c_void_p),
+        ("gpu_layers", ctypes.c_int32),
+        ("others", ctypes.c_uint8 * 240),
+    ]
+
+
+class ContextOptions(ctypes.Structure):
+    """llama_context_params up to the types of keys and values, and room for the rest."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("context", "batch", "micro_batch", "sequences", "snapshots", "outputs", "outputs_each")),
+        *((name, ctypes.c_int32) for name in ("threads", "threads_batch", "kind", "scaling", "pooling", "attention", "flash")),
+        *((name, ctypes.c_float) for name in ("base", "scale", "yarn_ext", "yarn_attention", "yarn_fast", "yarn_slow")),
+        ("yarn_original", ctypes.c_uint32), ("defrag", ctypes.c_float), ("callback", ctypes.c_void_p), ("user", ctypes.c_void_p),
+        ("keys", ctypes.c_int32), ("values", ctypes.c_int32), ("others", ctypes.c_uint8 * 240),
+    ]  # fmt: skip
+
+
+class Batch(ctypes.Structure):
+    """llama_batch."""
+
+    _fields_ = [
+        ("count", ctypes.c_int32), ("tokens", ctypes.POINTER(ctypes.c_int32)), ("embeddings", ctypes.c_void_p),
+        ("places", ctypes.POINTER(ctypes.c_int32)), ("sequences", ctypes.POINTER(ctypes.c_int32)),
+        ("names", ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))), ("wanted", ctypes.POINTER(ctypes.c_int8)),
+    ]  # fmt: skip
+
+
+class Llama:
+    """A file opened by llama.cpp, everything in float32."""
+
+    def __init__(self, library: Path, file: Path) -> None:
+        self.c = ctypes.CDLL(str(library))
+        for name, kind in {
+            "llama_model_default_params": ModelOptions, "llama_context_default_params": ContextOptions, "llama_batch_init": Batch,
+            "llama_model_load_from_file": ctypes.c_void_p, "llama_init_from_model": ctypes.c_void_p,
+            "llama_get_logits_ith": ctypes.POINTER(ctypes.c_float), "llama_model_get_vocab": ctypes.c_void_p,
+            "llama_get_memory": ctypes.c_void_p,
+        }.items():  # fmt: skip
+            getattr(self.c, name).restype = kind
+        self.c.llama_backend_init()
+        self.model = ctypes.c_void_p(self.c.llama_model_load_from_file(str(file).encode(), self.c.llama_model_default_params()))
+        if not self.model:
+            raise RuntimeError("llama.cpp does not load it")
+        self.vocab = ctypes.c_void_p(self.c.llama_model_get_vocab(self.model))
+        self.width = self.c.llama_vocab_n_tokens(self.vocab)
+
+    def logits(self, tokens: Sequence[int], prefill: int) -> Logits:
+        """Return the logits [T, V] after each token: ``prefill`` of them at once, then one by one."""
+        options = self.c.llama_context_default_params()
+        assert (options.context, options.batch, options.keys, options.values) == (512, 2048, 1, 1), "another llama.h"
+        options.context, options.keys, options.values, options.flash = 512, F32, F32, NO_FLASH
+        options.threads = options.threads_batch = 1
+        context = ctypes.c_void_p(self.c.llama_init_from_model(self.model, options))
+        if not context:
+            raise RuntimeError("llama.cpp makes no context")
+        batch, found, place = self.c.llama_batch_init(len(tokens), 0, 1), [], 0
+        for count in (prefill, *[1] * (len(tokens) - prefill)):
+            batch.count = count
+            for i in range(count):
+                batch.tokens[i], batch.places[i], batch.sequences[i], batch.wanted[i] = tokens[place + i], place + i, 1, 1
+                batch.names[i][0] = 0
+            if self.c.llama_decode(context, batch):
+                raise RuntimeError(f"llama_decode refused {count} tokens at {place}")
+            place += count
+            found += [
+                np.ctypeslib.as_array(self.c.llama_get_logits_ith(context, i), (self.width,)).copy() for i in range(count)
+            ]
+        self.c.llama_free(context)
+        return np.array(found)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the ids of a text, with what its tokenizer puts around texts and special tokens by their names."""
+        data = text.encode()
+        room = (ctypes.c_int32 * (len(data) + 16))()
+        count = self.c.llama_tokenize(self.vocab, data, len(data), room, len(room), True, True)
+        return list(room[:count])
+
+
+SIZES: dict[str, Any] = {"vocab_size": 320}
+"""A token for each byte, which llama.cpp takes for granted, and some more."""
+WIDE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
+YARN: dict[str, Any] = {
+    "rope_theta": 100.0,
+    "rope_scaling": {
+        "type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 16,
+    },
+}  # fmt: skip
+LONG: dict[str, Any] = {
+    "rope_theta": 10000.0,
+    "rope_scaling": {
+        "type": "longrope", "short_factor": [1, 1.1, 1.2, 2], "long_factor": [4] * 4, "original_max_position_embeddings": 512,
+    },
+}  # fmt: skip
+FORMS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {"linear_value_head_dim": 16, "linear_key_head_dim": 16}) for name in ("qwen35", "qwen35moe", "qwen3next")},
+    **{name: (name, {}) for name in (
+        "kimi-linear", "lfm2", "lfm2moe", "mamba2", "mamba", "jamba", "llama", "qwen2",
+        "qwen3", "qwen3moe", "granite", "granitemoe", "smollm3", "phi3", "bailingmoe3", "hunyuan-dense", "gpt-oss", "gemma3",
+        "gemma4",
+    )},
+    "granitehybrid": ("granitehybrid", {"num_experts_per_tok": 0}),
+    "granitehybrid, experts": ("granitehybrid", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "falcon-h1": ("falcon-h1", {"mamba_norm_before_gate": False}),
+    "gemma3n": (
+        "gemma3n",
+        {
+            "num_hidden_layers": 22,
+            "num_kv_shared_layers": 2,
+            "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 5 + ["sliding_attention", "full_attention"],
+            "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 12,
+            "intermediate_size": [96] * 22,
+            "vocab_size_per_layer_input": 320,
+        },
+    ),
+    "deepseek2, DeepSeek-V2": ("deepseek_v2", WIDE),
+    "deepseek2, DeepSeek-V2-Lite": ("deepseek_v2", {**WIDE, "q_lora_rank": None, "num_hidden_layers": 27, **YARN}),
+    "deepseek2, GLM-4 MoE Lite": ("glm4_moe_lite", WIDE),
+    "deepseek2, Youtu": ("youtu", WIDE),
+    "minicpm3": (
+        "minicpm3",
+        {**WIDE, **LONG, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256, "v_head_dim": 16},
+    ),
+    "rwkv7": ("rwkv7", {"hidden_size": 128, "head_dim": 64, "num_heads": 2, "value_dim": None}),
+    "nemotron_h": ("nemotron_h", {"mamba_num_heads": 8}),
+    "nemotron_h_moe": ("nemotron_h_moe", {"mamba_num_heads": 8}),
+}  # fmt: skip
+"""Models by names: an architecture of ``gguf_files.MODELS``, or a type of model, and what else a published one has."""
+PUBLISHED: Mapping[str, tuple[str, str]] = {
+    "kimi-linear": (r"(layers\.0\.)block_sparse_moe\.((?:gate|up|down)_proj)", r"\1mlp.\2"),
+}
+"""Names of weights that transformers saves otherwise than the model's authors, by architecture."""
+
+OWN_CONFIGS = ("kimi_linear", "bailing_hybrid")
+"""Types of models whose config.json the converter knows, and not transformers' reading of it."""
+
+
+def published(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config.json with the entries that its authors' own have and transformers' lack."""
+    if architecture == "kimi-linear":
+        kinds = enumerate(config["layer_types"], 1)
+        linear = {
+            "full_attn_layers": [i for i, kind in kinds if kind == "full_attention"],
+            "head_dim": config["linear_head_dim"],
+            "num_heads": config["linear_num_heads"],
+            "short_conv_kernel_size": config["linear_conv_kernel_dim"],
+        }
+        dense = config["mlp_layer_types"].count("dense")
+        return {
+            **config,
+            "linear_attn_config": linear,
+            "first_k_dense_replace": dense,
+            "num_experts_per_token": config["num_experts_per_tok"],
+        }
+    if architecture == "bailingmoe3":
+        return {**config, "no_kda_lora": True, "kda_safe_gate": True, "gated_attention_proj_granularity_type": "head_wise"}
+    if architecture == "glm4_moe_lite":
+        return {**config, "first_k_dense_replace": 1, "scoring_func": "sigmoid"}
+    return config
+
+
+def model_of(form: str) -> Any:
+    """Return the random model of a form."""
+    from gguf_files import MODELS
+    from tiny import lively, tiny_config, tiny_model
+
+    name, sizes = FORMS[form]
+    model_type, own = MODELS.get(name, (name, {}))
+    return lively(tiny_model(tiny_config(model_type, **{**own, **SIZES, **sizes})))
+
+
+def save(form: str, folder: Path) -> None:
+    """Write the checkpoint of a form as its authors publish it."""
+    from safetensors.torch import load_file, save_file
+
+    architecture, model = FORMS[form][0], model_of(form)
+    model.save_pretrained(folder)
+    (folder / "config.json").write_text(
+        json.dumps(published(architecture, json.loads(model.config.to_json_string(use_diff=False))))
+    )
+    vocabulary = {"model": {"vocab": {f"{i}": i for i in range(SIZES["vocab_size"])}}, "added_tokens": []}
+    (folder / "tokenizer.json").write_text(json.dumps(vocabulary))
+    if architecture in PUBLISHED:
+        path, (old, new) = folder / "model.safetensors", PUBLISHED[architecture]
+        save_file({re.sub(old, new, name): each for name, each in load_file(path).items()}, path, metadata={"format": "pt"})
+
+
+def convert(folder: Path, out: Path, source: Path) -> None:
+    """Convert a checkpoint as llama.cpp does, but with a vocabulary of bytes."""
+    sys.path[:0] = [str(source / "gguf-py"), str(source)]
+    import gguf
+    import torch
+    from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
+    from gguf_files import add_tokenizer
+
+    if json.loads((folder / "config.json").read_text())["model_type"] in OWN_CONFIGS:
+        import conversion.base
+
+        conversion.base.AutoConfig = None  # so that it reads config.json
+    kind = get_model_class(get_model_architecture(ModelBase.load_hparams(folder, False), ModelType.TEXT))
+    kind.set_vocab = lambda self: add_tokenizer(self.gguf_writer, SIZES["vocab_size"])
+    kind.no_mtp = True
+    with torch.inference_mode():
+        kind(folder, gguf.LlamaFileType.ALL_F32, out).write()
+
+
+def compare(form: str, file: Path, library: Path) -> dict[str, float]:
+    """Return the largest differences of logits, relative to the largest logit."""
+    from hybridge.export.check.oracle import uncached
+    from hybridge.export.program.eager import eager_session
+    from hybridge.export.source.checkpoint import load_checkpoint
+    from hybridge.runtime.artifact.options import ExportOptions
+
+    tokens = np.random.default_rng(0).integers(0, SIZES["vocab_size"], TOKENS).tolist()
+    theirs = Llama(library, file).logits(tokens, PREFILL)
+    original = uncached(model_of(form))(tokens).numpy()
+    loaded = load_checkpoint(file).model
+    options = ExportOptions(max_seq_len=TOKENS, prefill_chunk=PREFILL, verify_len=4, snapshot_slots=1)
+    session = eager_session(loaded, options)
+    decoded = [session.prefill(tokens[:PREFILL]), *(session.decode(token) for token in tokens[PREFILL:])]
+    largest = float(np.abs(original).max())
+
+    def worst(a: Logits, b: Logits) -> float:
+        return float(np.abs(a - b).max()) / largest
+
+    return {
+        "llama.cpp and transformers": worst(theirs, original),
+        "llama.cpp and hybridge": worst(theirs, uncached(loaded)(tokens).numpy()),
+        "llama.cpp and hybridge, decoded": worst(theirs[PREFILL - 1 :], np.array(decoded)),
+    }
+
+
+TOKENS, PREFILL = 48, 32
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a process of its own, which has the modules of this one."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def main(
+    forms: Annotated[list[str] | None, typer.Argument(help="Names of forms; all if left out.")] = None,
+    work: Annotated[Path, typer.Option(help="A folder for packages and files.")] = ROOT / ".gguf-files",
+) -> None:
+    """Convert, run and compare."""
+    import torch
+    import transformers  # noqa: F401  once for all processes
+
+    import hybridge.export.source.checkpoint  # noqa: F401  likewise
+
+    torch.set_num_threads(1)
+    library, source = Path(os.environ["LLAMA_LIBRARY"]), Path(os.environ["LLAMA_SOURCE"])
+    for form in forms or FORMS:
+        folder = work / form
+        file = work / f"{form}.gguf"
+        try:
+            apart(save, form, folder)
+            apart(convert, folder, file, source)
+            found = apart(compare, form, file, library)
+            print(form, " ".join(f"{value:.1e}" for value in found.values()), flush=True)
+        except Exception as error:
+            print(form, "failed:", type(error).__name__, str(error)[:300], flush=True)
+
+
+if __name__ == "__main__":
+    campaign.run("gguf-files", main)
