@@ -341,6 +341,7 @@ def compare(form: str, file: Path, library: Path) -> dict[str, float]:
     def worst(a: Logits, b: Logits) -> float:
         return float(np.abs(a - b).max()) / largest
 
+    assert np.isfinite(theirs).all(), "llama.cpp's logits are NaN"
     return {
         "transformers": worst(theirs, original),
         "hybridge": worst(theirs, uncached(loaded)(tokens).numpy()),
