@@ -19,6 +19,7 @@ CAMPAIGNS: Mapping[str, str] = {
     "conformance": "every family as a real program; writes docs/conformance.md",
     "quality": "the cost of each rounding and recipe on a trained model",
     "real-models": "published models beside llama.cpp: numbers, texts, speed",
+    "gguf-files": "GGUF files of every architecture, mix of blocks and tokenizer, compared with llama.cpp",
     "bench": "speed and size beside llama.cpp, ONNX and eager PyTorch; drafters by acceptance",
     "serve-bench": "the server: checkpoints, grammars, turns",
     "clients": "every client of an artifact, compared with the same greedy tokens",
