@@ -5,17 +5,20 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager, to_edge, to_edge_transform_and_lower
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.export.graph_signature import ExportGraphSignature
+from torch.fx import GraphModule, Node
 
 from hybridge.errors import ExportFailedError, HybridgeError
 from hybridge.export.lower.fusion import EDGE_PASSES, fuse
+from hybridge.export.lower.repeat import RepeatedLayers, UnlikeLayersError
 from hybridge.export.lower.rewrite import (
     drop_empty_operands,
     drop_idle_nodes,
@@ -48,17 +51,35 @@ STATE_ONLY = frozenset(map(program_method, ("snapshot", "restore", "reset")))
 """Methods that only move state: XNNPACK fails on arguments that pass through."""
 
 
-def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, Any], step: Step) -> ExecutorchProgramManager:
+def lower(
+    methods: Methods, *, options: ExportOptions, constants: Mapping[str, Any], step: Step, holder: nn.Module | None = None
+) -> ExecutorchProgramManager:
     """Lower all ``methods``, which share their state, and ``constants`` as methods of their own, to one program.
+
+    holder: the model over its cache that the methods share, of whose layers only a few of each kind are lowered if all of the
+    kind are alike (``hybridge.export.lower.repeat``); the program is the same.
 
     Raises ExportFailedError, naming the step, where PyTorch or ExecuTorch gives up.
     """
+    plain = options.kernels == "hybridge" and options.lowered_to == "portable"
+    layers = RepeatedLayers.of(holder, options.tap_layers) if holder is not None and plain else None
+    if layers is not None:
+        with suppress(UnlikeLayersError):
+            return _lower(methods, options, constants, step, layers)
+    return _lower(methods, options, constants, step, None)
+
+
+def _lower(
+    methods: Methods, options: ExportOptions, constants: Mapping[str, Any], step: Step, layers: RepeatedLayers | None
+) -> ExecutorchProgramManager:
     own = options.kernels == "hybridge"
     backend = options.lowered_to
     with quiet(), torch.no_grad(), quick_lowering():
-        with step(f"Tracing {len(methods)} methods"), explained("torch.export"):
+        with step(f"Tracing {len(methods)} methods"), explained("torch.export"), layers.left_out() if layers else nullcontext():
             programs = {name: _trace(module, example) for name, (module, example) in methods.items()}
         for name, program in programs.items():
+            if layers is not None:
+                layers.check_traced(program)
             forget_provenance(program)
             drop_idle_nodes(program)
             fold_constants(program)
@@ -71,7 +92,14 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
         with step(f"Lowering to {backend}"), explained("the lowering"):
             edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else ())
         with step("Planning memory"), explained("memory planning"), signatures_read_once():
-            return edge.to_executorch(backend_config())
+            return edge.to_executorch(backend_config(partial(_complete, edge, layers) if layers else None))
+
+
+def _complete(edge: EdgeProgramManager, layers: RepeatedLayers, module: GraphModule, signature: ExportGraphSignature) -> None:
+    """Put the layers that were left out into a method before its memory is planned."""
+    programs = map(edge.exported_program, edge.methods)
+    program = next(each for each in programs if each.graph_signature.input_specs is signature.input_specs)
+    layers.put_in(program, module, signature)
 
 
 def calls(program: ExecutorchProgramManager, method: str) -> tuple[list[str], Counter[str]]:
@@ -118,7 +146,7 @@ def explained(stage: str) -> Iterator[None]:
     """Turn what a library raises inside into an ExportFailedError that names the stage; hybridge's own errors stay."""
     try:
         yield
-    except (KeyboardInterrupt, MemoryError, HybridgeError):
+    except (KeyboardInterrupt, MemoryError, HybridgeError, UnlikeLayersError):
         raise
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]

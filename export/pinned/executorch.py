@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,15 @@ from executorch.exir._serialize._program import _ExtendedHeader, _get_extended_h
 from executorch.exir._serialize.padding import aligned_size, pad_to
 from executorch.exir.dialects._ops import ops
 from executorch.exir.emit import _emit_program, _emitter
+from executorch.exir.memory import alloc
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
 from executorch.exir.schema import EValue, TensorDataLocation
 from executorch.exir.tensor import ALIGNMENT, TensorSpec, make_tensor_value
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
-from torch.fx import Node
+from torch.export.graph_signature import ExportGraphSignature, InputKind
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassResult
 
 edge: Any = ops.edge
 """The operators of a graph that is being lowered, as ``edge.aten`` and ``edge.hybridge``: views are copies there."""
@@ -41,17 +45,58 @@ def edge_config() -> EdgeCompileConfig:
     return EdgeCompileConfig(_check_ir_validity=False)
 
 
-def backend_config() -> ExecutorchBackendConfig:
+Completion = Callable[[GraphModule, ExportGraphSignature], None]
+"""Takes a method, changed by all passes but the memory planning: its graph, and its signature, which has the list of input specs
+of the edge program's own signature."""
+
+
+def backend_config(complete: Completion | None = None) -> ExecutorchBackendConfig:
     """Return a config for methods that share their state by qualified name, write rows in place and say what it is called.
 
     With ``share_mutable_buffers`` the buffers of all methods lie in one arena, which a runtime allocates once for a program;
     with ``emit_mutable_buffer_names`` it hands them out by name (``hybridge.runtime.pinned``).
+
+    complete: what still changes a method before memory is planned.
     """
     return ExecutorchBackendConfig(
-        memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
+        memory_planning_pass=_Planning(complete),
         run_reinplace_pass=True,  # rows are written in place, not by copying the whole buffer
         emit_mutable_buffer_names=True,
     )
+
+
+class _Planning(MemoryPlanningPass):  # type: ignore[misc]  # untyped upstream
+    def __init__(self, complete: Completion | None) -> None:
+        super().__init__(share_mutable_buffers=True)
+        self._complete = complete
+
+    def run(self, graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None) -> PassResult:
+        if self._complete is not None:
+            assert graph_signature is not None
+            self._complete(graph_module, graph_signature)
+        return super().run(graph_module, graph_signature)
+
+
+def is_allocation(node: Node) -> bool:
+    """Return whether a node is the memory of the next operator's output: it has no inputs and no spec before the planning."""
+    return node.op == "call_function" and node.target == alloc
+
+
+def copy_spec(spec: Any, copies: dict[int, Any]) -> Any:
+    """Return a copy of a node's ``meta["spec"]``, of which memory is planned apart.
+
+    copies: by the identity of what they are copies of. A view's base that has no copy stays the base.
+    """
+    if isinstance(spec, list | tuple):
+        return type(spec)(copy_spec(each, copies) for each in spec)
+    if isinstance(spec, TensorSpec) and id(spec) not in copies:
+        if isinstance(spec, _ViewSpec):
+            made = _ViewSpec(copies.get(id(spec._base), spec._base), spec.shape)
+        else:
+            made = copy.copy(spec)
+            made.init_mem_planning_fields()
+        copies[id(spec)] = made
+    return copies.get(id(spec), spec)
 
 
 def constant_input(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:

@@ -145,13 +145,14 @@ def signatures_read_once() -> Iterator[None]:
 
 
 def _read_once(read: Any) -> Any:
-    known: dict[tuple[int, ...], tuple[list[Any], Mapping[str, str]]] = {}
+    known: dict[int, tuple[list[Any], list[Any], Mapping[str, str]]] = {}
 
     def names(self: ExportGraphSignature) -> Mapping[str, str]:
-        key = tuple(map(id, self.input_specs))
-        if key not in known:
-            known[key] = list(self.input_specs), read(self)  # kept, so that no other inputs get these identities
-        return known[key][1]
+        specs = self.input_specs
+        kept = known.get(id(specs))
+        if kept is None or kept[1] != specs:  # which is quick for the same objects
+            kept = known[id(specs)] = specs, list(specs), read(self)  # the list itself, so that no other gets its identity
+        return kept[2]
 
     return names
 

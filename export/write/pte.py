@@ -174,7 +174,7 @@ class PteWriter:
                 fill()
                 return fill, kept, kept.methods
         named = {program_method(name): method for name, method in methods.items()}
-        program = lower(named, options=self.options, constants=constants, step=steps.step)
+        program = lower(named, options=self.options, constants=constants, step=steps.step, holder=state)
         write = partial(_write, program, path)
         with steps.step(f"Writing {PROGRAM}"):
             write()

@@ -1,0 +1,119 @@
+"""Layers that are put into a lowered program: it has every byte of the one for which all layers were lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from tiny import lively, tiny_config, tiny_model
+from torch import nn
+
+from hybridge.cache import HybridCache
+from hybridge.export.kernel_sets.hybridge import HybridgeKernels
+from hybridge.export.lower.lower import lower
+from hybridge.export.lower.repeat import RepeatedLayers
+from hybridge.export.lower.sources import mark_sources
+from hybridge.export.pinned.executorch import StoredTensor, file_parts
+from hybridge.export.program.methods import build_methods
+from hybridge.export.program.state import State
+from hybridge.runtime.artifact.manifest import program_method
+from hybridge.runtime.artifact.options import ExportOptions
+
+OPTIONS = ExportOptions(kernels="hybridge", backend="portable", quantize="none", embedding_quantize="none")
+LINEAR, FULL, SLIDING = "linear_attention", "full_attention", "sliding_attention"
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
+
+
+def state_of(family: str, layers: int, **overrides: Any) -> State:
+    """A model over its cache, ready to be lowered."""
+    torch.manual_seed(0)
+    model = lively(tiny_model(tiny_config(family, num_hidden_layers=layers, **overrides)))
+    sizes = {"max_seq_len": 32, "prefill_chunk": 5, "verify_len": 3, "snapshot_slots": 1}
+    state = State(model, HybridCache.from_config(model.config, kernels=HybridgeKernels(), **sizes))  # type: ignore[arg-type]
+    mark_sources(state)
+    return state
+
+
+def lowered(state: State, methods: tuple[str, ...], *, repeat: bool) -> tuple[bytes, list[str]]:
+    """The file of a program with some methods, and the steps in which it was made."""
+    steps: list[str] = []
+
+    def step(what: str) -> AbstractContextManager[None]:
+        steps.append(what)
+        return nullcontext()
+
+    named = {program_method(name): method for name, method in build_methods(state).items() if name in methods}
+    program = lower(named, options=OPTIONS, constants={}, step=step, holder=state if repeat else None)
+    parts = (part.to_bytes() if isinstance(part, StoredTensor) else bytes(part) for part in file_parts(program))
+    return b"".join(parts), steps
+
+
+def left_out(state: State, *taps: int) -> list[int]:
+    layers = RepeatedLayers.of(state, taps)
+    return list(layers.repetition.left) if layers else []
+
+
+TWO_KINDS: Mapping[str, Any] = {"layers": 10, "layer_types": [LINEAR, FULL] * 5}
+MODELS: Mapping[str, tuple[dict[str, Any], list[int]]] = {
+    "qwen3_5_text": ({**TWO_KINDS}, [6, 7, 8]),
+    "llama": ({"layers": 6}, [3, 4]),
+    "qwen3_next": ({**TWO_KINDS, **EXPERTS}, [6, 7, 8]),
+    "gemma3_text": ({"layers": 10, "layer_types": [SLIDING, FULL] * 5}, [6, 7, 8]),
+    "lfm2": ({"layers": 10, "layer_types": ["conv", FULL] * 5}, [6, 7, 8]),
+    "falcon_h1": ({"layers": 5}, [3]),
+}
+DEFAULT = ("qwen3_5_text",)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "family", [pytest.param(each, marks=() if each in DEFAULT else pytest.mark.thorough) for each in MODELS]
+)
+def test_a_program_has_every_byte_of_one_lowered_layer_by_layer(family: str) -> None:
+    """``forward`` goes through the layers twice: it may empty the state first. ``verify`` stages; ``commit`` runs no layer."""
+    sizes, left = MODELS[family]
+    state = state_of(family, **sizes)
+    assert left_out(state) == left
+    methods = ("forward", "verify", "commit")
+    quick, steps = lowered(state, methods, repeat=True)
+    assert steps == ["Tracing 3 methods", "Lowering to portable", "Planning memory"]
+    assert quick == lowered(state, methods, repeat=False)[0]
+    assert not any("Passing" in type(each).__name__ for each in state.modules())
+
+
+def test_only_layers_that_nothing_else_reads_and_that_are_alike_are_left_out() -> None:
+    state = state_of("llama", 8)
+    decoder: Any = state.get_submodule("model.decoder.layers")
+    assert left_out(state) == [3, 4, 5, 6]
+    assert left_out(state, 4) == [5, 6]
+    assert left_out(state, -1) == [3, 4, 5, 6]
+    decoder[4].self_attn.scaling *= 2
+    assert left_out(state) == [3, 5, 6]
+    decoder[6].mlp.up_proj = decoder[0].mlp.up_proj
+    assert left_out(state) == []
+
+
+class NumberedNorm(nn.Module):
+    """Scales by the number of its layer, which is in no attribute."""
+
+    def __init__(self, original: nn.Module, layer_idx: int) -> None:
+        super().__init__()
+        self.original, self.layer_idx = original, layer_idx
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        scaled: torch.Tensor = self.original(hidden) * (1.0 + self.layer_idx)
+        return scaled
+
+
+def test_a_model_whose_layers_look_alike_and_are_not_is_lowered_whole() -> None:
+    state = state_of("llama", 6)
+    decoder: Any = state.get_submodule("model.decoder.layers")
+    for index, layer in enumerate(decoder):
+        layer.input_layernorm = NumberedNorm(layer.input_layernorm, index)
+    mark_sources(state)
+    program, steps = lowered(state, ("decode",), repeat=True)
+    assert steps.count("Tracing 1 methods") == 2
+    assert program == lowered(state, ("decode",), repeat=False)[0]
