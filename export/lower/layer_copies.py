@@ -71,12 +71,17 @@ def owned(name: str) -> tuple[int, str] | None:
     return (int(found[2]), f"{found[1]}.*.{found[3]}") if found else None
 
 
+def _renamed(name: str, layer: int) -> str:
+    """Return the name of another layer's tensor; names of the whole model's stay."""
+    found = OWNED.match(name)
+    return f"{name[: found.start(2)]}{layer}{name[found.end(2) :]}" if found else name
+
+
 def _moved(source: Source, layer: int) -> Source:
     """Return the source of another layer's constant."""
     match source:
         case {"of": str() as name}:
-            found = OWNED.match(name)
-            return {"of": f"{found[1]}.{layer}.{found[3]}"} if found else source
+            return {"of": _renamed(name, layer)}
         case dict():
             return {key: _moved(each, layer) for key, each in source.items()}
         case list():
@@ -268,10 +273,10 @@ class _Method:
     def _pair_anonymous(self, a: Node, b: Node, pairs: dict[Node, Node]) -> bool:
         """Pair two constants that are equal and of one layer each."""
         one, two = self.inputs[a], self.inputs[b]
-        values = self._tensor(one.spec), self._tensor(two.spec)
+        ours, theirs = self._tensor(one.spec), self._tensor(two.spec)
         if one.key or two.key or None in (one.layer, two.layer) or one.layer == two.layer:
             return False
-        if values[0] is None or values[1] is None or values[0].dtype != values[1].dtype or not torch.equal(*values):
+        if ours is None or theirs is None or ours.dtype != theirs.dtype or not torch.equal(ours, theirs):
             return False
         two.key = ("constant", len(pairs))
         pairs[a] = b
@@ -300,10 +305,9 @@ class _Method:
                 return None
             node, spec = each.node, each.spec
             assert spec.target is not None
-            found = OWNED.match(spec.target)
             value = self._tensor(spec)
-            if found:
-                name = f"{spec.target[: found.start(2)]}{layer}{spec.target[found.end(2) :]}"
+            if owned(spec.target):
+                name = _renamed(spec.target, layer)
                 value = self.layers.tensors[name.removeprefix("state.")]
             else:
                 name = f"{spec.target}_of_layer_{layer}"
@@ -340,7 +344,7 @@ class _Method:
             spec, node = each
             if (copy := self.made[layer].get(node)) is None:
                 raise UnlikeLayersError(f"{spec.target} is not written in place")
-            name = OWNED.sub(lambda found: f"{spec.target[: found.start(2)]}{layer}.{found[3]}", spec.target)
+            name = _renamed(str(spec.target), layer)
             return OutputSpec(spec.kind, TensorArgument(copy.name), name), copy
 
         ordered = self._completed(outputs, lambda each: (layer_of(each), each[0].kind), made)

@@ -18,7 +18,8 @@ from torch.fx import GraphModule, Node
 
 from hybridge.errors import ExportFailedError, HybridgeError
 from hybridge.export.lower.fusion import EDGE_PASSES, fuse
-from hybridge.export.lower.repeat import RepeatedLayers, UnlikeLayersError
+from hybridge.export.lower.layer_copies import UnlikeLayersError
+from hybridge.export.lower.repeat import RepeatedLayers
 from hybridge.export.lower.rewrite import (
     drop_empty_operands,
     drop_idle_nodes,

@@ -59,10 +59,10 @@ class RepeatedLayers:
         count = len(decoder)
         if len(cache) < count or any(_looks_at_others(layer) for layer in cache) or _shares_tensors(holder):
             return None
-        config = getattr(getattr(holder.get_submodule(LAYERS[0].rpartition(".")[0]), "config", None), "to_dict", dict)()
-        entries = [value for value in config.values() if isinstance(value, list | tuple) and len(value) == count]
+        model: Any = holder.get_submodule(LAYERS[0].rpartition(".")[0])
+        lists = [each for each in model.config.to_dict().values() if isinstance(each, list | tuple) and len(each) == count]
         kinds = [
-            "\n".join((*_described(layer), *_described(state), *(repr(each[index]) for each in entries)))
+            "\n".join((*_described(layer), *_described(state), *(repr(each[index]) for each in lists)))
             for index, (layer, state) in enumerate(zip(decoder, cache, strict=False))
         ]
         places = {place % (count + 1) for place in taps}

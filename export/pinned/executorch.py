@@ -46,8 +46,10 @@ def edge_config() -> EdgeCompileConfig:
 
 
 Completion = Callable[[GraphModule, ExportGraphSignature], None]
-"""Takes a method, changed by all passes but the memory planning: its graph, and its signature, which has the list of input specs
-of the edge program's own signature."""
+"""Takes a method that all passes but the memory planning have changed: its graph, and the signature of that.
+
+The signature's list of input specs is the very one of the edge program's own signature.
+"""
 
 
 def backend_config(complete: Completion | None = None) -> ExecutorchBackendConfig:
@@ -74,7 +76,8 @@ class _Planning(MemoryPlanningPass):  # type: ignore[misc]  # untyped upstream
         if self._complete is not None:
             assert graph_signature is not None
             self._complete(graph_module, graph_signature)
-        return super().run(graph_module, graph_signature)
+        planned: PassResult = super().run(graph_module, graph_signature)
+        return planned
 
 
 def is_allocation(node: Node) -> bool:
