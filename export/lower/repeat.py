@@ -31,6 +31,8 @@ COMPARED = 3
 """Layers of a kind that are lowered: the first, and two that are compared."""
 
 PLAIN = (bool, int, float, str, torch.dtype, type(None))
+UNTOLD = frozenset({"layer_idx", *vars(nn.Module())})
+"""Attributes that say nothing about a layer's kind: its number, and what every module has."""
 
 
 class RepeatedLayers:
@@ -162,11 +164,13 @@ def _shares_tensors(holder: nn.Module) -> bool:
 def _described(module: nn.Module) -> Iterator[str]:
     """Yield all of a layer that decides its graph, but its number: classes, plain attributes, forms of tensors."""
     for name, each in module.named_modules():
-        plain = {key: value for key, value in sorted(vars(each).items()) if key != "layer_idx" and _is_plain(value)}
+        plain = {key: value for key, value in sorted(vars(each).items()) if key not in UNTOLD and _is_plain(value)}
         yield f"{name} {type(each).__module__}.{type(each).__qualname__} {plain}"
         for own, tensor in (*each.named_parameters(recurse=False), *each.named_buffers(recurse=False)):
             yield f"{name}.{own} {tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}"
 
 
 def _is_plain(value: object) -> bool:
-    return isinstance(value, PLAIN) or (isinstance(value, list | tuple) and all(map(_is_plain, value)))
+    if isinstance(value, dict):
+        return all(map(_is_plain, (*value.keys(), *value.values())))
+    return isinstance(value, PLAIN) or (isinstance(value, list | tuple | set | frozenset) and all(map(_is_plain, value)))

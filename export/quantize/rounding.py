@@ -198,20 +198,22 @@ def factors_of(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> 
 def best_line(groups: Tensor, weighed: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Return the scales and minima [..., 1] of groups [..., G] with the least squared error found."""
     high = (1 << bits) - 1
-    lowest, span = groups.amin(-1, keepdim=True), (groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True))
-    span = span.clamp(min=torch.finfo(torch.float32).tiny)
+    lowest = groups.amin(-1, keepdim=True)
+    span = (groups.amax(-1, keepdim=True) - lowest).clamp(min=torch.finfo(torch.float32).tiny)
+    above = groups - lowest
     total, first = weighed.sum(-1, keepdim=True), (weighed * groups).sum(-1, keepdim=True)
     best_scale, best_low, least = span / high, lowest, torch.full_like(lowest, torch.inf)
+    whole, counted, product = (torch.empty_like(above) for _ in range(3))  # made once: a quarter of the time was making them
     for stretch in STRETCHES:
-        whole = ((groups - lowest) * ((high + stretch) / span)).round().clamp(0, high)
-        counted = weighed * whole
-        sums, squares = counted.sum(-1, keepdim=True), (counted * whole).sum(-1, keepdim=True)
-        crossed = (counted * groups).sum(-1, keepdim=True)
+        torch.mul(above, (high + stretch) / span, out=whole).round_().clamp_(0, high)
+        torch.mul(weighed, whole, out=counted)
+        sums, squares = counted.sum(-1, keepdim=True), torch.mul(counted, whole, out=product).sum(-1, keepdim=True)
+        crossed = torch.mul(counted, groups, out=product).sum(-1, keepdim=True)
         determinant = total * squares - sums * sums
         sound = determinant > 1e-10 * total * squares
         scale = torch.where(sound, (total * crossed - first * sums) / determinant, span / high)
         low = torch.where(sound, (squares * first - sums * crossed) / determinant, lowest)
-        error = ((whole * scale + low - groups).square() * weighed).sum(-1, keepdim=True)
+        error = whole.mul_(scale).add_(low).sub_(groups).square_().mul_(weighed).sum(-1, keepdim=True)
         better = error < least
         best_scale, best_low, least = (
             torch.where(better, new, old) for new, old in ((scale, best_scale), (low, best_low), (error, least))

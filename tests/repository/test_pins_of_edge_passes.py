@@ -18,14 +18,16 @@ from executorch.exir.pass_base import ExportPass
 from executorch.exir.passes import spec_prop_pass
 from executorch.exir.passes.remove_mixed_type_operators import RemoveMixedTypeOperators
 from executorch.exir.passes.replace_aten_with_edge_pass import OpReplacePass
+from executorch.exir.passes.replace_view_copy_with_view_pass import _ViewSpec
 from executorch.exir.program import _program
+from executorch.exir.tensor import TensorSpec
 from tiny import traced
 from torch import Tensor
 from torch.export import ExportedProgram, exported_program
 from torch.fx import GraphModule, Node
 
 from hybridge.export.pinned import edge_passes, torch_export
-from hybridge.export.pinned.executorch import edge_config
+from hybridge.export.pinned.executorch import copy_spec, edge_config
 from hybridge.imports import quiet
 
 X, WHOLE = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.long)
@@ -149,3 +151,14 @@ def decomposed_program() -> ExportedProgram:
     with quiet(), torch_export.known_operators():
         program: ExportedProgram = torch.export.export(torch.nn.BatchNorm1d(3).eval(), (X,), strict=False).run_decompositions()
     return program
+
+
+def test_the_memory_of_a_copied_spec_is_planned_apart_and_a_view_follows_its_base() -> None:
+    base = TensorSpec.from_tensor(X)
+    view, copies = _ViewSpec(base, [3, 2]), {}
+    copied, other = copy_spec((base, view), copies)
+    copied.lifetime[0], other.mem_id = 1, 2
+    assert (base.lifetime, base.mem_id) == ([None, None], None)
+    assert (other.lifetime, copied.mem_id) == ([1, None], 2)
+    assert (copied.shape, other.shape, copied.dtype) == ([2, 3], [3, 2], X.dtype)
+    assert copy_spec(view, {}).lifetime is base.lifetime, "the base has no copy, so it stays"
