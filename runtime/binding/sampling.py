@@ -14,7 +14,7 @@ from hybridge.errors import TokenError, UsageError
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option may be: from least, or above it if that is left out, to most; and ``also``, which is greedy."""
+    """The numbers that an option may be: from least, or above it if that is left out, to most; and ``also`` (greedy)."""
 
     least: float
     most: float
