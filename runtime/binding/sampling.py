@@ -14,7 +14,7 @@ from hybridge.errors import TokenError, UsageError
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option may be: from least, or above it if that is left out, to most; and ``also``."""
+    """The numbers that an option may be: from least, or above it if that is left out, to most; and ``also`` (greedy)."""
 
     least: float
     most: float
@@ -32,7 +32,7 @@ class Range:
             if self.has_least
             else f"be above {self.least:g} and at most {self.most:g}"
         )
-        return lies if self.also is None else f"be {self.also:g}, or {lies}"
+        return lies if self.also is None else f"be {self.also:g} (greedy) or {lies}"
 
 
 # Beyond 1e-6 and 1e6, what a logit is divided by makes it infinite, or all tokens alike.

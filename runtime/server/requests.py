@@ -354,7 +354,7 @@ class ChatRequest(GenerationRequest):
         return self.parallel_tool_calls is not False
 
 
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Tokens = Annotated[list[int], Field(min_length=1)]
 
 
 class CompletionRequest(GenerationRequest):

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.errors import UsageError
+from hybridge.errors import TokenError, UsageError
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.checkpoint_folder import CheckpointFolder
@@ -125,6 +125,9 @@ def prompt_logprobs(session: Session, tokens: Sequence[int], most: int) -> Itera
 
     most: number of most likely tokens to report with each. Raises TokenError and CapacityError.
     """
+    for token in tokens:
+        if not 0 <= token < session.vocab_size:
+            raise TokenError(f"token {token} is outside the vocabulary, whose ids are below {session.vocab_size}.")
     session.reset()
     yield TokenLogprobs(tokens[0], None, [])
     read, rows = 1, [session.prefill(tokens[:1])] if len(tokens) > 1 else []

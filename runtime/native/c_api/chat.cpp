@@ -73,7 +73,7 @@ struct OpenChat {
   std::unique_ptr<ModelTemplate> chat_template;
   std::unique_ptr<Conversation> conversation;
   hybridge_sampling sampling = hybridge_sampling_defaults();  // of answers that are asked for without one
-  std::vector<std::vector<hybridge_call>> calls;  // of the messages that were asked for last
+  std::vector<std::vector<hybridge_call>> calls;              // of the messages that were asked for last
   std::mutex reading;
   std::map<std::string, hybridge_grammar> grammars;  // of calls, by the choice of tools
 

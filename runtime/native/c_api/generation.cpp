@@ -39,7 +39,7 @@ hybridge_sampling read_sampling(std::string_view json) {
   const text::Json config = document.root("generation_config.json");
   if (!config.is_object()) config.fail("an object");
   if (config["do_sample"].is_boolean() && !config["do_sample"].boolean()) return read;
-  const auto named = [&](const char* name, double hybridge_sampling::*field) {
+  const auto named = [&](const char* name, double hybridge_sampling::* field) {
     const text::Json value = config[name];
     if (!value.is_number()) return false;
     const double before = std::exchange(read.*field, value.number());

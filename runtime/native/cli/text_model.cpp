@@ -17,9 +17,9 @@ namespace hybridge::cli {
 
 namespace {
 
-constexpr double SMALLEST = 1e-6, LARGEST = 1e6;  // temperature above 0, and penalty
+constexpr double SMALLEST = 1e-6, LARGEST = 1e6;                // temperature above 0, and penalty
 constexpr const char* DRY_BREAKERS[] = {"\n", ":", "\"", "*"};  // as other programs with DRY have them
-constexpr size_t USUAL_TOKENS = 128;                              // of a text that is no answer
+constexpr size_t USUAL_TOKENS = 128;                            // of a text that is no answer
 constexpr size_t MOST_THREADS = 1024, MOST_TOKENS = size_t(1) << 40;
 constexpr size_t LARGEST_SCHEMA = size_t(1) << 20;
 
@@ -102,7 +102,7 @@ void ModelOptions::declare(Arguments& arguments) {
 }
 
 void TextOptions::number(
-    Arguments& arguments, std::string name, std::string help, double hybridge_sampling::*field,
+    Arguments& arguments, std::string name, std::string help, double hybridge_sampling::* field,
     std::function<bool(double)> fits, std::string expected
 ) {
   const auto take = [=, this](double value) {
@@ -112,7 +112,7 @@ void TextOptions::number(
 }
 
 template <typename Number>
-Arguments::Take TextOptions::whole(std::string name, Number hybridge_sampling::*field) {
+Arguments::Take TextOptions::whole(std::string name, Number hybridge_sampling::* field) {
   return [=, this](const std::string& given) {
     Number number = 0;
     const char* end = given.data() + given.size();

@@ -88,11 +88,11 @@ struct TextOptions {
 
   // Declare an option that changes a number of the sampling.
   void number(
-      Arguments& arguments, std::string name, std::string help, double hybridge_sampling::*field,
+      Arguments& arguments, std::string name, std::string help, double hybridge_sampling::* field,
       std::function<bool(double)> fits, std::string expected
   );
   template <typename Number>
-  Arguments::Take whole(std::string name, Number hybridge_sampling::*field);
+  Arguments::Take whole(std::string name, Number hybridge_sampling::* field);
 };
 
 // What a generation took. ended: by an end of sequence or a stop string, not by its length.

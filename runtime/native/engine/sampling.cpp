@@ -58,9 +58,9 @@ Status Sampling::check(int64_t vocab_size) const {
   };
   for (const Range& each : ranges) {
     if (each.fits()) continue;
-    const std::string interval = each.has_least ? " must lie between " + shown(each.least) + " and " + shown(each.most)
-                                                : " must be above " + shown(each.least) + " and at most " +
-                                                      shown(each.most);
+    const std::string interval = each.has_least
+                                     ? " must lie between " + shown(each.least) + " and " + shown(each.most)
+                                     : " must be above " + shown(each.least) + " and at most " + shown(each.most);
     const std::string also = each.also == each.also ? " or be " + shown(each.also) : "";
     return Status(
         HYBRIDGE_INVALID_ARGUMENT, std::string(each.name) + " is " + shown(each.value) + ", but" + interval + also

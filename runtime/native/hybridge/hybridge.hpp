@@ -422,8 +422,8 @@ class Chat : public Handle<hybridge_chat, hybridge_chat_close> {
   // Answers a message until on_piece answers false, or as hybridge_chat_send says. stops: texts before the first of
   // which the answer ends.
   Result<hybridge_answer> send(
-      std::string_view message, const OnPiece& on_piece = nullptr, const Generation& options = {.max_new_tokens = SIZE_MAX},
-      Stops stops = {}
+      std::string_view message, const OnPiece& on_piece = nullptr,
+      const Generation& options = {.max_new_tokens = SIZE_MAX}, Stops stops = {}
   ) {
     return answer(options, on_piece, stops, [&](auto... rest) {
       return hybridge_chat_send(id(), message.data(), message.size(), rest...);

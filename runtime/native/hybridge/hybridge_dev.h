@@ -271,9 +271,9 @@ typedef struct hybridge_vocabulary {
   size_t longest;     // bytes of the longest token
 } hybridge_vocabulary;
 
-// Reads how a model is meant to be sampled from the text of its generation_config.json. It sets fields of a sampling that
-// has the defaults: those that the text names with a value that they can have, and a temperature of 1 if the text wants
-// sampling and names none. HYBRIDGE_INVALID_ARTIFACT  no JSON object
+// Reads how a model is meant to be sampled from the text of its generation_config.json. It sets fields of a sampling
+// that has the defaults: those that the text names with a value that they can have, and a temperature of 1 if the text
+// wants sampling and names none. HYBRIDGE_INVALID_ARTIFACT  no JSON object
 hybridge_status hybridge_sampling_read(const char* json, size_t size, hybridge_sampling* sampling);
 
 // Copies the ids of the tokens whose text has one of these texts in it, such as those for dry_breakers.

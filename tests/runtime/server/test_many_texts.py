@@ -66,6 +66,14 @@ def test_a_prompt_comes_back_with_its_scores(babbling_server: Served, most: int)
     assert done.usage.prompt_tokens_details.cached_tokens == 0
 
 
+@pytest.mark.parametrize("token", [-1, 260, 2**70])
+def test_a_prompt_of_other_tokens_has_no_scores(babbling_server: Served, token: int) -> None:
+    body = {"prompt": [1, token], "echo": True, "logprobs": 1, "max_tokens": 0}
+    status, answer = ask(babbling_server, "/v1/completions", body)
+    assert status == 400
+    assert "token" in answer["error"]["message"]
+
+
 def test_a_last_message_of_the_model_is_continued(babbling_server: Served) -> None:
     begun = [*user("a"), {"role": "assistant", "content": "It is"}]
     status, answer = ask(babbling_server, "/v1/chat/completions", {"messages": begun, "max_tokens": 9})
