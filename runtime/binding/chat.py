@@ -52,6 +52,14 @@ class OpenChat:
         self._error: BaseException | None = None
         weakref.finalize(self, load().hybridge_chat_close, handle)
 
+    def set_system(self, text: str) -> None:
+        """Tell the model something else before the first message, or nothing; the next answer reads the messages anew.
+
+        Raises UsageError if the chat template refuses it.
+        """
+        data = utf8(text)
+        self._run("chat_set_system", data, len(data))
+
     def undo(self) -> None:
         """Undo the last message and its answer. Raises UsageError without one."""
         self._run("chat_undo")
@@ -103,6 +111,14 @@ class OpenChat:
     def note(self) -> str:
         """Return the conversation as JSON, as its file has it: messages, tokens, and where each message and answer begins."""
         return copied_text("chat_note", self.handle)
+
+    def restore(self, note: str) -> None:
+        """Continue the conversation of a note, whose tokens the next answer reads.
+
+        Raises StateFileError for another model's or a damaged one, PictureError for pictures that cannot be opened.
+        """
+        data = note.encode()
+        self._run("chat_restore", data, len(data))
 
     def show(self, pictures: Sequence[Picture]) -> None:
         """Put pictures before the next message, in the place of those that wait."""
@@ -209,6 +225,10 @@ class Chat(OpenChat):
     def retry(self, show: OnWords, options: GenerationStruct | None = None, stop: Sequence[str] = ()) -> AnswerStruct:
         """Answer the last message again."""
         return self._answer("chat_retry", (), show, options, stop, AnswerStruct())
+
+    def continue_answer(self, show: OnWords, options: GenerationStruct | None = None, stop: Sequence[str] = ()) -> AnswerStruct:
+        """Go on with the last answer. Raises UsageError without one, or if it calls tools or ended at a stop string."""
+        return self._answer("chat_continue", (), show, options, stop, AnswerStruct())
 
 
 def chat_over(session: Session, tokenizer: Tokenizer, chat_template: JinjaTemplate, options: ChatOptionsStruct) -> ChatHandle:

@@ -586,12 +586,15 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "chat_send": [ChatHandle, c_char_p, c_size_t, *ANSWERING],
     "chat_give_results": [ChatHandle, POINTER(ResultStruct), c_size_t, *ANSWERING],
     "chat_retry": [ChatHandle, *ANSWERING],
+    "chat_continue": [ChatHandle, *ANSWERING],
+    "chat_set_system": [ChatHandle, c_char_p, c_size_t],
     "chat_undo": [ChatHandle],
     "chat_reset": [ChatHandle],
     "chat_cancel": [ChatHandle],
     "chat_save": [ChatHandle, CTextArgument],
     "chat_load": [ChatHandle, CTextArgument],
     "chat_note": [ChatHandle, c_char_p, c_size_t, Count],
+    "chat_restore": [ChatHandle, c_char_p, c_size_t],
     "chat_messages": [ChatHandle, POINTER(MessageStruct), c_size_t, Count, POINTER(c_int64)],
 }
 """Argument types of each function that returns a status, by its name without ``hybridge_``."""

@@ -1,18 +1,20 @@
-"""``hybridge chat``: talk with a model, one line a message, with commands that begin with a slash."""
+"""``hybridge chat``: talk with a model, with commands that begin with a slash."""
 
 from __future__ import annotations
 
 import gc
+import json as json_
 import os
+import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
+from pydantic import PositiveInt, TypeAdapter, ValidationError
 from rich.markup import escape
 
 from hybridge.errors import HybridgeError, PictureError, UsageError
@@ -32,33 +34,44 @@ from hybridge.runtime.cli.options import (
     system_prompt,
     with_options,
 )
-from hybridge.runtime.files import private_folder
+from hybridge.runtime.cli.prompt import Lines, Prompt, Reader, keys_wait, state_folder
+from hybridge.runtime.cli.talks import Talks
 
 if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
     from hybridge.runtime.binding.chat import OnWords
     from hybridge.runtime.binding.pictures import Picture
     from hybridge.runtime.binding.statistics import GenerationStats
     from hybridge.runtime.text.conversation import Conversation
+    from hybridge.runtime.text.generate import GenerationSettings
 
+Kind = TypeVar("Kind")
 EXAMPLES = (
     "hybridge chat LiquidAI/LFM2-350M",
     "hybridge chat OUT",
+    "hybridge chat OUT --continue",
     "hybridge chat OUT --system 'Answer in one sentence.' --temperature 0.7",
     "hybridge chat OUT --no-thinking --draft OUT2",
     "hybridge chat OUT --load talk.state",
 )
-PROMPT = "> "
-MOST_LINES = 1000
-HELP = """/undo         take the last message and its answer back
+OTHER_TEMPERATURE = 0.7
+"""Of another answer to a message whose first one was greedy, and would be the same again."""
+NOTHING = ('""', "none")
+HELP = '''/undo         take the last message and its answer back
 /retry        another answer to the last message
+/continue     go on with an answer that ended by its length
 /result TEXT  what a tool that the answer calls has found; one for each call
 /image FILE   a picture before the next message
+/system TEXT  tell the model something else; "" for nothing
+/set NAME VALUE  temperature, top_k and others; /set shows them
+/tokens       how full the context is
 /save FILE    keep the conversation and the model's state
 /load FILE    continue a saved one
+/talks        conversations that --resume NAME continues
 /reset        start anew
 /stats        what the last answer took
 /help         this
-/exit         leave (also Ctrl-D); Ctrl-C stops an answer"""
+/exit         leave (also Ctrl-D); Ctrl-C clears the line, or stops an answer
+"""           begins and ends a message of several lines; at a terminal Alt-Enter begins a line, and a paste is one message'''
 
 
 @with_options
@@ -69,22 +82,32 @@ def chat(
     system: SystemOption = None,
     template: TemplateOptions,
     load: Annotated[Path | None, typer.Option("--load", help="Continue a saved conversation.")] = None,
+    newest: Annotated[bool, typer.Option("--continue", help="Continue the last conversation with this model.")] = False,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="NAME", help="Continue a conversation by its name; /talks lists them.")
+    ] = None,
     max_new_tokens: NewTokensOption = 512,
     drafter: DrafterOptions,
     generation: GenerationOptions,
     cache: CacheOptions,
     context: ContextOption = None,
     threads: ThreadsOption = None,
+    raw: Annotated[bool, typer.Option("--plain", help="Show answers as the model writes them, not as Markdown.")] = False,
     history: Annotated[
-        bool, typer.Option("--history/--no-history", help="Remember what is typed at a terminal for the next chat.")
+        bool,
+        typer.Option(
+            "--history/--no-history", help="At a terminal, remember what is typed for the next chat, and keep the conversation."
+        ),
     ] = True,
     json: JsonOption = False,
 ) -> None:
-    """Talk with a model: one line is one message; /help lists the commands. Answers go to stdout."""
+    """Talk with a model; /help lists the commands. Answers go to stdout."""
     from hybridge.runtime.text.chat_template import load_template
     from hybridge.runtime.text.conversation import Conversation
     from hybridge.runtime.text.generate import GenerationSettings, kept_checkpoints, open_text_model
 
+    if sum((load is not None, newest, resume is not None)) > 1:
+        raise UsageError("--load, --continue and --resume exclude each other; give one of them.")
     sampling, variables = generation.sampling(), template.variables()
     opened = open_text_model(find(model), threads=threads, context=context, **vars(drafter.found(find)))
     settings = GenerationSettings(
@@ -92,15 +115,49 @@ def chat(
         constrain=generation.constrain(opened),
     )  # fmt: skip
     chat_template = load_template(opened.artifact, variables, template.thinking, opened.tokenizer)
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with kept_checkpoints(opened.session, cache.cache_bytes, cache.cache_dir) as checkpoints:
         processor = opened.pictures if opened.artifact.manifest.pictures is not None else None
         instructions = system_prompt(system)
         conversation = Conversation(opened.session, opened.tokenizer, chat_template, settings, instructions, checkpoints)
+        talks = None
+        if newest or resume is not None or (is_terminal and history):
+            name = str(model.resolve() if model.exists() else model)
+            talks = Talks(state_folder() / "chats", name, opened.artifact.manifest.files["tokenizer.json"].sha256)
+        terminal = Terminal(
+            conversation, json, processor.read if processor else None, talks,
+            is_markdown=is_terminal and not raw and not json and os.environ.get("TERM") != "dumb",
+        )  # fmt: skip
         if load is not None:
             conversation.load(load)
+        elif newest or resume is not None:
+            terminal.resume(resume)
         gc.freeze()
-        with lines([line.split()[0] for line in HELP.splitlines()], remember=history) as read:
-            Terminal(conversation, json, processor.read if processor else None).loop(read)
+        commands = [line.split()[0] for line in HELP.splitlines() if line.startswith("/")]
+        terminal.loop(Prompt(commands, terminal.settings, remember=history) if is_terminal else Lines())
+
+
+class Shown(Protocol):
+    """Shows an answer as it comes."""
+
+    def write(self, piece: str) -> None:
+        """Show the next piece."""
+
+    def end(self) -> None:
+        """Show what is left, and begin a new line."""
+
+
+class RawText:
+    """Writes an answer as it is."""
+
+    def write(self, piece: str) -> None:
+        """Write the next piece."""
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """Begin a new line."""
+        self.write("\n")
 
 
 @dataclass
@@ -108,40 +165,66 @@ class Terminal:
     """Reads messages and commands, and shows answers.
 
     picture: reads a picture's file, for a model that takes some; pictures: those before the next message.
-    results: of some of the calls that wait.
+    talks: where the conversation is kept after each answer, if it is. results: of some of the calls that wait.
+    asked: a message that waits to be sent again. retries: number of other answers, which differ by their seeds.
     """
 
     conversation: Conversation
     json: bool
     picture: Callable[[Path], Picture] | None = None
+    talks: Talks | None = None
+    is_markdown: bool = False
     pictures: list[Picture] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
     stats: GenerationStats | None = None
     ended: bool = False
+    asked: str = ""
+    retries: int = 0
     reasoning: ShownReasoning = field(default_factory=ShownReasoning)
+    shown: Shown = field(default_factory=RawText)
 
-    def loop(self, lines: Lines) -> None:
-        """Read one line after the other. Errors are printed, and change nothing."""
-        err.print("[dim]/help lists the commands[/]")
-        while not self.ended:
-            try:
-                line = lines.read()
-            except EOFError:
-                return
-            try:
-                self._do(line.strip())
-            except HybridgeError as error:
-                err.print("[bold red]Error:[/]", escape(str(error)), highlight=False, soft_wrap=True)
+    def loop(self, reader: Reader) -> None:
+        """Read one message or command after the other. Errors are printed, and change nothing."""
+        err.print("[dim]/help lists the commands[/]", highlight=False)
+        with keys_wait() if isinstance(reader, Prompt) else nullcontext():
+            while not self.ended:
+                try:
+                    line = reader.read(self.asked)
+                    self.asked = ""
+                    self._do(line.strip())
+                except EOFError:
+                    break
+                except KeyboardInterrupt:
+                    if not isinstance(reader, Prompt):
+                        raise
+                    err.print("[dim]/exit or Ctrl-D leaves[/]", highlight=False)
+                except HybridgeError as error:
+                    err.print("[bold red]Error:[/]", escape(str(error)), highlight=False, soft_wrap=True)
+        if self.talks is not None and self.talks.name:
+            err.print(f"[dim]kept: --continue, or --resume {escape(self.talks.name)}[/]", highlight=False, soft_wrap=True)
+
+    def resume(self, name: str | None) -> None:
+        """Continue a kept conversation, the newest one without a name. Raises UsageError and StateFileError."""
+        assert self.talks is not None
+        talk = self.talks.newest() if name is None else self.talks.named(name)
+        self.conversation.restore(talk.note)
+        self.asked = talk.asked
+        err.print(f"[dim]{escape(self.talks.name)}: {self._exchanges()} exchanges[/]", highlight=False, soft_wrap=True)
+        for each in self.conversation.messages[-2:]:
+            if isinstance(each["content"], str) and each["role"] in ("user", "assistant"):
+                mark = "> " if each["role"] == "user" else ""
+                err.print(f"[dim]{mark}{escape(_line(each['content']))}[/]", highlight=False, soft_wrap=True)
 
     def _do(self, line: str) -> None:
-        if not line.startswith("/"):
+        name, _, argument = line.partition(" ")
+        if "\n" in line or not line.startswith("/"):
             if line:
                 self._say(line)
             return
-        name, _, argument = line.partition(" ")
         commands: dict[str, Callable[[str], None]] = {
-            "/undo": self._undo, "/retry": self._retry, "/save": self._save, "/load": self._load, "/reset": self._reset,
-            "/image": self._image, "/result": self._result, "/stats": self._stats, "/help": self._help, "/exit": self._exit,
+            "/undo": self._undo, "/retry": self._retry, "/continue": self._continue, "/save": self._save, "/load": self._load,
+            "/reset": self._reset, "/image": self._image, "/result": self._result, "/system": self._system, "/set": self._set,
+            "/tokens": self._tokens, "/talks": self._talks, "/stats": self._stats, "/help": self._help, "/exit": self._exit,
         }  # fmt: skip
         if name not in commands:
             raise UsageError(f"there is no command {name}; /help lists them. A message cannot begin with a slash.")
@@ -149,29 +232,52 @@ class Terminal:
 
     def _say(self, line: str) -> None:
         """Send a message. Pictures that it does not fit with wait for the next one."""
+        self._keep(line)
         if self._answer(lambda show, stats: self.conversation.say(line, show, stats, self.pictures)):
-            self.pictures = []
+            self.pictures, self.retries = [], 0
 
-    def _answer(self, ask: Callable[[OnWords, GenerationStats], object]) -> bool:
-        """Write an answer as it comes. Ctrl-C stops it; return whether it has begun, so that its text so far stays."""
+    def _answer(self, ask: Callable[[OnWords, GenerationStats], object], begun: str = "") -> bool:
+        """Write an answer as it comes. Ctrl-C stops it; return whether it has begun, so that its text so far stays.
+
+        begun: content of the answer that it goes on with.
+        """
         from hybridge.runtime.binding.statistics import GenerationStats
 
         self.stats, self.results = GenerationStats(), []
+        self.shown = self._begin_to_show(begun)
+        is_stopped = False
         try:
             ask(self._show, self.stats)
         except KeyboardInterrupt:
-            if not self.stats.new_tokens:
-                err.print("[dim](stopped before the answer; nothing has changed)[/]")
-                return False
-            err.print(" [dim](stopped)[/]", end="")
+            is_stopped = True
+        finally:
+            if self.stats.new_tokens and not self.json:
+                self.reasoning.end()
+                self.shown.end()
+        if is_stopped and not self.stats.new_tokens:
+            err.print("[dim](stopped before the answer; nothing has changed)[/]", highlight=False)
+            return False
+        if is_stopped:
+            err.print("[dim](stopped)[/]", highlight=False)
+        self._keep()
         self._finish()
         return True
 
+    def _begin_to_show(self, begun: str) -> Shown:
+        if not self.is_markdown:
+            return RawText()
+        from hybridge.runtime.cli.markdown import MarkdownStream
+
+        return MarkdownStream(begun)
+
     def _show(self, content: str, reasoning: str) -> None:
-        if reasoning and not self.json:
+        if self.json:
+            return
+        if reasoning:
             self.reasoning.show(reasoning)
         if content:
-            self._write(content)
+            self.reasoning.end()
+            self.shown.write(content)
 
     def _finish(self) -> None:
         assert self.stats is not None
@@ -180,7 +286,6 @@ class Terminal:
         if self.json:
             print_json({**answer, "stats": self.stats.to_dict()})
         else:
-            self._write("\n")
             show_calls(calls)
         if calls:
             err.print(f"[dim]/result TEXT answers a call; {len(calls)} wait[/]")
@@ -190,21 +295,51 @@ class Terminal:
             err.print(f"[dim]{self.conversation.read_again} tokens were read again: no checkpoint was left to go back to[/]")
         if self.conversation.session.room == 0:
             err.print("[yellow]The context is full:[/] with the next message the oldest ones are dropped.")
+        elif self.conversation.ended_by_length:
+            err.print(f"[dim](ended after {self.stats.new_tokens} tokens; /continue goes on)[/]", highlight=False)
 
-    def _write(self, piece: str) -> None:
-        if not self.json:
-            self.reasoning.end()
-            sys.stdout.write(piece)
-            sys.stdout.flush()
+    def _keep(self, asked: str = "") -> None:
+        """Keep the conversation for --continue. asked: the message that is answered now."""
+        if self.talks is None:
+            return
+        try:
+            self.talks.keep(self.conversation.note, asked)
+        except OSError as error:
+            where, self.talks = self.talks.folder, None
+            err.print(
+                f"[yellow]The conversation is not kept from now on:[/] {escape(str(where))}: {error.strerror}.",
+                highlight=False, soft_wrap=True,
+            )  # fmt: skip
 
     def _undo(self, _: str) -> None:
         self.conversation.undo()
         err.print(f"[dim]{self._exchanges()} exchanges left[/]")
+        self._keep()
 
     def _retry(self, _: str) -> None:
-        if self.conversation.settings.sampling.temperature == 0:
-            err.print("[dim]with --temperature 0 the answer stays the same; 0.7 would make others[/]")
-        self._answer(self.conversation.retry)
+        sampling = self.conversation.settings.sampling
+        self.retries += 1
+        if sampling.temperature == 0:
+            err.print(f"[dim]greedy answers stay the same: this one has a temperature of {OTHER_TEMPERATURE}[/]")
+            sampling = replace(sampling, temperature=OTHER_TEMPERATURE)
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=random.Random(f"{sampling.seed} {self.retries}").getrandbits(63))
+        with self._settings(replace(self.conversation.settings, sampling=sampling)):
+            self._answer(self.conversation.retry)
+
+    @contextmanager
+    def _settings(self, settings: GenerationSettings) -> Iterator[None]:
+        """Answer with other settings for once."""
+        usual, self.conversation.settings = self.conversation.settings, settings
+        try:
+            yield
+        finally:
+            self.conversation.settings = usual
+
+    def _continue(self, _: str) -> None:
+        last = self.conversation.messages[-1:]
+        begun = last[0]["content"] if last and last[0]["role"] == "assistant" else ""
+        self._answer(self.conversation.continue_answer, begun)
 
     def _result(self, argument: str) -> None:
         """Keep a result; the answer comes with the last one that the calls wait for."""
@@ -226,12 +361,51 @@ class Terminal:
         parts = f" in {picture.rows} x {picture.columns} tiles" if picture.parts > 1 else ""
         err.print(f"[dim]a picture of {len(picture.ids)} tokens{parts} before the next message[/]", highlight=False)
 
+    def _system(self, argument: str) -> None:
+        if argument:
+            self.conversation.set_system("" if argument in NOTHING else argument)
+        told = [each["content"] for each in self.conversation.messages if each["role"] == "system"]
+        err.print(f"[dim]{escape(str(told[0])) if told else 'the model is told nothing'}[/]", highlight=False, soft_wrap=True)
+
+    def settings(self) -> Mapping[str, object]:
+        """Return what ``/set`` changes."""
+        now = self.conversation.settings
+        return {"max_new_tokens": now.max_new_tokens, **vars(now.sampling)}
+
+    def _set(self, argument: str) -> None:
+        name, _, value = argument.replace("=", " ", 1).partition(" ")
+        name, now = name.replace("-", "_"), self.conversation.settings
+        if name and name not in self.settings():
+            raise UsageError(f"there is no setting {name}; /set shows them.")
+        given = _given(value.strip())
+        if name == "max_new_tokens":
+            self.conversation.settings = replace(now, max_new_tokens=_checked(PositiveInt, name, given))
+        elif name:
+            sampling = _checked(type(now.sampling), name, {**vars(now.sampling), name: given})
+            self.conversation.settings = replace(now, sampling=sampling)
+        for each, value_now in self.settings().items():
+            if name in ("", each):
+                err.print(f"[dim]{each} {'none' if value_now is None else value_now}[/]", highlight=False)
+
+    def _tokens(self, _: str) -> None:
+        count, most = len(json_.loads(self.conversation.note)["tokens"]), self.conversation.session.max_seq_len
+        last = self.stats
+        took = f"; the last answer read {last.prompt_tokens} and wrote {last.new_tokens}" if last else ""
+        err.print(f"[dim]{count:,} of {most:,} tokens are used{took}[/]", highlight=False)
+
+    def _talks(self, _: str) -> None:
+        names = self.talks.names() if self.talks is not None else []
+        for name in names or ["no conversation is kept"]:
+            err.print(f"[dim]{escape(name)}[/]", highlight=False, soft_wrap=True)
+
     def _save(self, argument: str) -> None:
         self.conversation.save(_file(argument, "/save"))
         err.print(f"[dim]saved; continue with /load {escape(argument)}[/]")
 
     def _load(self, argument: str) -> None:
         self.conversation.load(_file(argument, "/load"))
+        if self.talks is not None:
+            self.talks.begin()
         err.print(f"[dim]{self._exchanges()} exchanges, {self.conversation.session.length} tokens[/]")
 
     def _exchanges(self) -> int:
@@ -240,6 +414,8 @@ class Terminal:
     def _reset(self, _: str) -> None:
         self.conversation.reset()
         self.pictures = []
+        if self.talks is not None:
+            self.talks.begin()
 
     def _stats(self, _: str) -> None:
         from hybridge.runtime.binding.statistics import GenerationStats
@@ -247,7 +423,7 @@ class Terminal:
         err.print(stats_table(self.stats or GenerationStats(), None))
 
     def _help(self, _: str) -> None:
-        err.print(HELP, highlight=False)
+        err.print(HELP, highlight=False, markup=False)
 
     def _exit(self, _: str) -> None:
         self.ended = True
@@ -259,85 +435,24 @@ def _file(argument: str, command: str) -> Path:
     return Path(argument).expanduser()
 
 
-# Lines that a person types: edited and remembered at a terminal, or else read as they are
+def _line(text: str) -> str:
+    """Return the beginning of a message, in one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= 200 else f"{line[:200]}…"
 
 
-class Lines:
-    """Reads lines. editor: Python's readline, which ``input`` uses once it is imported; None without a terminal."""
-
-    def __init__(self, editor: ModuleType | None = None) -> None:
-        self.editor = editor
-        self.read_lines = 0
-
-    def read(self) -> str:
-        """Return the next line. Raises EOFError at the end."""
-        if self.editor is None:
-            err.print(f"[bold]{PROMPT}[/]", end="")
-            return input()
-        line = input(PROMPT)  # readline must know the prompt to place the cursor
-        self.read_lines += bool(line)
-        return line
-
-
-@contextmanager
-def lines(words: Sequence[str], *, remember: bool) -> Iterator[Lines]:
-    """Yield a reader of stdin. At a terminal, Tab completes ``words``, and lines of earlier chats come back if ``remember``."""
-    editor = _editor() if sys.stdin.isatty() and sys.stdout.isatty() else None
-    read = Lines(editor)
-    if editor is None:
-        yield read
-        return
-    _complete(editor, words)
-    if remember:
-        _load(editor)
+def _given(value: str) -> object:
+    """Return a value of ``/set``: JSON, a word, or nothing."""
     try:
-        yield read
-    finally:
-        if remember:
-            _save(editor, read.read_lines)
+        return None if value in NOTHING else json_.loads(value)
+    except (ValueError, RecursionError):
+        return value
 
 
-def history_file() -> Path:
-    """Return the file of remembered lines, in the user's folder for the state of programs."""
-    root = os.environ.get("XDG_STATE_HOME")
-    return (Path(root) if root else Path.home() / ".local" / "state") / "hybridge" / "chat-history"
-
-
-def _editor() -> ModuleType | None:
-    """Return readline; None for builds of Python without it."""
+def _checked(kind: type[Kind], name: str, given: object) -> Kind:
+    """Return what is given as a value of its type, or as a dataclass of such values. Raises UsageError."""
     try:
-        import readline
-    except ImportError:
-        return None
-    return readline
-
-
-def _complete(editor: ModuleType, words: Sequence[str]) -> None:
-    def completed(beginning: str, number: int) -> str | None:
-        found = [word for word in words if beginning.startswith("/") and word.startswith(beginning)]
-        return found[number] if number < len(found) else None
-
-    editor.set_completer_delims(" \t\n")  # the slash is part of a command
-    editor.set_completer(completed)
-    # macOS has editline instead, with settings of its own.
-    editor.parse_and_bind("bind ^I rl_complete" if "libedit" in (editor.__doc__ or "") else "tab: complete")
-
-
-def _load(editor: ModuleType) -> None:
-    editor.set_auto_history(True)
-    try:
-        editor.read_history_file(history_file())
-    except OSError:
-        return  # the first chat, or another user's file
-
-
-def _save(editor: ModuleType, new: int) -> None:
-    """Append the new lines, because another chat may have written its own; only the owner can read the file."""
-    file = history_file()
-    try:
-        private_folder(file.parent, file.parent)
-        os.close(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        editor.set_history_length(MOST_LINES)
-        editor.append_history_file(new, file)
-    except OSError as error:
-        err.print(f"[dim]What was typed is not remembered: {escape(str(file))}: {error.strerror}.[/]", soft_wrap=True)
+        return TypeAdapter(kind).validate_python(given)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise UsageError(f"{name} cannot be that: {problem}. An example is /set temperature 0.7.") from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import shutil
 import signal
 import sys
 import warnings
@@ -18,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from hybridge.errors import HybridgeError, UsageError
 from hybridge.imports import needs_export
@@ -32,6 +35,7 @@ err = Console(stderr=True)
 
 SHOW_CURSOR = b"\x1b[?25h"
 INTERRUPTED = b"\nInterrupted.\n"
+CONTROLS = {each: "�" for each in (*range(32), *range(127, 160)) if each not in (9, 10)}
 LEAST_TOKENS, LEAST_SECONDS = 32, 0.02
 """Fewest new tokens, and the least time of them, whose speed is compared: in a shorter text a single slow call decides."""
 
@@ -80,22 +84,64 @@ def check_writable_file(path: Path) -> None:
         raise UsageError(f"{path} cannot be written: its folder does not exist.")
 
 
+def printable(text: str) -> str:
+    """Return a text whose control characters cannot command the terminal."""
+    return text.translate(CONTROLS)
+
+
+class WordWrap:
+    """Breaks a text between words where the terminal's line ends, as its pieces come."""
+
+    def __init__(self) -> None:
+        self._column = 0
+        self._word = ""
+
+    def push(self, piece: str) -> str:
+        """Return what can be written of a piece; its last word waits for its end."""
+        *words, self._word = re.split(r"(?<=[ \n])|(?=[ \n])", self._word + printable(piece))
+        return "".join(map(self._placed, words))
+
+    def finish(self) -> str:
+        """Return the rest."""
+        rest, self._word = self._placed(self._word), ""
+        return rest
+
+    def _placed(self, word: str) -> str:
+        if word == "\n":
+            self._column = 0
+            return word
+        width, cells = shutil.get_terminal_size().columns, Text(word).cell_len
+        if self._column + cells <= width:
+            self._column += cells
+            return word
+        if word.isspace():
+            self._column = 0
+            return "\n"
+        before, self._column = "\n" if self._column else "", cells % width
+        return before + word
+
+
 class ShownReasoning:
     """Shows a model's reasoning as it comes: dim and on stderr, so that only answers go to stdout."""
 
     def __init__(self) -> None:
         self._open = False
+        self._wrap = WordWrap()
 
     def show(self, piece: str) -> None:
         """Show the next piece."""
-        err.print(escape(piece), style="dim", end="", highlight=False, soft_wrap=True)
+        self._print(self._wrap.push(piece) if err.is_terminal else piece)
         self._open = True
 
     def end(self) -> None:
         """Begin a new line for the answer if reasoning was shown."""
         if self._open:
+            self._print(self._wrap.finish())
             err.print("\n")
-        self._open = False
+        self._open, self._wrap = False, WordWrap()
+
+    def _print(self, text: str) -> None:
+        err.print(escape(text), style="dim", end="", highlight=False, soft_wrap=True)
 
 
 def show_calls(calls: Iterable[Mapping[str, Any]]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hybridge.errors import UsageError
 from hybridge.runtime.binding.chat import OnWords, OpenChat, chat_options, chat_over, message_content, result_words, utf8
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.generation import Callbacks, Constraint, GenerationArguments, add_counts
-from hybridge.runtime.binding.interface import AnswerStruct
+from hybridge.runtime.binding.interface import AnswerStruct, Ending
 from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.statistics import GenerationStats
@@ -47,6 +48,8 @@ class Conversation(OpenChat):
         """Tokens that the last answer had to read a second time."""
         self.dropped = 0
         """Messages, the oldest ones, that were dropped before the last answer: they left no room for it."""
+        self.ended_by_length = False
+        """Whether the last answer ended because it had as many tokens as it may."""
         variables = {name: value for name, value in template.variables.items() if name != "tools"}
         options = chat_options(
             system, variables=variables, tools=template.variables.get("tools"), cache=self.checkpoints, now=template.now
@@ -99,6 +102,15 @@ class Conversation(OpenChat):
         """Answer the last message again, as ``say`` does. Raises UsageError without one."""
         return self._ask("chat_retry", (), [], show, stats)
 
+    def continue_answer(self, show: OnWords | None = None, stats: GenerationStats | None = None) -> str:
+        """Go on with the last answer, such as one that ended by its length, as if it had not; return what is new.
+
+        Raises UsageError if there is none, if it calls tools or ended at a stop string, and for answers under a constraint.
+        """
+        if self.settings.constrain is not None:
+            raise UsageError("an answer that follows a schema cannot be continued: allow more tokens and ask again.")
+        return self._ask("chat_continue", (), [], show, stats)
+
     def _ask(
         self, call: str, words: tuple[object, ...], asked: list[Message], show: OnWords | None, stats: GenerationStats | None
     ) -> str:
@@ -124,6 +136,7 @@ class Conversation(OpenChat):
             stats.new_tokens += answer.generated.tokens
             stats.prompt_tokens += answer.prompt_tokens
             self.dropped = answer.dropped_messages
+            self.ended_by_length = answer.ending == Ending.BY_LENGTH
             self.read_again = (
                 0
                 if self.dropped

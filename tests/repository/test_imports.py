@@ -32,7 +32,9 @@ DOCUMENTED = frozenset(
         *("llguidance", "uvicorn", "starlette.applications", "starlette.exceptions", "starlette.middleware"),
         *("starlette.middleware.cors", "starlette.requests", "starlette.responses", "starlette.routing", "starlette.types"),
         *("lm_eval.__main__", "lm_eval.api.model", "lm_eval.api.registry", "lm_eval.utils", "matplotlib", "matplotlib.figure"),
-        *("rich.console", "rich.markup", "rich.progress", "rich.table", "rich.text"),
+        *("rich.console", "rich.markdown", "rich.markup", "rich.progress", "rich.syntax", "rich.table", "rich.text"),
+        *("markdown_it", "prompt_toolkit", "prompt_toolkit.completion", "prompt_toolkit.document", "prompt_toolkit.history"),
+        *("prompt_toolkit.key_binding",),
         *("optimum.commands.base", "optimum.commands.export.base"),
     }
 )

@@ -186,11 +186,22 @@ hybridge_status choose_tools(OpenChat& chat, const std::string& choice, GivenOpt
   return HYBRIDGE_OK;
 }
 
+// A grammar begins with an answer, and cannot follow one in the middle.
+hybridge_status check_continued(const GivenOptions& options, const std::string& choice) {
+  if (options.chosen.grammar.id == 0 && !options.has_constraint() && (choice == "auto" || choice == "none"))
+    return HYBRIDGE_OK;
+  return refused(
+      HYBRIDGE_INVALID_ARGUMENT,
+      "an answer cannot be continued under a grammar or a choice of tools: leave it out, or "
+      "ask again with more tokens"
+  );
+}
+
 // Answers by `ask`, which is called with a conversation, a generator, on_piece and stop strings.
 template <typename Ask>
 hybridge_status answer_by(
     hybridge_chat handle, const hybridge_generation* options, const char* const* stops, size_t stop_count,
-    hybridge_on_piece on_piece, void* user, hybridge_answer* answer, Ask&& ask
+    hybridge_on_piece on_piece, void* user, hybridge_answer* answer, Ask&& ask, bool is_continued = false
 ) {
   if (!are_texts(stops, stop_count)) return refused(HYBRIDGE_INVALID_ARGUMENT, "a stop string is empty; leave it out");
   auto read = GivenOptions::read(options);
@@ -200,7 +211,7 @@ hybridge_status answer_by(
   const std::string choice = chosen.tool_choice == nullptr ? "auto" : chosen.tool_choice;
   chosen.tool_choice = nullptr;
   const hybridge_status ready = with_open<OpenChat>(handle, [&](OpenChat& chat) {
-    return choose_tools(chat, choice, *read);
+    return is_continued ? check_continued(*read, choice) : choose_tools(chat, choice, *read);
   });
   if (ready != HYBRIDGE_OK) return ready;
   const auto begin = [&](hybridge_session session, auto&& then) {
@@ -457,6 +468,16 @@ hybridge_status hybridge_chat_retry(
   return guarded([&] { return answer_by(chat, options, stops, stop_count, on_piece, user, answer, ask); });
 }
 
+hybridge_status hybridge_chat_continue(
+    hybridge_chat chat, const hybridge_generation* options, const char* const* stops, size_t stop_count,
+    hybridge_on_piece on_piece, void* user, hybridge_answer* answer
+) {
+  const auto ask = [](Conversation& conversation, auto& generator, const auto& show, auto given) {
+    return conversation.continue_answer(generator, show, std::move(given));
+  };
+  return guarded([&] { return answer_by(chat, options, stops, stop_count, on_piece, user, answer, ask, true); });
+}
+
 hybridge_status hybridge_chat_give_results(
     hybridge_chat chat, const hybridge_result* results, size_t count, const hybridge_generation* options,
     const char* const* stops, size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
@@ -499,6 +520,13 @@ hybridge_status hybridge_chat_reset(hybridge_chat chat) {
   });
 }
 
+hybridge_status hybridge_chat_set_system(hybridge_chat chat, const char* text, size_t size) {
+  if (text == nullptr && size > 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return with_chat_ending_generation(chat, [&](OpenChat& open, OpenSession&) {
+    return answer(open.conversation->set_system(view(text, size)));
+  });
+}
+
 hybridge_status hybridge_chat_cancel(hybridge_chat chat) {
   return with_open<OpenChat>(chat, [](const OpenChat& open) { return hybridge_cancel(open.session); });
 }
@@ -514,6 +542,13 @@ hybridge_status hybridge_chat_load(hybridge_chat chat, const char* path) {
   if (path == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_chat_ending_generation(chat, [&](OpenChat& open, OpenSession&) {
     return answer(open.conversation->load(path));
+  });
+}
+
+hybridge_status hybridge_chat_restore(hybridge_chat chat, const char* note, size_t size) {
+  if (note == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return with_chat_ending_generation(chat, [&](OpenChat& open, OpenSession&) {
+    return answer(open.conversation->restore(std::string(view(note, size))));
   });
 }
 

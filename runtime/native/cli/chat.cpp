@@ -1,4 +1,5 @@
-// hybridge-cli chat: talks with a model, one line a message, with commands that begin with a slash.
+// hybridge-cli chat: talks with a model; a line, or the lines between three quotes, are a message or a command that
+// begins with a slash.
 
 #include <algorithm>
 #include <atomic>
@@ -28,19 +29,28 @@ namespace {
 
 constexpr size_t MOST_BYTES = size_t(1) << 40;
 constexpr int INTERRUPTED = 130;
+constexpr double OTHER_TEMPERATURE = 0.7;  // of another answer, where the first one was greedy
+constexpr uint64_t SEEDS_APART = 0x9e3779b97f4a7c15;
+constexpr char QUOTES[] = "\"\"\"";
 constexpr char HELP
     [] = "/undo         take the last message and its answer back\n"
          "/retry        another answer to the last message\n"
+         "/continue     go on with an answer that ended by its length\n"
          "/result TEXT  what a tool that the answer calls has found; one for each call\n"
          "/image FILE   a picture before the next message\n"
+         "/system TEXT  tell the model something else; \"\" for nothing\n"
+         "/set NAME VALUE  temperature, top_k and others; /set shows them\n"
+         "/tokens       how full the context is\n"
          "/save FILE    keep the conversation and the model's state\n"
          "/load FILE    continue a saved one\n"
          "/reset        start anew\n"
          "/stats        what the last answer took\n"
          "/help         this\n"
-         "/exit         leave (also Ctrl-D); Ctrl-C stops an answer\n";
+         "/exit         leave (also Ctrl-D); Ctrl-C clears the line, or stops an answer\n"
+         "\"\"\"           begins and ends a message of several lines\n";
 
-// Ctrl-C, which a thread waits for: it stops the answer that is being given, or else ends the process.
+// Ctrl-C, which a thread waits for: it stops the answer that is being given. Otherwise it clears a terminal's line, as
+// the terminal itself has done then, and ends a process that reads from something else.
 class Interrupts {
  public:
   // Called before other threads begin: theirs is the mask of the thread that starts them.
@@ -52,6 +62,9 @@ class Interrupts {
       for (int number; ::sigwait(&signals, &number) == 0;) {
         if (const hybridge_chat chat = answering_; chat.id != 0) {
           (void)hybridge_chat_cancel(chat);
+        } else if (::isatty(STDIN_FILENO)) {
+          constexpr char said[] = "\n/exit or Ctrl-D leaves\n> ";
+          (void)!::write(2, said, sizeof(said) - 1);
         } else {
           constexpr char said[] = "\nInterrupted.\n";
           (void)!::write(2, said, sizeof(said) - 1);
@@ -93,27 +106,39 @@ std::string trimmed(const std::string& line) {
   return begin == line.npos ? "" : line.substr(begin, line.find_last_not_of(BLANKS) + 1 - begin);
 }
 
+bool is_open(const std::string& text) {
+  return text.starts_with(QUOTES) && (text.size() < 6 || !text.ends_with(QUOTES));
+}
+
+// Reads a line, or the lines between three quotes; nothing at the end.
+std::optional<std::string> read_message() {
+  std::fputs("> ", stderr);
+  std::string text, line;
+  if (!std::getline(std::cin, line)) return std::nullopt;
+  for (text = trimmed(line); is_open(text); text = trimmed(text + "\n" + line)) {
+    std::fputs(". ", stderr);
+    if (!std::getline(std::cin, line)) return trimmed(text.substr(3));
+  }
+  return text.starts_with(QUOTES) ? trimmed(text.substr(3, text.size() - 6)) : text;
+}
+
 class Terminal {
  public:
   Terminal(const TextModel& model, hybridge_chat chat, const TextOptions& options, bool prints_stats)
-      : model_(model), chat_(chat), options_(options), sampling_(options.sampling()), prints_stats_(prints_stats) {
-    generation_ = model.generation(options_, sampling_);
-    grammar_ = model.grammar(options_);
-    generation_.grammar = grammar_;
-    for (const std::string& each : options_.stop) stops_.push_back(each.c_str());
+      : model_(model), chat_(chat), prints_stats_(prints_stats) {
+    use(options);
   }
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  // Reads one line after the other. Errors are printed, and change nothing.
+  // Reads one message after the other. Errors are printed, and change nothing.
   void loop() {
     std::fputs("/help lists the commands\n", stderr);
     while (!ended_) {
-      std::fputs("> ", stderr);
-      std::string line;
-      if (!std::getline(std::cin, line)) return;
+      const auto message = read_message();
+      if (!message) return;
       try {
-        follow(trimmed(line));
+        follow(*message);
       } catch (const Failure& failure) {
         std::fprintf(stderr, "Error: %s\n", failure.what());
       }
@@ -128,10 +153,12 @@ class Terminal {
  private:
   void follow(const std::string& line) {
     if (line.empty()) return;
-    if (line[0] != '/') {
+    if (line[0] != '/' || line.find('\n') != line.npos) {
       // Pictures that the message does not fit with wait for the next one.
-      if (answer([&](auto... rest) { return hybridge_chat_send(chat_, line.data(), line.size(), rest...); }))
+      if (answer([&](auto... rest) { return hybridge_chat_send(chat_, line.data(), line.size(), rest...); })) {
         pictures_.clear();
+        retries_ = 0;
+      }
       return;
     }
     const size_t blank = line.find(' ');
@@ -140,10 +167,19 @@ class Terminal {
       check(hybridge_chat_undo(chat_), "there is nothing to undo");
       std::fprintf(stderr, "%zu exchanges left\n", exchanges());
     } else if (name == "/retry") {
-      if (options_.temperature == 0) {
-        std::fputs("with --temperature 0 the answer stays the same; 0.7 would make others\n", stderr);
-      }
-      answer([&](auto... rest) { return hybridge_chat_retry(chat_, rest...); });
+      retry();
+    } else if (name == "/continue") {
+      answer([&](auto... rest) { return hybridge_chat_continue(chat_, rest...); });
+    } else if (name == "/system") {
+      const std::string told = argument == "\"\"" || argument == "none" ? "" : argument;
+      if (argument.empty()) throw Misuse("/system needs what the model is told, or \"\" for nothing.");
+      check(hybridge_chat_set_system(chat_, told.data(), told.size()), "the model cannot be told that");
+    } else if (name == "/set") {
+      set(argument);
+    } else if (name == "/tokens") {
+      size_t count = 0;
+      check(hybridge_tokens(model_.session(), nullptr, 0, &count), "the conversation cannot be read");
+      std::fprintf(stderr, "%zu tokens are used, %lld fit\n", count, static_cast<long long>(room()));
     } else if (name == "/result") {
       give_result(argument);
     } else if (name == "/image") {
@@ -166,6 +202,57 @@ class Terminal {
     } else {
       throw Misuse("there is no command " + name + "; /help lists them. A message cannot begin with a slash.");
     }
+  }
+
+  // Uses other options for the next answers. Throws Misuse, and changes nothing then.
+  void use(const TextOptions& options) {
+    const hybridge_sampling sampling = options.sampling();
+    GrammarHandle grammar = model_.grammar(options);
+    const hybridge_generation generation = model_.generation(options, sampling);
+    options_ = options;
+    sampling_ = sampling;
+    grammar_ = std::move(grammar);
+    generation_ = generation;
+    generation_.sampling = &sampling_;
+    generation_.grammar = grammar_;
+    stops_.clear();
+    for (const std::string& each : options_.stop) stops_.push_back(each.c_str());
+  }
+
+  // Changes an option of the answers, by the name that it has on the command line; lists them without one.
+  void set(const std::string& argument) {
+    TextOptions changed = options_;
+    Arguments arguments("chat", "/set NAME VALUE changes what these options say, such as /set temperature 0.7:");
+    changed.declare(arguments);
+    if (argument.empty()) {
+      std::fputs(arguments.help().c_str(), stderr);
+      return;
+    }
+    const size_t end = argument.find_first_of(" =");
+    std::string name = "--" + argument.substr(0, end);
+    std::ranges::replace(name, '_', '-');
+    const std::string value = end == argument.npos ? "" : trimmed(argument.substr(end + 1));
+    if (value.empty()) throw Misuse("/set needs a value after the name, such as /set temperature 0.7.");
+    const char* const words[] = {name.c_str(), value.c_str()};
+    if (arguments.read(words)) use(changed);
+  }
+
+  // Answers the last message in another way: by another seed, and not greedily.
+  void retry() {
+    const hybridge_sampling usual = sampling_;
+    ++retries_;
+    if (usual.temperature == 0) {
+      std::fprintf(stderr, "greedy answers stay the same: this one has a temperature of %.1f\n", OTHER_TEMPERATURE);
+      sampling_.temperature = OTHER_TEMPERATURE;
+    }
+    sampling_.seed += retries_ * SEEDS_APART;
+    try {
+      answer([&](auto... rest) { return hybridge_chat_retry(chat_, rest...); });
+    } catch (...) {
+      sampling_ = usual;
+      throw;
+    }
+    sampling_ = usual;
   }
 
   // The answer comes with the last result that the calls wait for.
@@ -224,6 +311,8 @@ class Terminal {
       std::fprintf(stderr, "/result TEXT answers a call; %zu wait\n", calls);
     if (room() == 0) {
       std::fputs("The context is full: with the next message the oldest ones are dropped.\n", stderr);
+    } else if (done.ending == HYBRIDGE_ENDED_BY_LENGTH) {
+      std::fprintf(stderr, "(ended after %zu tokens; /continue goes on)\n", done.generated.tokens);
     }
     return true;
   }
@@ -266,6 +355,7 @@ class Terminal {
   GrammarHandle grammar_;
   std::vector<const char*> stops_;
   hybridge_answer last_ = {};
+  uint64_t retries_ = 0;
   bool prints_stats_, ended_ = false;
 };
 
@@ -280,9 +370,7 @@ void chat(Words words) {
   ModelOptions model_options;
   bool stats = false;
   size_t bytes = 0;
-  Arguments arguments(
-      "chat", "Talk with a model: one line is one message; /help lists the commands. Answers go to stdout."
-  );
+  Arguments arguments("chat", "Talk with a model; /help lists the commands. Answers go to stdout.");
   arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
   chat_options.declare(arguments);
   arguments.text("--load", "FILE", "Continue a saved conversation.", saved);

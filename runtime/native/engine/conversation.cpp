@@ -18,6 +18,14 @@ constexpr const char* NOTHING_SAID = "there is no message yet: send one first";
 constexpr const char* ANOTHER = "\u2603";        // a message that no user writes
 constexpr size_t MOST_SAVED = size_t(60) << 20;  // of a note, which has at most 64 MB
 
+// Removes what a person has seen from the beginning of a text, and from what they have seen.
+void leave_out(std::string& text, std::string_view& seen) {
+  const size_t count = std::min(text.size(), seen.size());
+  if (text.compare(0, count, seen.substr(0, count)) != 0) seen = {};
+  text.erase(0, std::min(count, seen.size()));
+  seen.remove_prefix(std::min(count, seen.size()));
+}
+
 std::string_view without_end(std::string_view text) { return text.substr(0, text.find_last_not_of(" \t\r\n") + 1); }
 
 }  // namespace
@@ -87,9 +95,50 @@ Result<ChatAnswer> Conversation::retry(Generator& generator, const OnPiece& on_p
   return or_as_before([&]() -> Result<ChatAnswer> {
     if (log_.turns.empty()) return Status(HYBRIDGE_INVALID_STATE, NOTHING_SAID);
     forget_answer();
-    log_.tokens.resize(log_.turns.back().answer);
+    if (has_new_system_) {
+      const text::Turn last = std::move(log_.turns.back());
+      log_.turns.pop_back();
+      log_.tokens.resize(std::min(log_.tokens.size(), last.start));
+      HYBRIDGE_TRY(ask(log_.messages, last.pictures, generator.options().max_new_tokens));
+    } else {
+      log_.tokens.resize(log_.turns.back().answer);
+    }
     return answer(generator, on_piece, std::move(stops));
   });
+}
+
+Result<ChatAnswer> Conversation::continue_answer(
+    Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops
+) {
+  return or_as_before([&]() -> Result<ChatAnswer> {
+    if (log_.turns.empty() || log_.messages.back().role != "assistant")
+      return Status(HYBRIDGE_INVALID_STATE, "there is no answer to continue: send a message first");
+    if (!log_.messages.back().calls.empty())
+      return Status(HYBRIDGE_INVALID_STATE, "the last answer calls tools: give their results instead");
+    const text::Message so_far = std::move(log_.messages.back());
+    log_.messages.pop_back();
+    return answer(generator, on_piece, std::move(stops), &so_far);
+  });
+}
+
+Status Conversation::set_system(std::string_view text) {
+  std::vector<text::Message> opening;
+  if (!text.empty()) opening.push_back({"system", text::valid_utf8(text)});
+  auto messages = opening;
+  std::ranges::copy_if(log_.messages, std::back_inserter(messages), [](const auto& each) {
+    return each.role != "system";
+  });
+  try {
+    auto tried = messages;
+    if (log_.turns.empty() || tried.back().role == "assistant") tried.push_back({"user", "a"});
+    (void)template_.render(tried);
+  } catch (const text::TextError& error) {
+    return Status(HYBRIDGE_INVALID_TEMPLATE, error.what());
+  }
+  opening_ = std::move(opening);
+  log_.messages = std::move(messages);
+  has_new_system_ = !log_.turns.empty();
+  return Status();
 }
 
 Status Conversation::undo() {
@@ -130,7 +179,17 @@ Status Conversation::load(const std::string& path) {
   text::ChatLog found;
   HYBRIDGE_TRY(session_.load(path, [&](const std::string& note) { return read(note, found); }));
   log_ = std::move(found);
+  has_new_system_ = false;
   return keep_slots();
+}
+
+Status Conversation::restore(const std::string& note) {
+  text::ChatLog found;
+  HYBRIDGE_TRY(read(note, found));
+  HYBRIDGE_TRY(session_.reset());
+  log_ = std::move(found);
+  has_new_system_ = false;
+  return Status();
 }
 
 Status Conversation::read(const std::string& note, text::ChatLog& found) {
@@ -159,6 +218,7 @@ Status Conversation::read(const std::string& note, text::ChatLog& found) {
 void Conversation::begin() {
   log_ = {};
   log_.messages = opening_;
+  has_new_system_ = false;
   pictures_.clear();
 }
 
@@ -235,6 +295,7 @@ Status Conversation::ask(std::vector<text::Message> messages, const text::Pictur
     );
     log_.messages = std::move(messages);
     log_.tokens = std::move(prompt.tokens);
+    has_new_system_ = false;
     return Status();
   } catch (const text::TextError& error) {
     return Status(HYBRIDGE_INVALID_TEMPLATE, error.what());
@@ -383,7 +444,9 @@ void Conversation::forget_answer() {
   log_.turns.back().said.reset();
 }
 
-Result<ChatAnswer> Conversation::answer(Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops) {
+Result<ChatAnswer> Conversation::answer(
+    Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops, const text::Message* continued
+) {
   ChatAnswer done;
   std::unique_ptr<text::Splitter> splitter;
   try {
@@ -396,11 +459,12 @@ Result<ChatAnswer> Conversation::answer(Generator& generator, const OnPiece& on_
   const GenerationOptions& options = generator.options();
   if (options.wait_for) options.wait_for(splitter->reasoning_end());
   const Tokens prompt = Tokens(log_.tokens).first(count - 1);
-  const size_t begun = log_.turns.size() == 1 ? HYBRIDGE_TRY(read_beginning(options)) : 0;
+  const bool is_first = log_.turns.size() == 1 && continued == nullptr;
+  const size_t begun = is_first ? HYBRIDGE_TRY(read_beginning(options)) : 0;
   const OnRead on_read = [&](size_t read) {
     if (options.on_read) options.on_read(begun + read);
   };
-  const size_t number = 2 * log_.turns.size() - 1, mark = log_.turns.back().lasting;
+  const size_t number = 2 * log_.turns.size() - 1, mark = continued == nullptr ? log_.turns.back().lasting : 0;
   const auto keep_mark = [&] { keep_in_slot(number); };
   done.cached_tokens = static_cast<size_t>(
       HYBRIDGE_TRY(bring_to(session_, prompt, *cache_, options.cancelled, on_read, mark, keep_mark)) -
@@ -410,8 +474,8 @@ Result<ChatAnswer> Conversation::answer(Generator& generator, const OnPiece& on_
   done.dropped = dropped_;
   const double read = seconds_now() - began;
   if (mark > 0) keep_checkpoint(session_, *cache_);
-  else keep(number);
-  const auto said = say(generator, on_piece, std::move(stops), *splitter);
+  else if (continued == nullptr) keep(number);
+  const auto said = say(generator, on_piece, std::move(stops), *splitter, continued);
   done.generated = generator.done();
   done.generated.prefill_seconds += read;
   if (!said.ok()) return said.status();
@@ -420,7 +484,8 @@ Result<ChatAnswer> Conversation::answer(Generator& generator, const OnPiece& on_
 }
 
 Result<AnswerEnd> Conversation::say(
-    Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops, text::Splitter& splitter
+    Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops, text::Splitter& splitter,
+    const text::Message* continued
 ) {
   text::TextStream stream(tokenizer_, false);
   text::StopStrings stopping(std::move(stops));
@@ -428,20 +493,43 @@ Result<AnswerEnd> Conversation::say(
   const auto is_cancelled = [cancelled = generator.options().cancelled] { return cancelled != nullptr && *cancelled; };
   const int64_t last = log_.tokens.back();
   AnswerEnd end = AnswerEnd::BY_LENGTH;
-  Tokens given = HYBRIDGE_TRY(generator.begin({&last, 1}));
-  has_answered_ = true;
+  const auto pushed = [&](int64_t token) {
+    const auto id = static_cast<uint32_t>(token);
+    return stopping.push(hidden_.contains(id) ? std::string() : stream.push(id));
+  };
   log_.turns.back().said = "";
   log_.messages.push_back({"assistant", ""});
+  text::Message& written = log_.messages.back();
+  std::string_view seen_content, seen_reasoning;  // beyond what the tokens so far have completed
+  if (continued != nullptr) {
+    for (const int64_t token : Tokens(log_.tokens).subspan(log_.turns.back().answer)) {
+      const std::string piece = pushed(token);
+      add(piece, splitter.push(piece));
+    }
+    if (stopping.is_complete())
+      return Status(HYBRIDGE_INVALID_STATE, "the last answer ended at a stop string, so there is nothing to continue");
+    const auto rest_of = [](std::string_view all, std::string_view begun) {
+      return all.starts_with(begun) ? all.substr(begun.size()) : std::string_view();
+    };
+    seen_content = rest_of(continued->content, written.content);
+    seen_reasoning = rest_of(continued->reasoning, written.reasoning);
+  }
+  const auto show = [&](text::Parts parts) {
+    leave_out(parts.content, seen_content);
+    leave_out(parts.reasoning, seen_reasoning);
+    return on_piece(parts);
+  };
+  Tokens given = HYBRIDGE_TRY(generator.begin({&last, 1}));
+  has_answered_ = true;
   while (!given.empty()) {
     size_t taken = 0;
     bool is_wanted = true;
     while (taken < given.size() && is_wanted) {
       const int64_t token = given[taken++];
-      const auto id = static_cast<uint32_t>(token);
       const bool is_end = std::ranges::find(ends, token) != ends.end();
       if (!is_end) log_.tokens.push_back(token);  // the template writes the end of a turn itself
-      const std::string piece = stopping.push(is_end || hidden_.contains(id) ? std::string() : stream.push(id));
-      is_wanted = on_piece(add(piece, splitter.push(piece)));
+      const std::string piece = is_end ? stopping.push("") : pushed(token);
+      is_wanted = show(add(piece, splitter.push(piece)));
       if (!is_wanted || is_cancelled()) end = AnswerEnd::BY_CALLER;
       if (stopping.is_complete()) end = AnswerEnd::BY_STOP;
       if (is_end) end = AnswerEnd::BY_MODEL;
@@ -458,7 +546,7 @@ Result<AnswerEnd> Conversation::say(
   text::Parts parts = splitter.push(rest);
   const text::Parts last_parts = splitter.finish();
   parts.calls.insert(parts.calls.end(), last_parts.calls.begin(), last_parts.calls.end());
-  (void)on_piece(
+  (void)show(
       add(rest, {parts.content + last_parts.content, parts.reasoning + last_parts.reasoning, std::move(parts.calls)})
   );
   return end;

@@ -94,6 +94,16 @@ class Conversation {
   // Another answer to the last message; INVALID_STATE without one.
   Result<ChatAnswer> retry(Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {});
 
+  // Goes on with the last answer, as if it had not ended; on_piece gets what is new. INVALID_STATE without an answer,
+  // and for one that calls tools or ended at a stop string.
+  Result<ChatAnswer> continue_answer(
+      Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops = {}
+  );
+
+  // Puts another message of the system before the conversation, or none for an empty text. The messages stay, and are
+  // read anew with the next answer. INVALID_TEMPLATE for what the template refuses.
+  Status set_system(std::string_view text);
+
   // Takes the user's last message back, and all that came after it; INVALID_STATE without one.
   Status undo();
 
@@ -105,6 +115,9 @@ class Conversation {
   Status save(const std::string& path);
 
   Status load(const std::string& path);
+
+  // Goes on with the conversation of a note alone; the next answer reads its tokens. Fails as load does.
+  Status restore(const std::string& note);
 
  private:
   // Reads the note of a file, and opens its pictures again.
@@ -168,10 +181,15 @@ class Conversation {
 
   void forget_answer();
 
-  Result<ChatAnswer> answer(Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops);
+  // continued: the answer so far that this one goes on with; null for a new one.
+  Result<ChatAnswer> answer(
+      Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops,
+      const text::Message* continued = nullptr
+  );
 
   Result<AnswerEnd> say(
-      Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops, text::Splitter& splitter
+      Generator& generator, const OnPiece& on_piece, std::vector<std::string> stops, text::Splitter& splitter,
+      const text::Message* continued
   );
 
   // Adds a piece to the answer so far.
@@ -202,6 +220,7 @@ class Conversation {
   text::ChatLog log_;
   size_t dropped_ = 0;  // messages, for the answer that is given
   bool has_answered_ = false;
+  bool has_new_system_ = false;  // which the last turn was not written with
 };
 
 }  // namespace hybridge

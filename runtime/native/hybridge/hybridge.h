@@ -680,6 +680,19 @@ hybridge_status hybridge_chat_retry(
     hybridge_on_piece on_piece, void* user, hybridge_answer* answer
 );
 
+// Goes on with the last answer, such as one that ended by its length, as if it had not ended: on_piece gets what is
+// new, and hybridge_answer counts it alone. HYBRIDGE_INVALID_STATE     there is no answer, or it calls tools or ended
+// at a stop string HYBRIDGE_INVALID_ARGUMENT  a grammar or a tool_choice that calls: both begin with an answer and as
+// hybridge_chat_send
+hybridge_status hybridge_chat_continue(
+    hybridge_chat chat, const hybridge_generation* options, const char* const* stops, size_t stop_count,
+    hybridge_on_piece on_piece, void* user, hybridge_answer* answer
+);
+
+// Tells the model something else before the first message, or nothing for a size of 0. The messages stay; the next
+// answer reads them anew. HYBRIDGE_INVALID_TEMPLATE  the template refuses it
+hybridge_status hybridge_chat_set_system(hybridge_chat chat, const char* text, size_t size);
+
 // Takes the user's last message and all after it back. HYBRIDGE_INVALID_STATE without one
 hybridge_status hybridge_chat_undo(hybridge_chat chat);
 

@@ -440,6 +440,16 @@ class Chat : public Handle<hybridge_chat, hybridge_chat_close> {
     return answer(options, on_piece, stops, [&](auto... rest) { return hybridge_chat_retry(id(), rest...); });
   }
 
+  // Goes on with the last answer, as if it had not ended.
+  Result<hybridge_answer> continue_answer(
+      const OnPiece& on_piece = nullptr, const Generation& options = {.max_new_tokens = 512}, Stops stops = {}
+  ) {
+    return answer(options, on_piece, stops, [&](auto... rest) { return hybridge_chat_continue(id(), rest...); });
+  }
+
+  // Tells the model something else before the first message.
+  Status set_system(std::string_view text) { return Status(hybridge_chat_set_system(id(), text.data(), text.size())); }
+
   // Puts pictures before the next message.
   Status show(std::span<const hybridge_picture> pictures) {
     return Status(hybridge_chat_show(id(), pictures.data(), pictures.size()));

@@ -445,6 +445,10 @@ hybridge_status hybridge_chat_over(
 // Copies the note of a saved conversation, JSON: its messages, its tokens, and where each message and answer begins.
 hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capacity, size_t* size);
 
+// Continues the conversation of a note without a saved state: the next answer reads its tokens.
+// HYBRIDGE_INVALID_SAVED_STATE
+hybridge_status hybridge_chat_restore(hybridge_chat chat, const char* note, size_t size);
+
 #if defined(__GNUC__)
 #pragma GCC visibility pop
 #endif

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import pty
-import select
 import shutil
 import signal
 import subprocess
@@ -182,69 +181,3 @@ def test_ctrl_c_stops_an_answer_and_leaves_a_usable_conversation(long_artifact: 
     assert process.returncode == 0, told.decode()
     assert b"0 exchanges left" in told
     assert b"Traceback" not in told
-
-
-class Person:
-    """Someone at a terminal who chats: types, and sees what is shown."""
-
-    def __init__(self, folder: Path, home: Path, *options: str) -> None:
-        self.main, side = pty.openpty()
-        self.process = subprocess.Popen(
-            [SCRIPT, "chat", folder, "--max-new-tokens", "8", "--no-speculation", *options],
-            stdin=side, stdout=side, stderr=side, start_new_session=True,
-            env=os.environ | {"XDG_STATE_HOME": str(home), "TERM": "dumb"},
-        )  # fmt: skip
-        os.close(side)
-        self.seen = ""
-
-    def sees(self, text: str) -> None:
-        """Wait until ``text`` is shown, and forget all up to there."""
-        deadline = time.monotonic() + 60
-        while text not in self.seen and time.monotonic() < deadline:
-            if select.select([self.main], [], [], 1)[0]:
-                self.seen += os.read(self.main, 4096).decode()
-        assert text in self.seen
-        self.seen = self.seen.partition(text)[2]
-
-    def types(self, text: str) -> None:
-        os.write(self.main, text.encode())
-
-    def leaves(self) -> None:
-        self.types("/ex\t\n")  # Tab completes the command
-        self.sees("/exit")
-        assert self.process.wait(60) == 0
-        os.close(self.main)
-
-
-@pytest.mark.slow
-def test_a_line_is_edited_and_comes_back_in_the_next_chat(chatting_artifact: Path, tmp_path: Path) -> None:
-    pytest.importorskip("readline")
-    history = tmp_path / "hybridge" / "chat-history"
-    first = Person(chatting_artifact, tmp_path)
-    first.sees("> ")
-    first.types("hellp\x7fo there\n")  # the p is taken back
-    first.sees("\x08 \x08o there")
-    first.sees("> ")
-    first.leaves()
-    assert history.read_text().splitlines() == ["hello there", "/exit"]
-    assert (history.stat().st_mode & 0o777, history.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    second = Person(chatting_artifact, tmp_path)
-    second.sees("> ")
-    second.types("\x1b[A\x1b[A")
-    second.sees("hello there")
-    second.types(" again\n")
-    second.sees("> ")
-    second.leaves()
-    assert history.read_text().splitlines() == ["hello there", "/exit", "hello there again", "/exit"]
-
-
-@pytest.mark.slow
-def test_nothing_is_remembered_where_that_is_not_wanted_or_not_typed(chatting_artifact: Path, tmp_path: Path) -> None:
-    person = Person(chatting_artifact, tmp_path, "--no-history")
-    person.sees("> ")
-    person.leaves()
-    subprocess.run(
-        [SCRIPT, "chat", chatting_artifact], input="/exit\n", text=True, capture_output=True, check=True,
-        env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
-    )  # fmt: skip
-    assert not list(tmp_path.iterdir())

@@ -69,6 +69,67 @@ def test_without_checkpoints_the_conversation_is_read_again_and_says_so() -> Non
     assert conversation.read_again > 10
 
 
+@pytest.mark.parametrize("cut", [1, 7])
+def test_an_answer_that_ended_by_its_length_is_continued_as_if_it_had_not(cut: int) -> None:
+    whole, parts = talk(), talk(max_new_tokens=cut)
+    shown: list[str] = []
+    while parts.ended_by_length or not shown:
+        shown.append(parts.continue_answer() if shown else parts.say("one"))
+    assert "".join(shown) == whole.say("one")
+    assert len(shown) > 1
+    assert not parts.ended_by_length
+    assert parts.messages == whole.messages
+    assert tokens_of(parts) == tokens_of(whole)
+    parts.undo()
+    whole.undo()
+    parts.settings = whole.settings
+    assert parts.say("two") == whole.say("two")
+
+
+def test_what_a_person_has_seen_of_a_continued_answer_is_not_shown_again() -> None:
+    """An answer that ends in the middle of a stop string shows what might have become one."""
+    plain = talk(max_new_tokens=12)
+    text = plain.say("one")
+    cut = talk(max_new_tokens=6, stop=(text[5:7] + "#",))
+    first = cut.say("one")
+    assert first + cut.continue_answer() == text
+
+
+def test_nothing_but_a_free_answer_is_continued() -> None:
+    conversation = talk(stop=(talk().say("one")[2],))
+    with pytest.raises(UsageError, match="no answer to continue"):
+        conversation.continue_answer()
+    conversation.say("one")
+    with pytest.raises(UsageError, match="stop string"):
+        conversation.continue_answer()
+
+
+def test_another_message_of_the_system_keeps_the_conversation() -> None:
+    conversation, other = talk(), talk()
+    other.set_system("Be brief.")
+    other.say("one")
+    conversation.say("one")
+    conversation.set_system("Be brief.")
+    assert conversation.retry() == other.messages[-1]["content"]
+    assert conversation.say("two") == other.say("two")
+    assert conversation.messages == other.messages
+    assert tokens_of(conversation) == tokens_of(other)
+    conversation.set_system("")
+    assert [each["role"] for each in conversation.messages] == ["user", "assistant"] * 2
+
+
+def test_a_conversation_goes_on_from_its_note_alone() -> None:
+    one, other = talk(), talk()
+    one.say("one")
+    one.say("two")
+    other.restore(one.note)
+    assert other.messages == one.messages
+    assert other.say("three") == one.say("three")
+    other.undo()
+    other.undo()
+    assert other.say("again") == answer_of(tokens_of(other)[: turns_of(other)[-1].answer])
+
+
 def test_a_template_sees_its_variables_and_the_time_that_it_is_given() -> None:
     jinja = JinjaTemplate("{{ effort }} {{ strftime_now('%Y') }} {{ messages[-1].content }}")
     template = ChatTemplate(jinja, {"effort": "low"}, now="2026-01-31T12:00:00")
