@@ -420,7 +420,7 @@ class Terminal:
     def _stats(self, _: str) -> None:
         from hybridge.runtime.binding.statistics import GenerationStats
 
-        err.print(stats_table(self.stats or GenerationStats(), None))
+        err.print(stats_table(self.stats or GenerationStats()))
 
     def _help(self, _: str) -> None:
         err.print(HELP, highlight=False, markup=False)

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ err = Console(stderr=True)
 SHOW_CURSOR = b"\x1b[?25h"
 INTERRUPTED = b"\nInterrupted.\n"
 CONTROLS = {each: "�" for each in (*range(32), *range(127, 160)) if each not in (9, 10)}
-LEAST_TOKENS, LEAST_SECONDS = 32, 0.02
+LEAST_TOKENS, LEAST_SECONDS = 64, 0.05
 """Fewest new tokens, and the least time of them, whose speed is compared: in a shorter text a single slow call decides."""
 
 
@@ -51,8 +52,8 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def table(title: str, *columns: str) -> Table:
-    """Return a table whose first column is aligned left and whose others are aligned right."""
-    grid = Table(title=title, title_justify="left", title_style="bold")
+    """Return a table whose first column is aligned left and whose others are aligned right; without names no header."""
+    grid = Table(title=title, title_justify="left", title_style="bold", show_header=any(columns))
     for i, column in enumerate(columns):
         grid.add_column(column, justify="left" if i == 0 else "right")
     return grid
@@ -155,15 +156,23 @@ def show_calls(calls: Iterable[Mapping[str, Any]]) -> None:
 # Statistics of a generation
 
 
-def stats_table(stats: GenerationStats, plain: float | None) -> Table:
-    """Return a table of counts, times and speed of a generation. plain: seconds of a token without speculation, if known."""
+@dataclass(frozen=True)
+class PlainComparison:
+    """A generation beside plain decoding, measured in turns. plain_seconds: of a token."""
+
+    plain_seconds: float
+    speed_up: float
+
+
+def stats_table(stats: GenerationStats, plain: PlainComparison | None = None) -> Table:
+    """Return a table of counts, times and speed of a generation. plain: beside plain decoding, if that was measured."""
     grid = table("Generation", "", "")
     for name, value in stats_rows(stats, plain):
         grid.add_row(name, value)
     return grid
 
 
-def stats_rows(stats: GenerationStats, plain: float | None) -> Iterator[tuple[str, str]]:
+def stats_rows(stats: GenerationStats, plain: PlainComparison | None) -> Iterator[tuple[str, str]]:
     """Yield the names and values of that table."""
     yield "prompt", f"{stats.prompt_tokens} tokens in {stats.prefill_seconds:.3f} s"
     yield "new", f"{stats.new_tokens} tokens, {stats.tokens_per_second:.0f} tokens/s"
@@ -173,14 +182,8 @@ def stats_rows(stats: GenerationStats, plain: float | None) -> Iterator[tuple[st
     for phase in ("draft", "verify", "commit", "decode"):
         seconds = getattr(stats, f"{phase}_seconds")
         yield phase, f"{seconds:.3f} s, {seconds / stats.new_seconds if stats.new_seconds else 0:.0%}"
-    faster = speed_up(stats, plain)
-    if faster is not None and plain is not None:
-        yield "speed-up over plain decoding", f"{faster:.2f}× ({1 / plain:.0f} tokens/s)"
-
-
-def speed_up(stats: GenerationStats, plain: float | None) -> float | None:
-    """Return how many times faster than plain decoding a generation was. plain: seconds of a token without speculation."""
-    return plain * stats.tokens_per_second if plain is not None else None
+    if plain is not None:
+        yield "speed-up over plain decoding", f"{plain.speed_up:.2f}× ({1 / plain.plain_seconds:.0f} tokens/s)"
 
 
 # The process

@@ -97,7 +97,8 @@ def show(report: Diagnosis) -> None:
     for title, findings in report.parts.items():
         grid = table(title.capitalize(), "", "", "")
         grid.columns[2].justify = "left"
-        grid.show_header = False
+        for column in grid.columns:
+            column.overflow = "fold"  # paths and versions are to be copied
         for each in findings:
             mark = "[green]✓[/]" if each.ok else "[bold red]✗[/]" if each.needed else "[yellow]–[/]"
             grid.add_row(mark, escape(each.name), escape(each.found))

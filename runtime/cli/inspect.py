@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.markup import escape
 
 from hybridge.runtime.cli.console import check_writable_file, megabytes, out, print_json, table
@@ -19,13 +20,21 @@ if TYPE_CHECKING:  # pydantic takes long to start: it is imported when the comma
 EXAMPLES = (
     "hybridge inspect OUT",
     "hybridge inspect model-Q4_K_M.gguf",
+    "hybridge inspect OUT --all",
     "hybridge inspect OUT --html plan.html",
     "hybridge inspect OUT --json",
 )
 
 
-def inspect(model: ModelArgument, html: HtmlOption = None, json: JsonOption = False) -> None:
-    """Show an artifact's layers, state, methods, operators, backends and sizes, after checking its hashes.
+def inspect(
+    model: ModelArgument,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also show options, files, layers, state, methods, operators and backends.")
+    ] = False,
+    html: HtmlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show an artifact's size, context, memory, drafter and uses, after checking its hashes.
 
     A checkpoint that was not exported is described without an export.
     """
@@ -44,12 +53,20 @@ def inspect(model: ModelArgument, html: HtmlOption = None, json: JsonOption = Fa
     if json:
         print_json(manifest.model_dump(mode="json"))
     elif html is None:
-        show(opened)
+        show(opened, everything=everything)
 
 
-def show(artifact: Artifact) -> None:
-    """Print the manifest as tables."""
+def show(artifact: Artifact, *, everything: bool) -> None:
+    """Print what a person asks first, and the manifest as tables if they want everything."""
     manifest = artifact.manifest
+    grid = table(escape(str(artifact.folder)), "", "")
+    grid.columns[1].justify = "left"
+    for name, value in essentials(manifest, _chats(artifact)):
+        grid.add_row(escape(name), escape(value))
+    out.print(grid)
+    if not everything:
+        out.print("--all shows options, files, layers, methods and operators.", highlight=False)
+        return
     _print_summary(artifact)
     _print_layers(manifest)
     _print_bits(manifest)
@@ -63,12 +80,35 @@ def _print_summary(artifact: Artifact) -> None:
     from hybridge.runtime.artifact.program_check import other_version
 
     manifest = artifact.manifest
-    grid = table(escape(str(artifact.folder)), "", "")
+    grid = table("The artifact", "", "")
     for name, value in summary(manifest, _chats(artifact)):
         grid.add_row(escape(name), escape(value))
     out.print(grid)
     if note := other_version(manifest):
         out.print(f"{escape(note.strip())} Loading it checks that this one has all of its operators and backends.")
+
+
+def essentials(manifest: Manifest, chats: str) -> Iterator[tuple[str, str]]:
+    """Yield names and values of what a person asks first. chats: how they are written. hybridge-cli says the same."""
+    size = sum(manifest.files[name].size for name in manifest.program_files)
+    state = sum(layer.state_bytes for layer in manifest.layers)
+    extra = sum(layer.rollback_bytes + layer.slot_bytes for layer in manifest.layers)
+    yield "model", manifest.model_type + (f", made of {manifest.source}" if manifest.source is not None else "")
+    weights = f", {manifest.parameters / 1e6:.1f} million weights" if manifest.parameters else ""
+    bits = f" of {manifest.bits_per_weight:.2f} bits" if manifest.parameters and manifest.bits_per_weight else ""
+    yield "size", megabytes(size) + weights + bits
+    yield "context", f"{manifest.options.max_seq_len} tokens"
+    yield (
+        "memory",
+        (
+            f"{megabytes(manifest.weight_bytes)} of weights, {megabytes(state)} of state for a full context, "
+            f"{megabytes(extra)} to go back"
+        ),
+    )
+    own = "prompt lookup" if manifest.drafter is None else f"its own ({manifest.drafter.kind}) and prompt lookup"
+    yield "drafter", own if manifest.options.verify_len > 1 else "none: it verifies one token at a time"
+    apps = "Python" if manifest.onnx is not None else "Python, C, C++, Kotlin and Swift"
+    yield "use", f"{apps}; chats {chats}"
 
 
 def summary(manifest: Manifest, chats: str) -> Iterator[tuple[str, str]]:

@@ -16,12 +16,12 @@ from hybridge.errors import UsageError
 from hybridge.runtime.cli.console import (
     LEAST_SECONDS,
     LEAST_TOKENS,
+    PlainComparison,
     ShownReasoning,
     check_writable_file,
     err,
     print_json,
     show_calls,
-    speed_up,
     stats_rows,
     stats_table,
 )
@@ -64,8 +64,8 @@ EXAMPLES = (
 STDIN = "-"
 LARGEST_PROMPT = 64 << 20
 """Bytes; far more than any artifact holds tokens."""
-MOST_PLAIN_SECONDS = 2.0
-"""About as long as plain decoding is measured for."""
+MOST_SECONDS = 1.0
+"""About as long as a turn takes in which speculative decoding is measured beside plain decoding; there are two of each."""
 
 
 @with_options
@@ -129,14 +129,19 @@ def continue_text(
     gc.freeze()
     done: GenerationStats = Trace() if html is not None else GenerationStats()
     answer, new = _generate(model, prompt, settings, done, silent=json)
-    measured = plain_seconds(model.session, [*prompt.ids, *new], done) if stats or json or html is not None else None
+    measured = None
+    if stats or json or html is not None:
+        measured = compared_with_plain(model.session, [*prompt.ids, *new], done, settings)
     if html is not None and isinstance(done, Trace):
         from hybridge.runtime.html_report import run_sections, write_page
 
         rows = list(stats_rows(done, measured))
         write_page(html, model.artifact.folder.name, run_sections(prompt.text, new, done, model.tokenizer, rows))
     if json:
-        speed = {"plain_seconds_per_token": measured, "speed_up": speed_up(done, measured)}
+        speed = {
+            "plain_seconds_per_token": measured.plain_seconds if measured else None,
+            "speed_up": measured.speed_up if measured else None,
+        }
         said = {name: value for name, value in answer.message().items() if name not in ("role", "content")}
         print_json({"prompt": prompt.text, "text": answer.content, **said, **done.to_dict(), **speed})
     elif stats:
@@ -180,16 +185,19 @@ def _write(piece: str) -> None:
     sys.stdout.flush()
 
 
-def plain_seconds(session: Session, text: list[int], stats: GenerationStats) -> float | None:
-    """Return the seconds of plain decoding for a token of a generation, by decoding at its positions again.
+def compared_with_plain(
+    session: Session, text: list[int], stats: GenerationStats, settings: GenerationSettings
+) -> PlainComparison | None:
+    """Compare a generation with plain decoding: both continue the middle of its text once more, in turns.
 
-    A long text is measured in its middle, where a decode takes as long as on average. Call it last: it changes the session's
-    text.
+    So both run at the same positions, and a slower or faster time of the machine is in both. Call it last: it changes the
+    session's text.
 
     Args:
         session: the one that generated.
         text: prompt and new tokens.
         stats: of the generation.
+        settings: of the generation; a constraint is left out.
 
     Returns:
         None if nothing was verified, or if the generation is too short to compare.
@@ -198,13 +206,24 @@ def plain_seconds(session: Session, text: list[int], stats: GenerationStats) -> 
 
     if not stats.verifies or stats.new_tokens < LEAST_TOKENS or stats.new_seconds < LEAST_SECONDS:
         return None
-    steps = min(stats.new_tokens, max(LEAST_TOKENS, int(MOST_PLAIN_SECONDS * stats.tokens_per_second)))
-    end = len(text) - (stats.new_tokens - steps) // 2
+    steps = min(stats.new_tokens, max(LEAST_TOKENS, int(MOST_SECONDS * stats.tokens_per_second)))
+    begin = len(text) - (stats.new_tokens - steps) // 2 - steps
     session.reset()
-    plain = GenerationStats()
-    for _ in session.generate(text[: end - steps], max_new_tokens=steps, eos_ids=(), stats=plain):
-        pass
-    return plain.new_seconds / (plain.new_tokens - 1)
+    if begin > 1:
+        session.prefill(text[: begin - 1])
+    kept = session.checkpoint()
+    plain, drafted = GenerationStats(), GenerationStats()
+    for way, drafter in ((plain, None), (drafted, settings.drafter), (drafted, settings.drafter), (plain, None)):
+        turn = GenerationStats()
+        session.resume(kept)
+        for _ in session.generate(
+            text[begin - 1 : begin], max_new_tokens=steps, eos_ids=(), drafter=drafter, sampling=settings.sampling, stats=turn
+        ):
+            pass
+        way.new_seconds += turn.new_seconds
+        way.new_tokens += turn.new_tokens - 1
+    seconds = plain.new_seconds / plain.new_tokens
+    return PlainComparison(seconds, seconds / (drafted.new_seconds / drafted.new_tokens))
 
 
 # The prompt

@@ -74,13 +74,15 @@ std::string versions(const Json& entry) {
   return all;
 }
 
+uint64_t sum(const Json& layers, const char* key) {
+  uint64_t bytes = 0;
+  layers.each([&](const Json& each) { bytes += each[key].integer(LARGEST); });
+  return bytes;
+}
+
 std::string state(const Json& layers) {
-  const auto sum = [&](const char* key) {
-    uint64_t bytes = 0;
-    layers.each([&](const Json& each) { bytes += each[key].integer(LARGEST); });
-    return std::to_string(bytes);
-  };
-  return sum("state_bytes") + " bytes, + rollback " + sum("rollback_bytes") + ", + slots " + sum("slot_bytes");
+  const auto digits = [&](const char* key) { return std::to_string(sum(layers, key)); };
+  return digits("state_bytes") + " bytes, + rollback " + digits("rollback_bytes") + ", + slots " + digits("slot_bytes");
 }
 
 // How chats are written, as hybridge inspect says it.
@@ -94,6 +96,32 @@ std::string chats(const ArtifactFolder& folder) {
   const bool can_switch = !root["thinking_switch"].string().empty();
   return "by its chat template (" + names + ")" + pictures + "; " +
          (can_switch ? "thinking can be switched" : "no switch for thinking");
+}
+
+// What a person asks first, as hybridge inspect says it.
+std::vector<Row> essentials(const ArtifactFolder& folder) {
+  const Json manifest = folder.manifest(), layers = manifest["layers"];
+  const auto megabytes_of = [](uint64_t bytes) { return megabytes(static_cast<double>(bytes)); };
+  const uint64_t size = manifest["files"]["model.pte"]["size"].integer(LARGEST);
+  const auto parameters = static_cast<double>(manifest["parameters"] ? manifest["parameters"].integer(LARGEST) : 0);
+  const std::string weights = parameters > 0 ? formatted(
+                                                   ", %.1f million weights of %.2f bits", parameters / 1e6,
+                                                   8 * static_cast<double>(size) / parameters
+                                               )
+                                             : "";
+  const bool verifies = manifest["options"]["verify_len"].integer(LARGEST) > 1;
+  const std::string own = manifest["drafter"] ? "its own (" + shown(manifest["drafter"]["kind"]) + ") and prompt lookup"
+                                              : "prompt lookup";
+  return {
+      {"model", shown(manifest["model_type"]) + (manifest["source"] ? ", made of " + shown(manifest["source"]) : "")},
+      {"size", megabytes_of(size) + weights},
+      {"context", shown(manifest["options"]["max_seq_len"]) + " tokens"},
+      {"memory", megabytes_of(manifest["weight_bytes"].integer(LARGEST)) + " of weights, " +
+                     megabytes_of(sum(layers, "state_bytes")) + " of state for a full context, " +
+                     megabytes_of(sum(layers, "rollback_bytes") + sum(layers, "slot_bytes")) + " to go back"},
+      {"drafter", verifies ? own : "none: it verifies one token at a time"},
+      {"use", "Python, C, C++, Kotlin and Swift; chats " + chats(folder)},
+  };
 }
 
 std::vector<Row> summary(const ArtifactFolder& folder) {
@@ -127,9 +155,12 @@ std::vector<Row> summary(const ArtifactFolder& folder) {
 
 void inspect(Words words) {
   std::string artifact;
-  bool json = false;
-  Arguments arguments("inspect", "Show an artifact's options, files, drafter and sizes, after checking its hashes.");
+  bool json = false, everything = false;
+  Arguments arguments(
+      "inspect", "Show an artifact's size, context, memory, drafter and uses, after checking its hashes."
+  );
   arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
+  arguments.flag("--all", "Also show options, files and versions.", everything);
   arguments.flag("--json", "Print the manifest as it is written.", json);
   if (!arguments.read(words)) return;
   const ArtifactFolder folder(artifact);
@@ -137,7 +168,8 @@ void inspect(Words words) {
   if (json) {
     write_out(folder.manifest_text());
   } else {
-    print_rows(stdout, summary(folder));
+    print_rows(stdout, essentials(folder));
+    if (everything) print_rows(stdout, summary(folder));
   }
 }
 

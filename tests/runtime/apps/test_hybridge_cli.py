@@ -150,18 +150,23 @@ def test_its_options_are_those_of_hybridge(cli: Run, monkeypatch: pytest.MonkeyP
 def test_inspect_shows_what_the_manifest_says(kernels_artifact: Path, cli: Run) -> None:
     written = json.loads((kernels_artifact / "manifest.json").read_text(encoding="utf-8"))
     assert json.loads(output("inspect", kernels_artifact, "--json")) == written
-    shown, wanted = output("inspect", kernels_artifact), cli("inspect", kernels_artifact).out
+    first, wanted = output("inspect", kernels_artifact), " ".join(cli("inspect", kernels_artifact).out.split())
+    rows = re.findall(r"^(\w+) +(.+)$", first, re.MULTILINE)
+    assert [name for name, _ in rows] == ["model", "size", "context", "memory", "drafter", "use"]
+    assert [value for _, value in rows if value not in wanted] == []
+    shown, wanted = output("inspect", kernels_artifact, "--all"), cli("inspect", kernels_artifact, "--all").out
     for name in ("model type", "max_seq_len", "verify_len", "kernels", "shorter_verify_lens", "bits a weight", "made with"):
         (value,) = re.findall(rf"^{name} +(.+)$", shown, re.MULTILINE)
         assert value in wanted, name
 
 
-def test_inspect_says_whether_apps_can_chat(kernels_artifact: Path, cli: Run) -> None:
+def test_inspect_says_whether_apps_can_chat(kernels_artifact: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     demo = demo_folder() / "hybridge-demo"
-    (chats,) = re.findall(r"^chats +(.+)$", output("inspect", demo), re.MULTILINE)
+    (chats,) = re.findall(r"^chats +(.+)$", output("inspect", demo, "--all"), re.MULTILINE)
     assert chats.startswith("by its chat template (default); ")
-    assert chats in cli("inspect", demo).out
-    assert re.search(r"^chats +none: there is no chat template, ", output("inspect", kernels_artifact), re.MULTILINE)
+    assert chats in cli("inspect", demo, "--all").out
+    assert re.search(r"^chats +none: there is no chat template, ", output("inspect", kernels_artifact, "--all"), re.MULTILINE)
 
 
 def test_inspect_describes_a_draft_vocabulary(tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,9 +180,9 @@ def test_inspect_describes_a_draft_vocabulary(tmp_path: Path, cli: Run, monkeypa
     ):
         described = manifest.model_copy(update={"drafter": dataclasses.replace(manifest.drafter, vocabulary=few)})
         (folder / "manifest.json").write_text(described.to_json(), encoding="utf-8")
-        (shown,) = re.findall(r"^drafter +(.+)$", output("inspect", folder), re.MULTILINE)
+        (shown,) = re.findall(r"^drafter +(.+)$", output("inspect", folder, "--all"), re.MULTILINE)[1:]
         assert shown.endswith(f", among {few}")
-        assert shown in cli("inspect", folder).out
+        assert shown in cli("inspect", folder, "--all").out
     assert str(few) == "9 tokens (the first ones)"
 
 

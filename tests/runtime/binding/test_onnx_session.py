@@ -201,7 +201,7 @@ def test_the_commands_take_either_artifact(
         == 0
     )
     assert capsys.readouterr().out.startswith("abcabcabc")
-    assert exit_code(monkeypatch, main, "hybridge", "inspect", lively_onnx_artifact) == 0
+    assert exit_code(monkeypatch, main, "hybridge", "inspect", lively_onnx_artifact, "--all") == 0
     assert "com.microsoft::LinearAttention" in capsys.readouterr().out
     assert exit_code(monkeypatch, main, "hybridge", "bench", lively_onnx_artifact, "--profile") == 2
     assert "onnxruntime's own profiler" in " ".join(capsys.readouterr().err.split())

@@ -109,8 +109,10 @@ def test_a_writer_that_is_stopped_where_python_swallows_exceptions_leaves_nothin
 
 def test_inspect_shows_what_is_there(cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(out, "width", 160)  # nothing is folded
-    done = cli("inspect", artifact)
+    first, done = cli("inspect", artifact), cli("inspect", artifact, "--all")
     assert (done.code, done.err) == (0, "")
+    assert all(name in first.out for name in ("model", "size", "context", "memory", "drafter", "use"))
+    assert len(first.out.splitlines()) < 14
     manifest = read_manifest(artifact)
     shown = (*manifest.methods, *(layer.kind for layer in manifest.layers), *manifest.files, *manifest.versions)
     assert [name for name in shown if name not in done.out] == []

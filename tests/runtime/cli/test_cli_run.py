@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from command_line import Run, outcome
 
+from hybridge.runtime.binding.drafters import PromptLookup
 from hybridge.runtime.binding.statistics import GenerationStats
 from hybridge.runtime.cli import run as command
-from hybridge.runtime.cli.console import speed_up
+from hybridge.runtime.text.generate import GenerationSettings
 
 
 def test_run_continues_the_prompt_the_same_way_with_and_without_guessing(cli: Run, artifact: Path) -> None:
@@ -73,13 +74,13 @@ def test_run_writes_its_page_beside_the_text(cli: Run, artifact: Path, tmp_path:
 
 def test_run_stats_go_to_stderr(cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "LEAST_SECONDS", 0)
-    done = cli("run", artifact, "--prompt", "abc", "--max-new-tokens", 40, "--stats")
+    done = cli("run", artifact, "--prompt", "abc", "--max-new-tokens", 80, "--stats")
     for row in ("3 tokens in", "mean accepted length", "verifies", "speed-up over plain decoding"):
         assert row in done.err
         assert row not in done.out
 
 
-@pytest.mark.parametrize(("tokens", "more", "least"), [(10, (), 0), (40, ("--no-speculation",), 0), (40, (), 1000)])
+@pytest.mark.parametrize(("tokens", "more", "least"), [(10, (), 0), (80, ("--no-speculation",), 0), (80, (), 1000)])
 def test_run_says_no_speed_up_where_there_is_none_to_say(
     cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch, tokens: int, more: tuple[str, ...], least: int
 ) -> None:
@@ -92,26 +93,53 @@ def test_run_says_no_speed_up_where_there_is_none_to_say(
 
 
 class SteadySession:
-    """A session in which a decode takes a millisecond for each token before it; nothing else takes time."""
+    """A session in which a decode takes a millisecond for each token before it, twice that in every second call.
 
-    def reset(self) -> None: ...
+    A drafter halves the time.
+    """
+
+    length = calls = 0
+
+    def reset(self) -> None:
+        self.length = 0
+
+    def prefill(self, tokens: list[int]) -> None:
+        self.length += len(tokens)
+
+    def checkpoint(self) -> int:
+        return self.length
+
+    def resume(self, checkpoint: int) -> None:
+        self.length = checkpoint
 
     def generate(
-        self, tokens: list[int], *, max_new_tokens: int, eos_ids: tuple[int, ...], stats: GenerationStats
+        self,
+        tokens: list[int],
+        *,
+        max_new_tokens: int,
+        eos_ids: tuple[int, ...],
+        stats: GenerationStats,
+        drafter: object = None,
+        sampling: object = None,
     ) -> Iterator[int]:
-        for position in range(len(tokens), len(tokens) + max_new_tokens):
+        self.length += len(tokens)
+        self.calls += 1
+        for position in range(self.length, self.length + max_new_tokens):
             stats.new_tokens += 1
-            stats.new_seconds += 1e-3 * position if stats.new_tokens > 1 else 0
+            seconds = 1e-3 * position * (1 + self.calls % 2) / (1 if drafter is None else 2)
+            stats.new_seconds += seconds if stats.new_tokens > 1 else 0
             yield 0
 
 
 @pytest.mark.parametrize("new", [command.LEAST_TOKENS, 100, 1000])
-def test_a_drafter_that_changes_nothing_is_as_fast_as_plain_decoding(new: int) -> None:
+@pytest.mark.parametrize(("drafter", "gain"), [(None, 1), (PromptLookup(), 2)])
+def test_a_speed_up_is_measured_in_turns_at_the_same_positions(new: int, drafter: PromptLookup | None, gain: int) -> None:
     """Plain decoding was timed after the text, on 16 tokens, which gave 0.09 to 3.35 in runs of short texts."""
     prompt, session, stats = [0] * 50, SteadySession(), GenerationStats(verifies=1)
     text = [*prompt, *session.generate(prompt, max_new_tokens=new, eos_ids=(), stats=stats)]
-    plain = command.plain_seconds(session, text, stats)  # type: ignore[arg-type]
-    assert speed_up(stats, plain) == pytest.approx(1, rel=0.02)
+    found = command.compared_with_plain(session, text, stats, GenerationSettings(drafter=drafter))  # type: ignore[arg-type]
+    assert found is not None
+    assert found.speed_up == pytest.approx(gain, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -128,7 +156,7 @@ def test_run_ends_before_a_stop_string_and_a_stop_string_that_never_comes_change
 @pytest.mark.slow
 def test_run_guesses_with_a_draft_model(cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "LEAST_SECONDS", 0)
-    words = ("run", artifact, "--prompt", "abcabc", "--max-new-tokens", 40, "--json")
+    words = ("run", artifact, "--prompt", "abcabc", "--max-new-tokens", 80, "--json")
     plain, guessed = (json.loads(cli(*words, *way).raw) for way in (("--no-speculation",), ("--draft", artifact)))
     assert guessed["text"] == plain["text"]
     assert plain["verifies"] == 0
