@@ -37,7 +37,7 @@ MESSAGES = ("Write a Python function that reverses a string.", "/undo", "Name th
 
 def chat(hybridge: Path, model: Path) -> str:
     """Return a chat as an SVG: the answers of ``hybridge chat``, as it shows them at a terminal."""
-    command = [hybridge, "chat", model, "--max-seq-len", "2048", "--max-new-tokens", "160", "--json", "--quiet"]
+    command = [hybridge, "chat", model, "--max-new-tokens", "160", "--json"]
     typed = "".join(f"{each}\n" for each in MESSAGES)
     output = subprocess.run(
         command, input=typed, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -49,7 +49,7 @@ def chat(hybridge: Path, model: Path) -> str:
         output = output[end:]
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=80, file=nowhere)
-        console.print(f"[bold]$[/] hybridge chat {model.name}", highlight=False)
+        console.print(f"[bold]$[/] hybridge chat {SMOLLM2.file}", highlight=False)
         console.print("[dim]/help lists the commands[/]", highlight=False)
         for message in MESSAGES:
             console.print(f"[bold]>[/] {message}", highlight=False)
