@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json as json_
 import os
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -323,10 +322,12 @@ class Terminal:
         sampling = self.conversation.settings.sampling
         self.retries += 1
         if sampling.temperature == 0:
-            err.print(f"[dim]greedy answers stay the same: this one has a temperature of {OTHER_TEMPERATURE}[/]")
-            sampling = replace(sampling, temperature=OTHER_TEMPERATURE)
+            err.print(
+                f"[dim]greedy answers stay the same: this one has a temperature of {OTHER_TEMPERATURE}[/]", highlight=False
+            )
+            sampling = replace(sampling, temperature=OTHER_TEMPERATURE, seed=sampling.seed or 0)
         if sampling.seed is not None:
-            sampling = replace(sampling, seed=random.Random(f"{sampling.seed} {self.retries}").getrandbits(63))
+            sampling = replace(sampling, seed=sampling.seed + self.retries)
         with self._settings(replace(self.conversation.settings, sampling=sampling)):
             self._answer(self.conversation.retry)
 

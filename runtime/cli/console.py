@@ -203,6 +203,10 @@ def run_and_exit(command: Callable[[], object]) -> None:
             command()
     except HybridgeError as error:
         _fail(str(error), error.exit_code)
+    except BrokenPipeError:
+        # Who read the output has enough of it; what is buffered has nowhere to go at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
     except OSError as error:
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}.", 1)
     except KeyboardInterrupt:

@@ -30,7 +30,6 @@ namespace {
 constexpr size_t MOST_BYTES = size_t(1) << 40;
 constexpr int INTERRUPTED = 130;
 constexpr double OTHER_TEMPERATURE = 0.7;  // of another answer, where the first one was greedy
-constexpr uint64_t SEEDS_APART = 0x9e3779b97f4a7c15;
 constexpr char QUOTES[] = "\"\"\"";
 constexpr char HELP
     [] = "/undo         take the last message and its answer back\n"
@@ -242,8 +241,9 @@ class Terminal {
     if (usual.temperature == 0) {
       std::fprintf(stderr, "greedy answers stay the same: this one has a temperature of %.1f\n", OTHER_TEMPERATURE);
       sampling_.temperature = OTHER_TEMPERATURE;
+      sampling_.has_seed = 1;
     }
-    sampling_.seed += retries_ * SEEDS_APART;
+    sampling_.seed += retries_;
     try {
       answer([&](auto... rest) { return hybridge_chat_retry(chat_, rest...); });
     } catch (...) {

@@ -210,6 +210,17 @@ open a socket
 write to a file
 /reset
 how to read a file
+/continue
+/system Be brief.
+/set temperature 0.5
+/set seed 3
+\"\"\"
+one line
+/and another
+\"\"\"
+/retry
+/tokens
+/set heat 1
 /walk
 """
 
@@ -221,8 +232,10 @@ def test_a_chat_gives_the_answers_of_hybridge_chat() -> None:
     assert mine.returncode == theirs.returncode == 0
     answers = mine.stdout.splitlines()
     assert len(answers) >= 5
-    assert answers[0] == answers[-1]
+    assert answers.count(answers[0]) == 2, "anew, but not again"
     assert b"1 exchanges left" in mine.stderr
+    assert b"(ended after 40 tokens; /continue goes on)" in mine.stderr
+    assert b"Error: there is no option --heat" in mine.stderr
     assert b"Error: there is no command /walk; /help lists them." in mine.stderr
 
 
