@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import logging
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
@@ -19,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from hybridge.errors import HybridgeError
@@ -28,6 +24,7 @@ from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.sampling import Sampling
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.server.connections import Limits, check_host, check_key, read_body
+from hybridge.runtime.server.page_files import file_response, page_response
 from hybridge.runtime.server.prompts import ChatRenderer, Prompt, Prompts
 from hybridge.runtime.server.remote_pictures import RemotePictures
 from hybridge.runtime.server.request_pictures import RequestPictures
@@ -50,7 +47,7 @@ from hybridge.runtime.text.pictures import PictureProcessor
 
 log = logging.getLogger(__name__)
 
-OPEN = ("/", "/health")
+OPEN = ("/", "/page/{name:path}", "/health")
 """Paths without a key: they reveal nothing about anybody."""
 SAMPLED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 """Fields of a request that ``Sampling`` has under the same names."""
@@ -151,6 +148,7 @@ class Server:
 
         paths: dict[str, tuple[str, Endpoint]] = {
             "/": ("GET", self._page),
+            "/page/{name:path}": ("GET", self._page_file),
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._metrics),
             "/v1/models": ("GET", self._models),
@@ -177,7 +175,10 @@ class Server:
         return JSONResponse({"status": "ok"})
 
     async def _page(self, request: Request) -> Response:
-        return HTMLResponse(PAGE, headers=page_headers(PAGE))
+        return page_response()
+
+    async def _page_file(self, request: Request) -> Response:
+        return file_response(request.path_params["name"]) or await _no_such_path(request, HTTPException(404))
 
     async def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(self.metrics.render(), media_type="text/plain; version=0.0.4")
@@ -253,8 +254,9 @@ class Server:
             raise invalid("tool_choice asks for a tool that is not among tools.", "tool_choice")
 
     def _card(self) -> dict[str, Any]:
+        modalities = ["text"] if self.pictures.processor is None else ["text", "image"]
         return {"id": self.settings.name, "object": "model", "created": self._created, "owned_by": "hybridge",
-                "context_length": self.prompts.longest}  # fmt: skip
+                "context_length": self.prompts.longest, "input_modalities": modalities}  # fmt: skip
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name != self.settings.name:
@@ -384,28 +386,3 @@ async def _no_such_path(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     words: Mapping[int, str] = {404: "there is no such path", 405: "this path does not take this method"}
     return _error(ApiError(status, f"{words.get(status, 'the request failed')}: see docs/serving.md.", code="not_found"))
-
-
-# The page to talk to the model at: one file, which asks this server alone
-
-
-PAGE = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
-
-
-def page_headers(page: str) -> dict[str, str]:
-    """Return headers that let a browser run the page's own script and style only, and ask its own server only."""
-
-    def hashes(tag: str) -> str:
-        found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
-        return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" for each in found)
-
-    policy = (
-        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    return {
-        "content-security-policy": policy,
-        "x-content-type-options": "nosniff",
-        "referrer-policy": "no-referrer",
-        "cache-control": "no-cache",
-    }
