@@ -25,6 +25,7 @@ CAMPAIGNS: Mapping[str, str] = {
     "cross-wheel": "build the wheel for Linux on ARM64 here, and load its kernels by emulation",
     "try-wheel": "install a wheel and run its commands, without a compiler",
     "licenses": "write docs/licenses.md",
+    "page-libraries": "fetch the libraries of the chat page again, by hash",
     "screenshots": "take the pictures of README.md and docs/pages.md",
 }
 

@@ -81,12 +81,12 @@ export class Composer {
   }
 
   drawPictures() {
-    const remove = (url) => {
-      this.pictures = this.pictures.filter((each) => each !== url);
+    const remove = (i) => {
+      this.pictures = this.pictures.toSpliced(i, 1);
       this.drawPictures();
       this.field.focus();
     };
-    at("pictures").replaceChildren(...this.pictures.map((url, i) => thumbnail(url, i + 1, () => remove(url))));
+    at("pictures").replaceChildren(...this.pictures.map((url, i) => thumbnail(url, i + 1, () => remove(i))));
   }
 
   resized() {

@@ -111,7 +111,7 @@ export class Conversation {
 function asMessage(node) {
   if (node.role === "tool") return { role: "tool", tool_call_id: node.call, content: node.content };
   if (node.role === "assistant") {
-    const calls = node.calls.map(({ id, name, arguments: words }) => ({ id, type: "function", function: { name, arguments: words } }));
+    const calls = node.calls.map(({ id, ...called }) => ({ id, type: "function", function: called }));
     return { role: "assistant", content: node.content, ...(calls.length ? { tool_calls: calls } : {}) };
   }
   if (!node.pictures.length) return { role: "user", content: node.content };
@@ -144,7 +144,9 @@ export function imported(text) {
       const node = conversation.add(parent, message.role, textOf(message.content), {
         pictures: listOf(message.pictures).filter((url) => textOf(url).startsWith("data:image/")),
         reasoning: textOf(message.reasoning), call: textOf(message.call), note: textOf(message.note),
-        calls: listOf(message.calls).map((call) => ({ id: textOf(call?.id), name: textOf(call?.name), arguments: textOf(call?.arguments) })),
+        calls: listOf(message.calls).map((call) => ({
+          id: textOf(call?.id), name: textOf(call?.name), arguments: textOf(call?.arguments),
+        })),
       });
       ids.set(message.id, node.id);
       copies.push([message, node]);

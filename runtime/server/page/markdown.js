@@ -42,12 +42,17 @@ function clean(html) {
   return globalThis.DOMPurify.sanitize(html, CLEAN);
 }
 
+/** Return the blocks of a text. One that is nested deeper than the stack is a single block, shown as it is. */
+function parsed(text) {
+  try { return marked.lexer(text); } catch { return [{ type: "unreadable", raw: text }]; }
+}
+
 /** Return blocks of Markdown as elements, with tools for code. isLive: more text of the last block may follow. */
 function rendered(tokens, isLive) {
   let fragment;
   try {
     fragment = clean(marked.parser(tokens));
-  } catch {  // such as a quotation nested deeper than the stack
+  } catch {
     fragment = new DocumentFragment();
     fragment.append(made("p", "plain", tokens.map((token) => token.raw).join("")));
   }
@@ -99,7 +104,7 @@ export class MarkdownView {
   update(text, isDone) {
     if (text.length > LONGEST_TEXT) return this.showPlain(text, isDone);
     if (isDone && /^ {0,3}\[[^\]\n]+\]:/m.test(text)) this.clear();  // links may be defined after their use
-    const tokens = marked.lexer(text.slice(this.settled));
+    const tokens = parsed(text.slice(this.settled));
     const last = isDone ? tokens.length : tokens.findLastIndex((token) => token.type !== "space");
     const done = tokens.slice(0, Math.max(0, last));
     if (done.length) {

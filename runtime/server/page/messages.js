@@ -58,9 +58,8 @@ export class MessageView {
   updateAnswer({ isLive, isLast, isBusy, origins }) {
     const { node } = this;
     this.reasoning.hidden = !node.reasoning;
-    const seconds = Math.max(1, Math.round(node.thought ?? 0));
-    const isThinking = isLive && !node.content;
-    this.reasoning.firstChild.textContent = isThinking ? "Thinking…" : node.thought ? `Thought for ${counted(seconds, "second")}` : "Reasoning";
+    const time = node.thought ? `Thought for ${counted(Math.max(1, Math.round(node.thought)), "second")}` : "Reasoning";
+    this.reasoning.firstChild.textContent = isLive && !node.content ? "Thinking…" : time;
     this.fillReasoning();
     const shown = `${node.content.length} ${isLive} ${origins}`;
     if (shown !== this.shown) {
@@ -188,12 +187,14 @@ function indented(json) {
 
 /** Return the figures of an answer: its speed in words, the rest folded. */
 function figuresOf({ tokens, speed, seconds, first, cached, prompt, accepted, rejected }) {
-  const frame = folded("figures", speed ? `${speed < 10 ? speed.toFixed(1) : Math.round(speed)} tokens a second` : counted(tokens, "token"));
+  const pace = speed < 10 ? speed.toFixed(1) : Math.round(speed);
+  const frame = folded("figures", speed ? `${pace} tokens a second` : counted(tokens, "token"));
   const lines = [
     `${counted(tokens, "token")} in ${seconds.toFixed(1)} seconds, the first after ${first.toFixed(1)} seconds.`,
     `${counted(prompt, "token")} before the answer, ${cached.toLocaleString("en")} of them remembered and not read again.`,
   ];
-  if (accepted + rejected) lines.push(`${counted(accepted + rejected, "token")} guessed ahead, ${accepted.toLocaleString("en")} of them right.`);
+  const guessed = accepted + rejected;
+  if (guessed) lines.push(`${counted(guessed, "token")} guessed ahead, ${accepted.toLocaleString("en")} of them right.`);
   frame.lastChild.append(...lines.map((line) => made("div", "", line)));
   return frame;
 }

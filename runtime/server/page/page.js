@@ -9,8 +9,8 @@ import { Settings } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { Store } from "./store.js";
 
+/** Messages that are laid out at first, the latest; a button shows as many earlier ones. */
 const SHOWN = 40;
-/** Messages that are laid out at first, the latest; a button shows earlier ones. */
 const SAVED_EVERY = 1000, LONGEST_ANNOUNCED = 600;
 
 class Page {
@@ -118,11 +118,10 @@ class Page {
   /** Show the messages of the branches that are chosen. Elements that are there stay. */
   draw() {
     const nodes = this.conversation.shown(), hidden = Math.max(0, nodes.length - this.most), wasAtEnd = this.isAtEnd();
-    const last = nodes.findLast((node) => node.role === "user");
     const views = nodes.slice(hidden).map((node) => {
       if (!this.views.has(node.id)) this.views.set(node.id, new MessageView(node, this.acts));
       const view = this.views.get(node.id);
-      this.updateView(view, node === nodes.at(-1) || node === last);
+      this.updateView(view, node === nodes.at(-1));
       return view.element;
     });
     const log = at("log"), wanted = new Set(views);
@@ -202,7 +201,7 @@ class Page {
     const branches = this.conversation.branches(node);
     const next = branches[(branches.indexOf(node) + by + branches.length) % branches.length];
     this.conversation.choose(next);
-    this.save([...(this.conversation.nodes.has(node.parent) ? [this.conversation.nodes.get(node.parent)] : [])]);
+    this.save([this.conversation.nodes.get(node.parent)].filter(Boolean));
     this.draw();
     this.views.get(next.id).tools.querySelector(`[data-act=${by < 0 ? "before" : "after"}]`).focus();
   }
@@ -254,8 +253,7 @@ class Page {
     cancelAnimationFrame(run.due);
     this.running = null;
     await this.save([node], conversation);
-    const words = node.error || node.content || "no text";
-    at("announce").textContent = words.length > LONGEST_ANNOUNCED ? `The answer is complete: ${words.slice(0, LONGEST_ANNOUNCED)}…` : words;
+    at("announce").textContent = announced(node.error || node.content || "The answer has no text.");
     this.draw();
   }
 
@@ -275,7 +273,7 @@ class Page {
     for (const { id, function: called } of delta.tool_calls ?? []) {
       node.calls.push({ id, name: called.name, arguments: called.arguments });
     }
-    if (choice?.finish_reason === "length") node.note = "The answer was cut at its greatest length.";
+    if (choice?.finish_reason === "length") node.note = "The answer reached its limit of tokens.";
     if (chunk.usage) node.figures = figures(chunk.usage, run);
     run.due ||= requestAnimationFrame((time) => this.drawLive(run, time));
   }
@@ -306,6 +304,11 @@ class Page {
     }
     this.drawTitle();
   }
+}
+
+/** Return what a screen reader says of an answer once it is complete. */
+function announced(text) {
+  return text.length > LONGEST_ANNOUNCED ? `The answer is complete. It begins: ${text.slice(0, LONGEST_ANNOUNCED)}…` : text;
 }
 
 /** Return the figures of an answer. */

@@ -4,12 +4,14 @@ import { at, made } from "./elements.js";
 
 /** Fields of a request that are numbers, by their names in it. Left empty, the server's default holds. */
 const NUMBERS = [
-  { name: "temperature", words: "Temperature", min: 0, max: 2, step: 0.1, help: "0 always takes the likeliest word; higher is more varied." },
-  { name: "top_p", words: "Top p", min: 0.01, max: 1, step: 0.01, help: "Only the likeliest words that together have this probability." },
-  { name: "top_k", words: "Top k", min: 0, max: 1000, step: 1, help: "Only this many of the likeliest words; 0 for all." },
-  { name: "min_p", words: "Min p", min: 0, max: 1, step: 0.01, help: "Only words with this share of the likeliest one's probability." },
-  { name: "repetition_penalty", words: "Repetition penalty", min: 0.1, max: 2, step: 0.05, help: "Above 1, words that were used become less likely." },
+  { name: "temperature", words: "Temperature", min: 0, max: 2, step: 0.1, help: "0 takes the likeliest words; more is more varied." },
   { name: "max_completion_tokens", words: "Longest answer, in tokens", min: 1, step: 1, help: "The answer ends there." },
+];
+const MORE_NUMBERS = [
+  { name: "top_p", words: "Top p", min: 0.01, max: 1, step: 0.01, help: "Only the likeliest words, up to this probability together." },
+  { name: "top_k", words: "Top k", min: 0, max: 1000, step: 1, help: "Only this many of the likeliest words; 0 for all." },
+  { name: "min_p", words: "Min p", min: 0, max: 1, step: 0.01, help: "Only words at least this share as likely as the likeliest." },
+  { name: "repetition_penalty", words: "Repetition penalty", min: 0.1, max: 2, step: 0.05, help: "Above 1, used words become less likely." },
   { name: "seed", words: "Seed", min: 0, step: 1, help: "The same number gives the same answer again." },
 ];
 const KEPT = "hybridge.settings";
@@ -20,7 +22,8 @@ export class Settings {
     this.values = read();
     this.changed = changed;
     this.dialog = at("settings");
-    for (const number of NUMBERS) at("numbers").append(fieldOf(number));
+    at("numbers").append(...NUMBERS.map(fieldOf));
+    at("more-numbers").append(...MORE_NUMBERS.map(fieldOf));
     for (const field of this.dialog.querySelectorAll("[data-setting]")) {
       const name = field.dataset.setting;
       if (field.type === "checkbox") field.checked = this.values[name] === true;
@@ -50,7 +53,7 @@ export class Settings {
   /** Return the fields of a request that are set. Throws Error for tools that are no JSON. */
   request() {
     const fields = {};
-    for (const { name } of NUMBERS) {
+    for (const { name } of [...NUMBERS, ...MORE_NUMBERS]) {
       const text = this.values[name] ?? "";
       if (text !== "" && Number.isFinite(Number(text))) fields[name] = Number(text);
     }

@@ -19,13 +19,14 @@ HOSTILE = """<script>alert(1)</script>"><img src=http://a.example onerror=alert(
 
 
 class Browser:
-    """One page. requests: the addresses that it asked; complaints: what went wrong in it."""
+    """One page. requests: the addresses that it asked; complaints: what went wrong in it; scripts: ids of those run in each page."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, answers
         self._held, self._number, self._session = b"", 0, ""
         self.requests: list[str] = []
         self.complaints: list[str] = []
+        self.scripts: list[str] = []
         target = self.tell("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.tell("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Network", "Runtime", "Log", "Page"):
@@ -78,6 +79,14 @@ class Browser:
         self.tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.tell("Emulation.setEmulatedMedia", features=[scheme])
+
+    def renew(self) -> None:
+        """Leave the page, and forget what happened in it."""
+        for each in self.scripts:
+            self.tell("Page.removeScriptToEvaluateOnNewDocument", identifier=each)
+        self.tell("Page.navigate", url="about:blank")
+        self.look(1280, 800, dark=False)
+        self.requests, self.complaints, self.scripts = [], [], []
 
     def picture(self) -> bytes:
         """Return what can be seen, as PNG."""

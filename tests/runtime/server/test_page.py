@@ -1,7 +1,8 @@
-"""The page to talk to, in a browser: by keyboard, in both schemes, on narrow screens, and against hostile models."""
+"""The chat page over a real server: branches, stopping, where tokens come from, errors, and what its policy allows."""
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import re
 from collections.abc import Iterator
@@ -9,121 +10,128 @@ from urllib.parse import urlsplit
 
 import pytest
 from browser import BROWSER, HOSTILE, Browser, browser
+from campaigns.page_libraries import LIBRARIES, VENDOR
+from chat_page import DONE, SAID, answered, click, open_page, reload, say, settings
 from scripted import speaker
-from served import alone, chat_tokens, served
+from served import Served, alone, ask, chat_tokens, served
 
-from hybridge.runtime.server.app import PAGE, page_headers
+from hybridge.runtime.server.page_files import FILES
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium")
-SAID = "[...document.querySelectorAll('article .text')].map((each) => each.textContent)"
-DONE = "document.getElementById('stop').hidden"
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium")
+LARGEST_SCRIPT = 400_000
+FIGURES = "[...document.querySelectorAll('.figures')].map((each) => each.textContent)"
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as running:
+        yield running
 
 
 @pytest.fixture
-def page() -> Iterator[Browser]:
-    with browser() as running:
-        yield running
-        assert running.complaints == []
+def page(window: Browser) -> Iterator[Browser]:
+    yield window
+    complaints = window.complaints
+    window.renew()
+    assert complaints == []
 
 
-def say(page: Browser, text: str) -> None:
-    page.run("document.getElementById('text').focus()")
-    page.type(text)
-    page.press("Enter", 13)
-
-
-def click(page: Browser, words: str, number: int = -1) -> None:
-    page.run(f"[...document.querySelectorAll('button')].filter((each) => each.textContent === '{words}').at({number}).click()")
-
-
-def answered(page: Browser, texts: int) -> list[str]:
-    page.wait_for(f"{DONE} && {SAID}.length === {texts}")
-    found: list[str] = page.run(SAID)
-    return found
-
-
+@needs_browser
 def test_a_conversation_with_branches(page: Browser) -> None:
     with served() as one:
-        page.open(one.url)
-        page.wait_for("document.getElementById('model').textContent === 'babble'")
-        page.run("document.getElementById('most').value = '30'")
+        open_page(page, one.url)
+        settings(page, max_completion_tokens="30", origins=True)  # the text as it was written
         say(page, "hello")
         first = answered(page, 2)
         assert first == ["hello", alone(chat_tokens("hello"), 30)]
         say(page, "more")
         second = answered(page, 4)
         assert second[3] == alone(chat_tokens("hello", first[1], "more"), 30)
-        notes = page.run("[...document.querySelectorAll('.note')].map((each) => each.textContent)")
-        cached = [int(note.partition(" of ")[0].rpartition(" ")[2]) for note in notes]
+        cached = [int(re.search(r"(\d+) of them remembered", each)[1]) for each in page.run(FIGURES)]  # type: ignore[index]
         assert cached[0] == 0
         assert cached[1] > len(chat_tokens("hello"))
         # Another answer, and back
+        place = "document.querySelector('article:last-child .place').textContent"
         click(page, "Retry")
         assert answered(page, 4) == second
-        assert page.run("document.querySelector('article:last-child .tools span').textContent") == "2/2"
+        assert page.run(place) == "2/2"
         click(page, "‹")
-        assert page.run("document.querySelector('article:last-child .tools span').textContent") == "1/2"
+        assert page.run(place) == "1/2"
+        assert page.run("document.activeElement.textContent") == "‹"
         # Another first message: what followed the old one is still there
         click(page, "Edit", 0)
-        page.run("document.querySelector('article textarea').value = ''; document.querySelector('article textarea').focus()")
+        page.run("document.activeElement.select()")
         page.type("bye")
         page.press("Enter", 13)
         assert answered(page, 2) == ["bye", alone(chat_tokens("bye"), 30)]
         click(page, "‹")
         assert page.run(SAID) == second
+        # After a reload the same branches are shown; the last turn is taken back, and its question returns
+        reload(page)
+        assert answered(page, 4) == second
+        assert page.run(place) == "1/2"
+        click(page, "Undo")
+        assert answered(page, 2) == first
+        assert page.run("document.activeElement.value") == "more"
         page.press("n", 78, modifiers=1)
         page.run("document.getElementById('new').click()")
         assert page.run(SAID) == []
-        assert {urlsplit(url).netloc for url in page.requests if not url.startswith(("data:", "about:"))} == {
-            urlsplit(one.url).netloc
-        }
+        assert {urlsplit(url).netloc for url in page.requests if url.startswith("http")} == {urlsplit(one.url).netloc}
 
 
+@needs_browser
 def test_escape_stops_an_answer(page: Browser) -> None:
     with served(seconds=0.01) as one:
-        page.open(one.url)
+        open_page(page, one.url)
         say(page, "go on")
         page.wait_for(f"({SAID}[1] ?? '').length > 3")
         page.press("Escape", 27)
         page.wait_for(DONE)
         one.wait_for("running", 0)
-        assert len(page.run(SAID)[1]) > 3
-        assert page.run("document.querySelector('.note').textContent") == "stopped"
+        said = page.run(SAID)
+        assert len(said[1]) > 3
+        assert page.run("document.querySelector('.note').textContent") == "Stopped."
         assert page.run("document.activeElement.id") == "text"
+        reload(page)
+        assert answered(page, 2) == said
 
 
+@needs_browser
 def test_tokens_are_coloured_by_where_they_come_from(page: Browser) -> None:
-    with served() as one:
-        page.open(one.url)
-        page.run("document.getElementById('origins').click(); document.getElementById('most').value = '120'")
+    with served(seconds=0.0001) as one:  # it does not end by itself
+        open_page(page, one.url)
+        settings(page, max_completion_tokens="120", origins=True)
         say(page, "colours")
         text = answered(page, 2)[1]
-        drafted = page.run("[...document.querySelectorAll('.origins .draft')].map((each) => each.textContent).join('')")
-        note = page.run("document.querySelector('.note').textContent")
-        accepted = int(re.search(r"(\d+) draft tokens accepted", note)[1])  # type: ignore[index]
-        assert len(drafted) == accepted  # a token is a byte
+        drafted = page.run("[...document.querySelectorAll('#log .origins .draft')].map((each) => each.textContent).join('')")
+        accepted = int(re.search(r"guessed ahead, (\d+) of them right", page.run(FIGURES)[0])[1])  # type: ignore[index]
+        assert len(drafted) == accepted > 0  # a token is a byte
         assert len(text) > len(drafted)
-        colours = "getComputedStyle(document.querySelector('.origins .{}')).backgroundColor"
-        if accepted:
-            assert page.run(colours.format("draft")) != page.run(colours.format("own"))
+        colours = "getComputedStyle(document.querySelector('#log .origins .{}')).backgroundColor"
+        assert page.run(colours.format("draft")) != page.run(colours.format("own"))
 
 
+@needs_browser
 def test_reasoning_is_apart_and_a_hostile_text_stays_text(page: Browser) -> None:
     with speaker(lambda prompt: f"<think>\n{HOSTILE}\n</think>\n\n{HOSTILE}") as one:
-        page.open(one.url)
+        open_page(page, one.url)
         say(page, "<b>hello</b>")
-        said = answered(page, 2)
-        assert said == ["<b>hello</b>", HOSTILE]
-        assert page.run("document.querySelector('.thought').textContent") == HOSTILE
-        assert page.run("document.querySelectorAll('main img, main script, main b').length") == 0
+        said = [each.replace("\ufffd", "").replace("\0", "").strip() for each in answered(page, 2)]
+        assert said == ["<b>hello</b>", HOSTILE.replace("\0", "")]
+        assert not page.run("document.querySelector('.reasoning').open")
+        page.run("document.querySelector('.reasoning').open = true")
+        page.wait_for("document.querySelector('.reasoning .plain').textContent.includes('<script>')")
+        assert page.run("document.querySelectorAll('#log img, #log script, #log b').length") == 0
         assert not [url for url in page.requests if "example" in url]
 
 
+@needs_browser
 def test_errors_are_told(page: Browser) -> None:
     with served(key="secret") as one:
         page.open(one.url)
         page.wait_for("document.getElementById('status').textContent.includes('API key')")
-        page.run("document.getElementById('key').value = 'secret'; document.getElementById('key').onchange()")
+        page.run("document.getElementById('key').value = 'secret'")
+        page.run("document.getElementById('key').dispatchEvent(new Event('change'))")
         page.wait_for("document.getElementById('model').textContent === 'babble'")
         say(page, "x" * 700)
         page.wait_for("document.querySelector('.error')?.textContent.includes('context')")
@@ -131,32 +139,51 @@ def test_errors_are_told(page: Browser) -> None:
     page.complaints = [each for each in page.complaints if "status of 40" not in each]
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_narrow_screens_and_both_schemes(page: Browser, dark: bool) -> None:
+@needs_browser
+def test_the_policy_lets_no_other_script_in(page: Browser) -> None:
     with served() as one:
-        page.look(320, 560, dark=dark)
-        page.open(one.url)
-        say(page, "w" * 90)
-        answered(page, 2)
-        assert page.run("document.documentElement.scrollWidth") <= 320
-        back, text = (
-            sum(map(int, re.findall(r"\d+", page.run(f"getComputedStyle(document.body).{name}"))[:3]))
-            for name in ("backgroundColor", "color")
-        )
-        assert (back < text) == dark
-        assert page.picture().startswith(b"\x89PNG")
+        open_page(page, one.url)
+        tried = """(words) => { try { %s; return "done"; } catch (error) { return error.name; } }"""
+        assert page.run(f"({tried % 'document.body.innerHTML = words'})('<i>x</i>')") == "TypeError"
+        page.run("document.head.append(Object.assign(document.createElement('style'), { textContent: 'body { opacity: 0 }' }))")
+        assert page.run("getComputedStyle(document.body).opacity") == "1"
+    assert page.complaints
+    assert all("Content Security Policy" in each or "TrustedHTML" in each for each in page.complaints)
+    page.complaints = []
 
 
-def test_the_page_runs_nothing_but_its_own() -> None:
-    with served() as one:
-        connection = http.client.HTTPConnection(urlsplit(one.url).netloc, timeout=30)
-        connection.request("GET", "/")
-        response = connection.getresponse()
-        body, policy = response.read().decode(), response.headers["content-security-policy"]
-        connection.close()
-    assert body == PAGE
-    assert response.headers["content-type"].startswith("text/html")
-    assert policy == page_headers(PAGE)["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert len(re.findall("'sha256-", policy)) == 2
-    assert not re.findall(r"(?:src|href|url\()\s*=?\s*[\"']?(?:https?:)?//", PAGE)
+def get(server: Served, path: str) -> tuple[int, str, str, bytes]:
+    """Status, policy, type and body of a response."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response.status, response.headers.get("content-security-policy", ""), response.headers["content-type"], body
+
+
+def test_the_page_and_its_files_are_served_without_a_key() -> None:
+    with served(key="secret") as one:
+        _, policy, kind, body = get(one, "/")
+        assert kind.startswith("text/html")
+        nonce = re.findall(r"'nonce-([\w-]{22})'", policy)
+        assert "default-src 'none'" in policy
+        assert "require-trusted-types-for 'script'" in policy
+        assert len(nonce) == 2
+        assert body.decode().count(f'nonce="{nonce[0]}"') == 2
+        assert get(one, "/")[1] != policy  # a nonce is used once
+        for path in re.findall(r'(?:src|href)="(page/[^"]+)"', body.decode()):
+            assert get(one, f"/{path}")[0] == 200
+        for path, content in FILES.items():
+            assert get(one, f"/page/{path}")[3] == content
+        for path in ("page.html", "../app.py", "%2e%2e/app.py", "vendor", "vendor/marked.LICENSE", ""):
+            assert ask(one, f"/page/{path}", method="GET")[0] == 404, path
+
+
+def test_the_script_is_small_and_its_libraries_are_the_published_files() -> None:
+    scripts = {path: content for path, content in FILES.items() if path.endswith(".js")}
+    assert sum(map(len, scripts.values())) <= LARGEST_SCRIPT
+    hashes = {name: sha256 for each in LIBRARIES for name, sha256 in zip(each.files.values(), each.hashes, strict=True)}
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.iterdir()} == hashes
+    own = [content.decode() for path, content in FILES.items() if not path.startswith("vendor/")]
+    assert not [found for each in own for found in re.findall(r"(?:src|href|url\(|from)\s*=?\s*[\"']?(?:https?:)?//\w+", each)]
