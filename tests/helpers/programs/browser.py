@@ -31,6 +31,7 @@ class Browser:
         self._session = self.tell("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Network", "Runtime", "Log", "Page"):
             self.tell(f"{domain}.enable")
+        self.look(1280, 800, dark=False)
 
     def tell(self, method: str, **params: Any) -> Any:
         """Give a command and wait for its result."""

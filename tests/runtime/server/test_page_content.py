@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -95,7 +94,7 @@ def test_markdown_with_scripts_is_harmless(page: Browser, babbling_server: Serve
     open_with(page, babbling_server.url, [words("")])
     bring_in(page, *({"role": role, "content": each} for each in ATTACKS for role in ("user", "assistant")))
     page.run("[...document.querySelectorAll('#log *')].forEach((each) => each.dispatchEvent(new Event('mouseover')))")
-    click(page, "Show 6 earlier messages")
+    click(page, "Show earlier messages (6)")
     assert page.run("document.querySelectorAll('#log article').length") == 2 * len(ATTACKS)
     assert page.run("window.bad") is None
     shown = page.run("[...new Set([...document.querySelectorAll('#log .markdown *')].map((each) => each.localName))]")
@@ -301,18 +300,18 @@ def test_everything_has_a_name_and_is_reached_by_keyboard(page: Browser, babblin
 def test_a_conversation_of_10_mb_stays_usable(page: Browser, babbling_server: Served) -> None:
     open_with(page, babbling_server.url, [words("Fine.")])
     texts = [{"role": ("user", "assistant")[i % 2], "content": ANSWER} for i in range(200)]
-    bring_in(page, *texts, {"role": "user", "content": "word " * 4000}, repeat=95)  # 190 answers of 50 kB, and one text of 1.9 MB
-    assert page.run("document.querySelectorAll('#log article').length") == 40
-    page.run("new PerformanceObserver((all) => { window.longest = Math.max(window.longest ?? 0, ...all.getEntries().map((each) => each.duration)); })"
-             ".observe({ entryTypes: ['longtask'] })")  # fmt: skip
-    began = time.process_time(), time.monotonic()
+    bring_in(page, *texts, {"role": "user", "content": "word " * 4000}, repeat=95)  # 200 texts of 43 kB, and one of 1.9 MB
+    shown = "document.querySelectorAll('#log article').length"
+    assert 1 <= page.run(shown) < 40
+    page.run("""new PerformanceObserver((all) => {
+      window.longest = Math.max(window.longest ?? 0, ...all.getEntries().map((each) => each.duration));
+    }).observe({ entryTypes: ['longtask'] })""")
     say(page, "Go on")
     page.wait_for(f"{DONE} && {SAID}.at(-1) === 'Fine.\\n'")
-    assert page.run("sent[0].messages.length") == 202
     assert page.run("JSON.stringify(sent[0]).length") > 10_000_000
-    assert page.run("window.longest ?? 0") < 3000
-    assert time.monotonic() - began[1] < 15
+    assert page.run("window.longest ?? 0") < 2000  # milliseconds that the page did not answer, on a machine that does other things, too
     reload(page)
     page.wait_for(f"{SAID}.at(-1) === 'Fine.\\n'")
     click(page, "Show more")
-    assert page.run("document.querySelectorAll('#log article').length") == 40
+    click(page, "Show earlier messages (200)")
+    page.wait_for(f"{shown} > 5")
