@@ -11,9 +11,7 @@ FOLDER = Path(__file__).parent / "page"
 KINDS = {".js": "text/javascript", ".css": "text/css"}
 HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-cache"}
 PAGE = (FOLDER / "page.html").read_text(encoding="utf-8")
-FILES = {
-    path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in sorted(FOLDER.rglob("*")) if path.suffix in KINDS
-}
+FILES = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in sorted(FOLDER.rglob("*")) if path.suffix in KINDS}
 """Scripts and styles, by their paths below ``/page/``."""
 
 
