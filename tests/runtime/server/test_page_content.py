@@ -285,7 +285,8 @@ def test_each_width_has_all_controls_in_colours_that_can_be_read(page: Browser, 
     for name, (width, height) in {**SIZES, "small": (320, 560)}.items():
         page.look(width, height, dark=dark)
         page.wait_for(
-            f"innerWidth === {width} && document.getElementById('side').inert === {str(width < 800).lower()} && !document.getAnimations().length"
+            f"innerWidth === {width} && document.getElementById('side').inert === {str(width < 800).lower()}"
+            " && !document.getAnimations().length"
         )
         assert page.run("document.documentElement.scrollWidth") <= width, name
         assert page.run("document.getElementById('chat').scrollWidth <= document.getElementById('chat').clientWidth"), name
