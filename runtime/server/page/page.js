@@ -26,6 +26,11 @@ class Page {
     this.composer = new Composer((text, pictures) => this.say(text, pictures), (words) => this.tell(words));
     this.sidebar = new Sidebar(store, () => this.conversation?.chat.id, {
       open: (id) => { location.hash = id; },
+      removing: (id) => {
+        if (id !== this.running?.conversation.chat.id) return;
+        this.running.conversation.isDeleted = true;  // what is written of the answer would bring it back
+        this.running.abort.abort();
+      },
       removed: (id) => { if (id === this.conversation.chat.id) this.startNew(); },
       renamed: (chat) => {
         if (chat.id === this.conversation.chat.id) this.conversation.chat.title = chat.title;
@@ -102,6 +107,7 @@ class Page {
   }
 
   async save(nodes, conversation = this.conversation) {
+    if (conversation.isDeleted) return;
     try {
       await this.store.save(conversation.chat, nodes);
     } catch (error) {

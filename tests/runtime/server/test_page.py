@@ -94,6 +94,15 @@ def test_escape_stops_an_answer(page: Browser) -> None:
         assert page.run("document.activeElement.id") == "text"
         reload(page)
         assert answered(page, 2) == said
+        # Deleted while another answer is written, the conversation does not come back
+        click(page, "Retry")
+        page.wait_for(f"({SAID}[1] ?? '').length > 3")
+        click(page, "Delete")
+        page.run("document.getElementById('confirm-yes').click()")
+        page.wait_for(f"{DONE} && {SAID}.length === 0")
+        one.wait_for("running", 0)
+        reload(page)
+        page.wait_for("document.getElementById('found').textContent === 'No conversations yet.'")
 
 
 @needs_browser
