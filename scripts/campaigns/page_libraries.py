@@ -1,4 +1,4 @@
-"""Fetch the libraries of the chat page again: published archives of exact versions, by hash, into runtime/server/page/vendor."""
+"""Fetch the libraries of the chat page again: archives of exact versions, by hash, into runtime/server/page/vendor."""
 
 from __future__ import annotations
 

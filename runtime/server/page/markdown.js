@@ -8,7 +8,7 @@ import { button, copyText, made } from "./elements.js";
 
 const LONGEST_HIGHLIGHTED = 100_000, LONGEST_HIGHLIGHTED_LIVE = 8_000;
 /** Characters of a text that is laid out at once; layout of a longer one would stop the page. */
-export const LONGEST_TEXT = 200_000;
+const LONGEST_TEXT = 200_000, BEGINNING = 20_000;
 const CLEAN = {
   ALLOWED_TAGS: [
     "a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "input", "li", "ol", "p", "pre", "span",
@@ -128,7 +128,7 @@ export class MarkdownView {
 /** Return an element with a text as it is; of a very long one its end while it grows, and its beginning and a button later. */
 export function plainText(text, isDone = true) {
   if (text.length <= LONGEST_TEXT) return made("div", "plain", text);
-  const part = made("div", "plain", isDone ? text.slice(0, LONGEST_TEXT / 10) : text.slice(-LONGEST_TEXT / 10));
+  const part = made("div", "plain", isDone ? text.slice(0, BEGINNING) : text.slice(-BEGINNING));
   if (!isDone) return part;
   const frame = made("div"), size = (text.length / 1e6).toFixed(1);
   const more = button("Show more", `This text has ${size} million characters`, () => {
@@ -138,4 +138,9 @@ export function plainText(text, isDone = true) {
   });
   frame.append(part, more);
   return frame;
+}
+
+/** Return how many characters of a text are laid out at first. */
+export function laidOut(text) {
+  return text.length > LONGEST_TEXT ? BEGINNING : text.length;
 }

@@ -4,13 +4,14 @@ import { describe, streamChat } from "./api.js";
 import { Composer } from "./composer.js";
 import { Conversation, exported } from "./conversation.js";
 import { at, counted, download } from "./elements.js";
+import { laidOut } from "./markdown.js";
 import { MessageView } from "./messages.js";
 import { Settings } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { Store } from "./store.js";
 
-/** Messages that are laid out at first, the latest; a button shows as many earlier ones. */
-const SHOWN = 40;
+/** The latest messages that are laid out at first, and their characters together; a button shows as many earlier ones. */
+const SHOWN = 40, SHOWN_CHARACTERS = 300_000;
 const SAVED_EVERY = 1000, LONGEST_ANNOUNCED = 600;
 
 class Page {
@@ -25,6 +26,11 @@ class Page {
     this.composer = new Composer((text, pictures) => this.say(text, pictures), (words) => this.tell(words));
     this.sidebar = new Sidebar(store, () => this.conversation?.chat.id, {
       open: (id) => { location.hash = id; },
+      removing: (id) => {
+        if (id !== this.running?.conversation.chat.id) return;
+        this.running.conversation.isDeleted = true;  // what is written of the answer would bring it back
+        this.running.abort.abort();
+      },
       removed: (id) => { if (id === this.conversation.chat.id) this.startNew(); },
       renamed: (chat) => {
         if (chat.id === this.conversation.chat.id) this.conversation.chat.title = chat.title;
@@ -101,6 +107,7 @@ class Page {
   }
 
   async save(nodes, conversation = this.conversation) {
+    if (conversation.isDeleted) return;
     try {
       await this.store.save(conversation.chat, nodes);
     } catch (error) {
@@ -117,7 +124,7 @@ class Page {
 
   /** Show the messages of the branches that are chosen. Elements that are there stay. */
   draw() {
-    const nodes = this.conversation.shown(), hidden = Math.max(0, nodes.length - this.most), wasAtEnd = this.isAtEnd();
+    const nodes = this.conversation.shown(), hidden = this.hidden(nodes), wasAtEnd = this.isAtEnd();
     const views = nodes.slice(hidden).map((node) => {
       if (!this.views.has(node.id)) this.views.set(node.id, new MessageView(node, this.acts));
       const view = this.views.get(node.id);
@@ -128,7 +135,7 @@ class Page {
     for (const element of [...log.children]) if (!wanted.has(element)) element.remove();
     views.forEach((element, i) => { if (log.children[i] !== element) log.insertBefore(element, log.children[i] ?? null); });
     at("earlier").hidden = hidden === 0;
-    at("earlier").textContent = `Show ${counted(Math.min(hidden, SHOWN), "earlier message")}`;
+    at("earlier").textContent = `Show earlier messages (${hidden.toLocaleString("en")})`;
     at("welcome").hidden = nodes.length > 0;
     const isHere = this.running?.conversation === this.conversation;
     at("send").hidden = isHere;
@@ -136,6 +143,16 @@ class Page {
     at("send").disabled = this.running !== null;
     this.drawTitle();
     if (wasAtEnd) at("chat").scrollTop = at("chat").scrollHeight;
+  }
+
+  /** Return how many of the messages are not laid out: the first ones. */
+  hidden(nodes) {
+    let first = nodes.length, characters = 0;
+    while (first > 0 && nodes.length - first < this.most && characters < (SHOWN_CHARACTERS * this.most) / SHOWN) {
+      first -= 1;
+      characters += laidOut(nodes[first].content);
+    }
+    return first;
   }
 
   updateView(view, isLast) {

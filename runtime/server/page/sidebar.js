@@ -6,7 +6,7 @@ import { at, button, download, made } from "./elements.js";
 const MOST_LISTED = 500, LARGEST_IMPORT = 256 << 20;
 
 export class Sidebar {
-  /** acts: open(id), removed(id), renamed(chat), failed(words). current: returns the id of the conversation that is shown. */
+  /** acts: open(id), removing(id), removed(id), renamed(chat), failed(words). current: returns the id of the conversation that is shown. */
   constructor(store, current, acts) {
     Object.assign(this, { store, current, acts, searching: null });
     at("search").addEventListener("input", () => {
@@ -87,6 +87,7 @@ export class Sidebar {
 
   async remove(chat) {
     if (!(await confirmed(`Delete “${chat.title || "Untitled"}”? It cannot be brought back.`))) return;
+    this.acts.removing(chat.id);
     await this.store.remove(chat.id);
     this.acts.removed(chat.id);
     await this.draw();

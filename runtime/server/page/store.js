@@ -24,6 +24,8 @@ function committed(transaction) {
 export class Store {
   constructor(database) {
     this.database = database;
+    // Another tab may delete or renew the database, which waits until every connection is closed.
+    if (database) database.onversionchange = () => database.close();
   }
 
   /** Open the database, or return a store that keeps nothing. */

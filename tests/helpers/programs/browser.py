@@ -19,7 +19,7 @@ HOSTILE = """<script>alert(1)</script>"><img src=http://a.example onerror=alert(
 
 
 class Browser:
-    """One page. requests: the addresses that it asked; complaints: what went wrong in it; scripts: ids of those run in each page."""
+    """One page. requests: the addresses that it asked; complaints: what went wrong in it; scripts: run in each page."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, answers
@@ -31,6 +31,7 @@ class Browser:
         self._session = self.tell("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Network", "Runtime", "Log", "Page"):
             self.tell(f"{domain}.enable")
+        self.look(1280, 800, dark=False)
 
     def tell(self, method: str, **params: Any) -> Any:
         """Give a command and wait for its result."""

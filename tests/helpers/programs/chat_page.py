@@ -9,7 +9,9 @@ from typing import Any
 from browser import Browser
 
 DONE = "document.getElementById('stop').hidden"
-SAID = "[...document.querySelectorAll('#log article')].map((each) => (each.querySelector('.text, .markdown') ?? each).textContent)"
+SAID = (
+    "[...document.querySelectorAll('#log article')].map((each) => (each.querySelector('.text, .markdown') ?? each).textContent)"
+)
 SIZES = {"phone": (390, 844), "desk": (1280, 800)}
 
 FAKE = """
@@ -44,7 +46,9 @@ def words(text: str) -> list[dict[str, Any]]:
     return reply(*({"content": text[at : at + 4]} for at in range(0, len(text), 4)))
 
 
-def open_with(page: Browser, url: str, replies: Iterable[list[dict[str, Any]]], modalities: Iterable[str] = ("text", "image")) -> None:
+def open_with(
+    page: Browser, url: str, replies: Iterable[list[dict[str, Any]]], modalities: Iterable[str] = ("text", "image")
+) -> None:
     """Open the page with a server in its script."""
     script = FAKE % (json.dumps(list(replies)), json.dumps(list(modalities)))
     page.scripts.append(page.tell("Page.addScriptToEvaluateOnNewDocument", source=script)["identifier"])
@@ -104,7 +108,9 @@ def bring_in(page: Browser, *messages: dict[str, Any], repeat: int = 1) -> None:
       field.files = transfer.files;
       field.dispatchEvent(new Event("change"));
     }}""")
-    page.wait_for("document.getElementById('title').textContent === 'Brought in' && document.querySelectorAll('#log article').length")
+    page.wait_for(
+        "document.getElementById('title').textContent === 'Brought in' && document.querySelectorAll('#log article').length"
+    )
 
 
 VISIBLE = """[...document.querySelectorAll('body *')].filter((each) => each.checkVisibility({ visibilityProperty: true })

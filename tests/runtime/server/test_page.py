@@ -94,6 +94,15 @@ def test_escape_stops_an_answer(page: Browser) -> None:
         assert page.run("document.activeElement.id") == "text"
         reload(page)
         assert answered(page, 2) == said
+        # Deleted while another answer is written, the conversation does not come back
+        click(page, "Retry")
+        page.wait_for(f"({SAID}[1] ?? '').length > 3")
+        click(page, "Delete")
+        page.run("document.getElementById('confirm-yes').click()")
+        page.wait_for(f"{DONE} && {SAID}.length === 0")
+        one.wait_for("running", 0)
+        reload(page)
+        page.wait_for("document.getElementById('found').textContent === 'No conversations yet.'")
 
 
 @needs_browser
@@ -105,7 +114,7 @@ def test_tokens_are_coloured_by_where_they_come_from(page: Browser) -> None:
         text = answered(page, 2)[1]
         drafted = page.run("[...document.querySelectorAll('#log .origins .draft')].map((each) => each.textContent).join('')")
         accepted = int(re.search(r"guessed ahead, (\d+) of them right", page.run(FIGURES)[0])[1])  # type: ignore[index]
-        assert len(drafted) == accepted > 0  # a token is a byte
+        assert 0 < len(drafted) <= accepted  # a token is a byte; the last round may accept more than the limit
         assert len(text) > len(drafted)
         colours = "getComputedStyle(document.querySelector('#log .origins .{}')).backgroundColor"
         assert page.run(colours.format("draft")) != page.run(colours.format("own"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,15 +34,30 @@ def merge_sort(values: list[int]) -> list[int]:
 [1]: https://example.org/halves
 """
 ATTACKS = [
-    "<script>window.bad = 1</script>", "<img src=http://a.example/1.png onerror=\"window.bad = 1\">", "<svg onload=window.bad=1>",
-    "[a](javascript:window.bad=1)", "[b](JaVaScRiPt&colon;window.bad=1)", "[c](data:text/html,<script>window.bad=1</script>)",
-    "![d](http://a.example/2.png)", "![e](x\" onerror=\"window.bad=1)", "<iframe srcdoc='<script>parent.bad=1</script>'></iframe>",
-    "<a href=\"javascript:window.bad=1\">f</a>", "<style>body { display: none }</style>", "<form action=//a.example><input name=key></form>",
-    "<math><mtext><table><mglyph><style><!--</style><img title=\"--&gt;&lt;img src=1 onerror=window.bad=1&gt;\">",
-    "```\" onmouseover=\"window.bad=1\n</code></pre><script>window.bad = 1</script>\n```", "<div style='position: fixed; inset: 0'>g</div>",
-    "<details ontoggle=window.bad=1 open>h</details>", "[i]: javascript:window.bad=1\n\n[i]", ">" * 20_000 + " deep", "*" * 5000, "[" * 5000,
-    "<base href=http://a.example/>", "<http://a.example/\"onclick=window.bad=1>", "| j |\n|---|\n| <img src=x onerror=window.bad=1> |",
-]  # fmt: skip
+    "<script>window.bad = 1</script>",
+    '<img src=http://a.example/1.png onerror="window.bad = 1">',
+    "<svg onload=window.bad=1>",
+    "[a](javascript:window.bad=1)",
+    "[b](JaVaScRiPt&colon;window.bad=1)",
+    "[c](data:text/html,<script>window.bad=1</script>)",
+    "![d](http://a.example/2.png)",
+    '![e](x" onerror="window.bad=1)',
+    "<iframe srcdoc='<script>parent.bad=1</script>'></iframe>",
+    '<a href="javascript:window.bad=1">f</a>',
+    "<style>body { display: none }</style>",
+    "<form action=//a.example><input name=key></form>",
+    '<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 onerror=window.bad=1&gt;">',
+    '```" onmouseover="window.bad=1\n</code></pre><script>window.bad = 1</script>\n```',
+    "<div style='position: fixed; inset: 0'>g</div>",
+    "<details ontoggle=window.bad=1 open>h</details>",
+    "[i]: javascript:window.bad=1\n\n[i]",
+    ">" * 20_000 + " deep",
+    "*" * 5000,
+    "[" * 5000,
+    "<base href=http://a.example/>",
+    '<http://a.example/"onclick=window.bad=1>',
+    "| j |\n|---|\n| <img src=x onerror=window.bad=1> |",
+]
 WEATHER = {"id": "call-1", "function": {"name": "weather", "arguments": '{"place": "Basel"}'}}
 
 
@@ -56,7 +70,9 @@ def window() -> Iterator[Browser]:
 @pytest.fixture
 def page(window: Browser) -> Iterator[Browser]:
     yield window
-    window.run("new Promise((done) => { const gone = indexedDB.deleteDatabase('hybridge'); gone.onsuccess = gone.onblocked = done; })")
+    window.run(
+        "new Promise((done) => { const gone = indexedDB.deleteDatabase('hybridge'); gone.onsuccess = gone.onblocked = done; })"
+    )
     window.run("localStorage.clear(), sessionStorage.clear()")
     complaints = window.complaints
     window.renew()
@@ -66,7 +82,8 @@ def page(window: Browser) -> Iterator[Browser]:
 def test_markdown_grows_as_it_is_written_and_looks_the_same_at_once(page: Browser, babbling_server: Served) -> None:
     open_with(page, babbling_server.url, [words(ANSWER)])
     page.run("""new MutationObserver(() => {
-      window.grew ||= !!document.querySelector('figure.code') && !document.querySelector('#log table') && !document.getElementById('stop').hidden;
+      const has = (name) => document.querySelector(name) !== null;
+      window.grew ||= has('#log figure.code') && !has('#log table') && !document.getElementById('stop').hidden;
     }).observe(document.getElementById('log'), { childList: true, subtree: true })""")
     page.run("""new MutationObserver((all) => { window.announced = (window.announced ?? 0) + 1; })
       .observe(document.getElementById('announce'), { childList: true })""")
@@ -76,10 +93,24 @@ def test_markdown_grows_as_it_is_written_and_looks_the_same_at_once(page: Browse
     assert page.run("window.announced") <= 2  # a screen reader hears of the beginning and of the end, not of each word
     inside = "document.querySelector('#log .markdown').innerHTML.replaceAll(/<div class=\"live\">|<\\/div>/g, '').trim()"
     streamed = page.run(inside)
-    for element in ("h1", "strong", "em", "p > code", "pre .hljs-keyword", "pre .hljs-comment", "td[align=right]", "ol > li", "blockquote"):
+    for element in (
+        "h1",
+        "strong",
+        "em",
+        "p > code",
+        "pre .hljs-keyword",
+        "pre .hljs-comment",
+        "td[align=right]",
+        "ol > li",
+        "blockquote",
+    ):
         assert page.run(f"document.querySelectorAll('#log .markdown {element}').length"), element
     link = "document.querySelector('#log a')"
-    assert page.run(f"[{link}.href, {link}.target, {link}.rel]") == ["https://example.org/halves", "_blank", "noopener noreferrer"]
+    assert page.run(f"[{link}.href, {link}.target, {link}.rel]") == [
+        "https://example.org/halves",
+        "_blank",
+        "noopener noreferrer",
+    ]
     page.run("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
     click(page, "Copy", 1)
     page.wait_for("window.copied")
@@ -95,12 +126,14 @@ def test_markdown_with_scripts_is_harmless(page: Browser, babbling_server: Serve
     open_with(page, babbling_server.url, [words("")])
     bring_in(page, *({"role": role, "content": each} for each in ATTACKS for role in ("user", "assistant")))
     page.run("[...document.querySelectorAll('#log *')].forEach((each) => each.dispatchEvent(new Event('mouseover')))")
-    click(page, "Show 6 earlier messages")
+    click(page, "Show earlier messages (6)")
     assert page.run("document.querySelectorAll('#log article').length") == 2 * len(ATTACKS)
     assert page.run("window.bad") is None
     shown = page.run("[...new Set([...document.querySelectorAll('#log .markdown *')].map((each) => each.localName))]")
     assert not set(shown) & {"script", "img", "svg", "iframe", "style", "form", "math", "object", "details", "base", "input"}
-    attributes = page.run("[...new Set([...document.querySelectorAll('#log .markdown *')].flatMap((each) => each.getAttributeNames()))]")
+    attributes = page.run(
+        "[...new Set([...document.querySelectorAll('#log .markdown *')].flatMap((each) => each.getAttributeNames()))]"
+    )
     assert not [each for each in attributes if each.startswith("on") or each in ("style", "src", "srcdoc", "id", "name")]
     links = page.run("[...document.querySelectorAll('#log a[href]')].map((each) => each.protocol)")
     assert set(links) <= {"http:", "https:"}
@@ -140,7 +173,9 @@ def test_conversations_are_kept_searched_renamed_exported_and_deleted(page: Brow
     ]  # fmt: skip
     click(page, "Delete")
     page.run("document.getElementById('confirm-yes').click()")
-    page.run("document.getElementById('search').value = ''; document.getElementById('search').dispatchEvent(new Event('input'))")
+    page.run(
+        "document.getElementById('search').value = ''; document.getElementById('search').dispatchEvent(new Event('input'))"
+    )
     page.wait_for(f"{listed}.length === 1")
     bring_in(page, *saved["chats"][0]["messages"])
     assert page.run(SAID) == ["Where is the capital of Switzerland?", "The capital is Bern.\n"]
@@ -241,13 +276,18 @@ def test_calls_of_tools_are_shown_and_their_results_sent(page: Browser, babbling
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_each_width_has_all_controls_in_colours_that_can_be_read(page: Browser, babbling_server: Served, dark: bool) -> None:
     page.look(*SIZES["desk"], dark=dark)
-    open_with(page, babbling_server.url, [reply({"reasoning_content": "Hm."}, *({"content": each} for each in (ANSWER, "w" * 300)))])
+    open_with(
+        page, babbling_server.url, [reply({"reasoning_content": "Hm."}, *({"content": each} for each in (ANSWER, "w" * 300)))]
+    )
     say(page, "Sort " + "w" * 90)
     answered(page, 2)
     page.run("[...document.querySelectorAll('#log details')].forEach((each) => { each.open = true; })")
     for name, (width, height) in {**SIZES, "small": (320, 560)}.items():
         page.look(width, height, dark=dark)
-        page.wait_for(f"innerWidth === {width} && document.getElementById('side').inert === {str(width < 800).lower()} && !document.getAnimations().length")
+        page.wait_for(
+            f"innerWidth === {width} && document.getElementById('side').inert === {str(width < 800).lower()}"
+            " && !document.getAnimations().length"
+        )
         assert page.run("document.documentElement.scrollWidth") <= width, name
         assert page.run("document.getElementById('chat').scrollWidth <= document.getElementById('chat').clientWidth"), name
         for control in ("text", "send", "open-settings", "new" if width >= 800 else "open-side"):
@@ -256,7 +296,9 @@ def test_each_width_has_all_controls_in_colours_that_can_be_read(page: Browser, 
             assert box["top"] >= 0, (name, control)
             assert box["right"] <= width, (name, control)
             assert box["bottom"] <= height, (name, control)
-        small = f"{VISIBLE}.filter((each) => each.matches('button, summary, select') && each.getBoundingClientRect().height < 20)"
+        small = (
+            f"{VISIBLE}.filter((each) => each.matches('button, summary, select') && each.getBoundingClientRect().height < 20)"
+        )
         assert page.run(f"{small}.length") == 0, name
         ratios = page.run(CONTRASTS)
         assert len(ratios) > 40
@@ -264,7 +306,9 @@ def test_each_width_has_all_controls_in_colours_that_can_be_read(page: Browser, 
     click(page, "Settings")
     assert [each for each in page.run(CONTRASTS) if each[0] < 4.5] == []
     assert page.run("document.getElementById('settings').scrollWidth <= document.getElementById('settings').clientWidth")
-    back, text = (page.run(f"Math.max(...getComputedStyle(document.body).{name}.match(/\\d+/g))") for name in ("backgroundColor", "color"))
+    back, text = (
+        page.run(f"Math.max(...getComputedStyle(document.body).{name}.match(/\\d+/g))") for name in ("backgroundColor", "color")
+    )
     assert (back < text) == dark
     page.run("document.querySelector('[data-setting=colours]').value = 'light'")
     page.run("document.querySelector('[data-setting=colours]').dispatchEvent(new Event('change'))")
@@ -276,19 +320,39 @@ def test_everything_has_a_name_and_is_reached_by_keyboard(page: Browser, babblin
     say(page, "Sort")
     answered(page, 2)
     tree = page.tell("Accessibility.getFullAXTree")["nodes"]
-    roles = ("button", "link", "textbox", "searchbox", "combobox", "checkbox", "region", "img", "log", "navigation", "DisclosureTriangle")
+    roles = (
+        "button",
+        "link",
+        "textbox",
+        "searchbox",
+        "combobox",
+        "checkbox",
+        "region",
+        "img",
+        "log",
+        "navigation",
+        "DisclosureTriangle",
+    )
     named = [(each["role"]["value"], each.get("name", {}).get("value")) for each in tree if not each.get("ignored")]
     assert [each for each in named if each[0] in roles and not each[1]] == []
     assert {("log", "Messages"), ("textbox", "Message"), ("navigation", "Conversations")} <= set(named)
     page.run("document.getElementById('new').focus()")
     order = []
     while not order or order[-1] != "send":
-        order.append(page.run("document.activeElement.id || document.activeElement.textContent || document.activeElement.localName"))
+        order.append(
+            page.run("document.activeElement.id || document.activeElement.textContent || document.activeElement.localName")
+        )
         assert len(order) < 40, order
-        assert page.run("getComputedStyle(document.activeElement).outlineStyle !== 'none' || document.activeElement.id === 'text'"
-                        " || document.activeElement.id === 'import'"), order[-1]  # fmt: skip
+        has_outline = "getComputedStyle(document.activeElement).outlineStyle !== 'none'"
+        assert page.run(f"{has_outline} || ['text', 'import'].includes(document.activeElement.id)"), order[-1]
         page.press("Tab", 9)
-    for first, then in (("new", "search"), ("search", "open-settings"), ("open-settings", "Edit"), ("Edit", "Retry"), ("Retry", "text")):
+    for first, then in (
+        ("new", "search"),
+        ("search", "open-settings"),
+        ("open-settings", "Edit"),
+        ("Edit", "Retry"),
+        ("Retry", "text"),
+    ):
         assert order.index(first) < order.index(then)
     page.look(*SIZES["phone"], dark=False)
     page.wait_for("document.getElementById('side').inert")
@@ -301,18 +365,21 @@ def test_everything_has_a_name_and_is_reached_by_keyboard(page: Browser, babblin
 def test_a_conversation_of_10_mb_stays_usable(page: Browser, babbling_server: Served) -> None:
     open_with(page, babbling_server.url, [words("Fine.")])
     texts = [{"role": ("user", "assistant")[i % 2], "content": ANSWER} for i in range(200)]
-    bring_in(page, *texts, {"role": "user", "content": "word " * 4000}, repeat=95)  # 190 answers of 50 kB, and one text of 1.9 MB
-    assert page.run("document.querySelectorAll('#log article').length") == 40
-    page.run("new PerformanceObserver((all) => { window.longest = Math.max(window.longest ?? 0, ...all.getEntries().map((each) => each.duration)); })"
-             ".observe({ entryTypes: ['longtask'] })")  # fmt: skip
-    began = time.process_time(), time.monotonic()
+    bring_in(page, *texts, {"role": "user", "content": "word " * 4000}, repeat=95)  # 200 texts of 43 kB, and one of 1.9 MB
+    shown = "document.querySelectorAll('#log article').length"
+    assert 1 <= page.run(shown) < 40
+    page.run("""new PerformanceObserver((all) => {
+      window.longest = Math.max(window.longest ?? 0, ...all.getEntries().map((each) => each.duration));
+    }).observe({ entryTypes: ['longtask'] })""")
     say(page, "Go on")
     page.wait_for(f"{DONE} && {SAID}.at(-1) === 'Fine.\\n'")
-    assert page.run("sent[0].messages.length") == 202
     assert page.run("JSON.stringify(sent[0]).length") > 10_000_000
-    assert page.run("window.longest ?? 0") < 3000
-    assert time.monotonic() - began[1] < 15
+    assert (
+        page.run("window.longest ?? 0") < 2000
+    )  # milliseconds that the page did not answer, on a machine that does other things, too
     reload(page)
     page.wait_for(f"{SAID}.at(-1) === 'Fine.\\n'")
     click(page, "Show more")
-    assert page.run("document.querySelectorAll('#log article').length") == 40
+    before = page.run(shown)
+    page.run("document.getElementById('earlier').click()")
+    page.wait_for(f"{shown} > {before}")
