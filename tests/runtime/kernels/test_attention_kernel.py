@@ -296,7 +296,7 @@ def test_a_ring_takes_what_is_real(T: int, count: int, start: int) -> None:
 
 
 LAST, MANY = 690, 70
-"""Tokens of a text, whose keys are in two parts, and those at its end that are read together: more than queries side by side."""
+"""Tokens of a text, whose keys are in two parts, and those at its end that are read: together they lie side by side."""
 
 
 @pytest.mark.slow
