@@ -2,6 +2,8 @@
 #include "attention.h"
 #include "checks.h"
 
+#include <bit>
+
 namespace hybridge {
 namespace {
 
@@ -13,11 +15,20 @@ struct Rows {
 INLINE f32xr numbers(const float* row) { return keep(load<f32xr>(row)); }
 INLINE f32xr numbers(const half* row) { return to_float(load<f16xr>(row)); }
 
+// The first `count` of a register's numbers, zeros after them.
+INLINE f32xr first_numbers(const float* row, int64_t count) { return load_first<f32xr>(row, count); }
+INLINE f32xr first_numbers(const half* row, int64_t count) {
+  half some[REGISTER_LANES] = {};
+  std::copy_n(row, count, some);
+  return numbers(some);
+}
+
 // Returns the number of vectors of rows for Q queries, so that sums fill half of the registers.
 template <int Q>
 constexpr int AT_ONCE = std::min(TILE, REGISTERS / 2 / Q);
 
-// scores[query][row] of N rows and Q queries. `next`, as far apart as the rows, is what will be read after them.
+// scores[query][row] of N rows and Q queries, each the sum() of a register, to which a lane adds every
+// REGISTER_LANES-th column. `next`, as far apart as the rows, is what will be read after them.
 template <int Q, int N, typename T>
 void dot_tile(const T* rows, const T* next, int64_t stride, const float* query, int64_t D, float* scores) {
   f32xr acc[N][Q] = {};
@@ -31,12 +42,12 @@ void dot_tile(const T* rows, const T* next, int64_t stride, const float* query, 
       for (int i = 0; i < Q; ++i) acc[n][i] += row * q[i];
     }
   }
+  if (d < D)
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < Q; ++i)
+        acc[n][i] += first_numbers(rows + n * stride + d, D - d) * first_numbers(query + i * D + d, D - d);
   for (int n = 0; n < N; ++n)
-    for (int i = 0; i < Q; ++i) {
-      float total = sum(acc[n][i]);
-      for (int64_t rest = d; rest < D; ++rest) total += float(rows[n * stride + rest]) * query[i * D + rest];
-      scores[i * ROWS + n] = total;
-    }
+    for (int i = 0; i < Q; ++i) scores[i * ROWS + n] = sum(acc[n][i]);
 }
 
 template <int Q, typename T>
@@ -100,23 +111,41 @@ void weigh_rows(
     for (int i = 0; i < Q; ++i) std::copy_n(last + i * REGISTER_LANES + (v - first), V - v, sums + i * width + v);
     return;
   }
-  for (; v < V; ++v)
-    for (int i = 0; i < Q; ++i)
+  if (v < V)  // sums are padded
+    for (int i = 0; i < Q; ++i) {
+      f32xr acc = load<f32xr>(sums + i * width);
       for (int64_t row = 0; row < count; ++row)
-        sums[i * width + v] += float(rows[row * stride + v]) * weights[Place::of(i, row)];
+        acc += first_numbers(rows + row * stride, V) * weights[Place::of(i, row)];
+      store(sums + i * width, acc);
+    }
 }
 
-// Narrows begin..end to rows that some query of the unit sees and that follow each other; the others are not touched.
-// Returns whether all queries see all of them.
-bool narrow(const Attention& a, const Unit& u, int64_t& begin, int64_t& end) {
-  const int64_t first = u.first / a.shared(), last = (u.first + u.count - 1) / a.shared();
-  if (!a.mask) {
-    begin = std::max(begin, a.first(first));
-    end = std::max(begin, std::min({begin + ROWS, u.end, a.end(last), a.run(begin)}));
-    return begin >= a.first(last) && end <= a.end(first);
+// The rows of a block, begin..begin + count, of those that any query of a unit sees; the others are not touched.
+struct Block {
+  struct Run {
+    int64_t begin, count;  // positions whose rows follow each other, from the block's first
+  };
+  int64_t begin, count;
+  bool all = false;  // all queries see all rows
+  int64_t size = 0;
+  Run runs[ROWS / 2];
+
+  Block(const Attention& a, const Unit& u, int64_t from) : begin(from / ROWS * ROWS) {
+    const int64_t first = u.first / a.shared(), last = (u.first + u.count - 1) / a.shared();
+    count = std::min(ROWS, u.end - begin);
+    if (a.mask) {
+      read_mask(a, first, last);
+      return;
+    }
+    for (int64_t at = from, end; at < begin + count; at = end) {
+      end = std::min(begin + count, a.run(at));
+      runs[size++] = {at - begin, end - at};
+    }
+    all = begin >= a.first(last) && begin + count <= a.end(first);
   }
-  for (; begin < u.end; begin += ROWS) {
-    const int64_t count = std::min(ROWS, u.end - begin);
+
+ private:
+  void read_mask(const Attention& a, int64_t first, int64_t last) {
     uint8_t some[ROWS] = {}, every[ROWS];
     std::fill_n(every, ROWS, 1);
     const auto look = [&](auto rows) {
@@ -129,16 +158,15 @@ bool narrow(const Attention& a, const Unit& u, int64_t& begin, int64_t& end) {
     };
     count == ROWS ? look(std::integral_constant<int64_t, ROWS>())
                   : look(count);  // of a number that is known in a few instructions
-    const uint8_t* from = std::find<const uint8_t*>(some, some + count, 1);
-    if (from == some + count) continue;
-    const uint8_t* to = std::find<const uint8_t*>(from, some + count, 0);
-    end = begin + (to - some);
-    begin += from - some;
-    return std::count(every + (from - some), every + (to - some), 0) == 0;
+    for (int64_t row = 0; row < count; ++row)
+      if (some[row]) {
+        const int64_t end = std::find<const uint8_t*>(some + row, some + count, 0) - some;
+        runs[size++] = {row, end - row};
+        row = end;
+      }
+    all = std::count(every, every + count, 0) == 0;
   }
-  begin = end = u.end;
-  return false;
-}
+};
 
 // Which of the positions begin + 0..15 a token sees.
 i32x16 seen_rows(const Attention& a, int64_t token, int64_t begin, int64_t count) {
@@ -166,10 +194,10 @@ void soften(const Attention& a, const Unit& u, float* all_scores, int64_t begin,
       store(scores + r, score);
     }
     running.raise(largest(tops));
+    const f32x16 top = splat(running.top);
     f32x16 weights{};
     for (int64_t r = 0; r < count; r += LANES) {
-      const f32x16 score = load<f32x16>(scores + r),
-                   one = select(score == splat(NEVER), splat(0.0f), exp(score - running.top));
+      const f32x16 one = weight_of(load<f32x16>(scores + r), top);
       weights += one;
       store(scores + r, one);
     }
@@ -214,19 +242,47 @@ void weigh(
 // Many queries of one head side by side, each in a lane of its own: no sum goes across lanes.
 constexpr int SIDES = std::min<int>(QUERIES / REGISTER_LANES, REGISTERS / 8), ROWS_AT_ONCE = REGISTERS / 2 / SIDES;
 
-// scores [N, QUERIES] of N rows, of queries [D, QUERIES].
+// The lane that sum() adds as the index-th: it adds halves, so these are numbers with their bits in reverse.
+template <int Lanes>
+constexpr int64_t nth_lane(int index) {
+  int64_t lane = 0;
+  for (int bit = 1; bit < Lanes; bit *= 2) lane = 2 * lane + (index / bit & 1);
+  return lane;
+}
+
+// The sums that sum() makes of a vector of Lanes numbers, in its order; add(lane, sums) makes what a lane would hold.
+template <int Lanes, typename V, int N, typename F>
+INLINE void sum_by_lanes(V (&total)[N], const F& add) {
+  V halves[std::bit_width(unsigned(Lanes)) - 1][N];  // the sums that wait for their other half
+  for (unsigned i = 0; i < Lanes; ++i) {
+    V sums[N] = {};
+    add(nth_lane<Lanes>(i), sums);
+    int waiting = std::popcount(i);
+    for (unsigned ones = i; ones & 1; ones >>= 1) {
+      --waiting;
+      UNROLLED for (int n = 0; n < N; ++n) sums[n] = halves[waiting][n] + sums[n];
+    }
+    V(&to)[N] = i + 1 < Lanes ? halves[waiting] : total;
+    UNROLLED for (int n = 0; n < N; ++n) to[n] = sums[n];
+  }
+}
+
+// scores [N, QUERIES] of N rows, of queries [D, QUERIES], whose columns are in the order in which dot_tile() adds them.
 template <int N>
 void score_tile(const float* rows, int64_t stride, const float* query, int64_t D, float* scores) {
   for (int64_t first = 0; first < QUERIES; first += SIDES * REGISTER_LANES) {
-    f32xr acc[N][SIDES] = {};
-    for (int64_t d = 0; d < D; ++d) {
-      f32xr q[SIDES];
-      for (int i = 0; i < SIDES; ++i) q[i] = keep(load<f32xr>(query + d * QUERIES + first + i * REGISTER_LANES));
-      for (int n = 0; n < N; ++n)
-        for (int i = 0; i < SIDES; ++i) acc[n][i] += q[i] * rows[n * stride + d];
-    }
+    f32xr totals[N * SIDES];
+    const float* next = query + first;
+    sum_by_lanes<REGISTER_LANES>(totals, [&](int64_t lane, f32xr(&sums)[N* SIDES]) {
+      for (int64_t d = lane; d < D; d += REGISTER_LANES, next += QUERIES) {
+        f32xr q[SIDES];
+        for (int i = 0; i < SIDES; ++i) q[i] = keep(load<f32xr>(next + i * REGISTER_LANES));
+        for (int n = 0; n < N; ++n)
+          for (int i = 0; i < SIDES; ++i) sums[n * SIDES + i] += q[i] * rows[n * stride + d];
+      }
+    });
     for (int n = 0; n < N; ++n)
-      for (int i = 0; i < SIDES; ++i) store(scores + n * QUERIES + first + i * REGISTER_LANES, acc[n][i]);
+      for (int i = 0; i < SIDES; ++i) store(scores + n * QUERIES + first + i * REGISTER_LANES, totals[n * SIDES + i]);
   }
 }
 
@@ -279,18 +335,19 @@ void soften_side_by_side(const Attention& a, const Unit& u, float* all_scores, i
       if (a.softcap > 0.0f) score = capped(score, a.softcap);
       if (seen) score = select((*seen)(begin + r), score, splat(NEVER));
       tops = larger(tops, score);
-      store(scores, score);
+      if (seen || a.softcap > 0.0f) store(scores, score);
     }
     store(top, tops);
     for (int64_t i = 0; i < queries; ++i) Running(a, u, first + i).raise(top[i]);
-    f32x16 weights{};
     for (int64_t r = 0; r < count; ++r) {
       float* scores = all_scores + r * QUERIES + first;
-      const f32x16 score = load<f32x16>(scores), one = select(score == splat(NEVER), splat(0.0f), exp(score - tops));
-      weights += one;
-      store(scores, one);
+      store(scores, weight_of(load<f32x16>(scores), tops));
     }
-    store(top, weights);
+    f32x16 weights[1];
+    sum_by_lanes<LANES>(weights, [&](int64_t lane, f32x16(&sum)[1]) {
+      for (int64_t r = lane; r < count; r += LANES) sum[0] += load<f32x16>(all_scores + r * QUERIES + first);
+    });
+    store(top, weights[0]);
     for (int64_t i = 0; i < queries; ++i) Running(a, u, first + i).weight += top[i];
   }
 }
@@ -300,44 +357,76 @@ std::pair<const float*, int64_t> as_floats(const float* keys, int64_t, int64_t s
   return {keys, stride};
 }
 std::pair<const float*, int64_t> as_floats(const half* keys, int64_t count, int64_t stride, int64_t D, float* room) {
-  for (int64_t n = 0; n < count; ++n)
-    for (int64_t d = 0; d < D; ++d) room[n * D + d] = float(keys[n * stride + d]);
+  for (int64_t n = 0; n < count; ++n) {
+    int64_t d = 0;
+    for (; d + REGISTER_LANES <= D; d += REGISTER_LANES) store(room + n * D + d, numbers(keys + n * stride + d));
+    for (; d < D; ++d) room[n * D + d] = float(keys[n * stride + d]);
+  }
   return {room, D};
 }
 
-template <typename T>
-void run_side_by_side(const Attention& a, const Rows<T>& rows, const Unit& u, float* query, float* scores) {
-  float* room = scores + QUERIES * ROWS;
+// Whether a unit's queries lie side by side.
+bool side_by_side(const Attention& a, const Unit& u) { return a.T >= QUERIES && u.heads == 1; }
+
+// Scales the queries of a unit, to [queries, D], or to [D, QUERIES] as score_tile() reads them.
+void put_queries(const Attention& a, const Unit& u, float* query) {
+  if (!side_by_side(a, u)) {
+    for (int64_t i = 0; i < u.queries(); ++i)
+      for (int64_t d = 0; d < a.D; ++d) query[i * a.D + d] = u.query(a, i)[d] * a.scale;
+    return;
+  }
   std::fill_n(query, QUERIES * a.D, 0.0f);
-  for (int64_t i = 0; i < u.count; ++i)
-    for (int64_t d = 0; d < a.D; ++d) query[d * QUERIES + i] = u.query(a, i)[d] * a.scale;
-  for (int64_t begin = u.begin, end; begin < u.end; begin = end) {
-    const bool all = narrow(a, u, begin, end);
-    if (begin == end) break;
-    const auto [keys, stride] = as_floats(
-        rows.keys + (a.row(begin) * a.G + u.head) * a.D, end - begin, a.G * a.D, a.D, room
-    );
-    score_side_by_side(keys, end - begin, stride, query, a.D, scores);
-    soften_side_by_side(a, u, scores, begin, end - begin, all);
-    weigh<SideBySide, T>(a, u, rows.values + (a.row(begin) * a.G + u.head) * a.V, nullptr, end - begin, scores);
+  for (int64_t i = 0; i < u.count; ++i) {
+    const float* from = u.query(a, i);
+    float* to = query + i;
+    for (int index = 0; index < REGISTER_LANES; ++index)
+      for (int64_t d = nth_lane<REGISTER_LANES>(index); d < a.D; d += REGISTER_LANES, to += QUERIES)
+        *to = from[d] * a.scale;
   }
 }
 
 template <typename T>
-void run(const Attention& a, const Rows<T>& rows, const Unit& u, float* query, float* scores) {
-  if (a.T >= QUERIES && u.heads == 1) return run_side_by_side(a, rows, u, query, scores);
-  for (int64_t i = 0; i < u.queries(); ++i)
-    for (int64_t d = 0; d < a.D; ++d) query[i * a.D + d] = u.query(a, i)[d] * a.scale;
-  for (int64_t begin = u.begin, end; begin < u.end; begin = end) {
-    const bool all = narrow(a, u, begin, end);
-    if (begin == end) break;
-    const T* keys = rows.keys + (a.row(begin) * a.G + u.head) * a.D;
-    const T* values = rows.values + (a.row(begin) * a.G + u.head) * a.V;
+void run_side_by_side(const Attention& a, const Rows<T>& rows, const Unit& u, const float* query, float* scores) {
+  float* room = scores + QUERIES * ROWS;
+  for (int64_t begin = u.begin; begin < u.end; begin = begin / ROWS * ROWS + ROWS) {
+    const Block block(a, u, begin);
+    for (int64_t i = 0; i < block.size; ++i) {
+      const auto [from, count] = block.runs[i];
+      const auto [keys, stride] = as_floats(
+          rows.keys + (a.row(block.begin + from) * a.G + u.head) * a.D, count, a.G * a.D, a.D, room
+      );
+      score_side_by_side(keys, count, stride, query, a.D, scores + from * QUERIES);
+    }
+    soften_side_by_side(a, u, scores, block.begin, block.count, block.all);
+    for (int64_t i = 0; i < block.size; ++i) {
+      const auto [from, count] = block.runs[i];
+      const T* values = rows.values + (a.row(block.begin + from) * a.G + u.head) * a.V;
+      weigh<SideBySide, T>(a, u, values, nullptr, count, scores + from * QUERIES);
+    }
+  }
+}
+
+template <typename T>
+void run(const Attention& a, const Rows<T>& rows, const Unit& u, const float* query, float* scores) {
+  if (side_by_side(a, u)) return run_side_by_side(a, rows, u, query, scores);
+  for (int64_t begin = u.begin; begin < u.end; begin = begin / ROWS * ROWS + ROWS) {
+    const Block block(a, u, begin);
     // Memory is slow to begin: while keys are multiplied their values are fetched, and with those the next keys.
-    score(a, u, keys, values, end - begin, query, scores);
-    soften(a, u, scores, begin, end - begin, all);
-    const T* next = begin + 2 * ROWS <= u.end && a.D == a.V ? keys + ROWS * a.G * a.D : nullptr;
-    weigh<InRows>(a, u, values, next, end - begin, scores);
+    const auto each_run = [&](const auto& f) {
+      for (int64_t i = 0; i < block.size; ++i) {
+        const auto [from, count] = block.runs[i];
+        const int64_t row = a.row(block.begin + from) * a.G + u.head;
+        f(rows.keys + row * a.D, rows.values + row * a.V, count, scores + from);
+      }
+    };
+    each_run([&](const T* keys, const T* values, int64_t count, float* to) {
+      score(a, u, keys, values, count, query, to);
+    });
+    soften(a, u, scores, block.begin, block.count, block.all);
+    const bool fetches = block.begin + 2 * ROWS <= u.end && a.D == a.V;
+    each_run([&](const T* keys, const T* values, int64_t count, const float* weights) {
+      weigh<InRows>(a, u, values, fetches ? keys + ROWS * a.G * a.D : nullptr, count, weights);
+    });
   }
 }
 
@@ -345,9 +434,10 @@ template <typename T>
 bool attend_over(KernelRuntimeContext& context, const Attention& a, const Rows<T>& rows) {
   const int64_t room = std::is_same_v<T, half> ? ROWS * a.D : 0;  // of a block's keys as float32
   const int64_t memory = (QUERIES * (a.D + ROWS) + room) * sizeof(float);
-  return attend(context, a, memory, (a.D + a.V) * sizeof(T) / 4, [&](const Unit& unit, void* own) {
-    float* query = static_cast<float*>(own);
-    run(a, rows, unit, query, query + QUERIES * a.D);
+  const auto prepare = [&](const Unit& unit, void* own) { put_queries(a, unit, static_cast<float*>(own)); };
+  return attend(context, a, memory, (a.D + a.V) * sizeof(T) / 4, prepare, [&](const Unit& part, void* own) {
+    const float* query = static_cast<float*>(own);
+    run(a, rows, part, query, static_cast<float*>(own) + QUERIES * a.D);
   });
 }
 
@@ -366,7 +456,7 @@ Tensor& attention_out(
   REQUIRE(is<float>(out, 1, T, H, V));
   REQUIRE(is_rows<bool>(mask, T, R));
   REQUIRE(holds<float>(sinks, H));
-  REQUIRE(reads(start, first, 0, std::numeric_limits<int64_t>::max() - T - R));
+  REQUIRE(reads(start, first, 0, std::numeric_limits<int64_t>::max() - T - R - PART));
   REQUIRE(ring >= 0 && window >= 0);
   REQUIRE(
       ring ? !mask && window > 0 && fits(window, T - 1, R) && (R == ring || R - T == ring)

@@ -173,11 +173,11 @@ Worth soften(
     store(scores + r, score);
   }
   running.raise(largest(tops));
+  const f32x16 best = splat(running.top);
   f32x16 weights{};
   tops = f32x16{};
   for (int64_t r = 0; r < ROWS; r += LANES) {
-    const f32x16 score = load<f32x16>(scores + r),
-                 one = select(score == splat(NEVER), splat(0.0f), exp(score - running.top));
+    const f32x16 score = load<f32x16>(scores + r), one = weight_of(score, best);
     const f32x16 scaled = select(score == splat(NEVER), splat(0.0f), one * load<f32x16>(rows.value_scales + block + r));
     weights += one + scaled * 0.0f;  // NaN for a row of NaN, which no digit says
     tops = larger(tops, scaled);
@@ -226,10 +226,13 @@ void in_tiles_of_heads(const Unit& u, const F& f) {
   for (int64_t h = 0; h < u.heads; ++h) in_tiles(u.count, [&](int64_t i, auto q) { f(h * u.count + i, q); });
 }
 
-void run(const Attention& a, const QuantizedRows& rows, const Unit& u, Memory m) {
+void put_queries(const Attention& a, const QuantizedRows& rows, const Unit& u, Memory m) {
   in_tiles_of_heads(u, [&](int64_t i, auto q) {
     for (int j = 0; j < q; ++j) put_query(a, u, i + j, m.query + i * rows.K / 2 + 2 * j, 2 * q, m);
   });
+}
+
+void run(const Attention& a, const QuantizedRows& rows, const Unit& u, Memory m) {
   const int64_t last = a.start + u.token(a, u.count - 1);  // row that the last query sees
   for (int64_t begin = u.begin; begin < std::min(u.end, last + 1); begin += ROWS)
     in_tiles_of_heads(u, [&](int64_t i, auto q) { take_block<q()>(a, rows, u, i, begin, m); });
@@ -262,9 +265,11 @@ Tensor& quantized_attention_out(
       float(scale),
       float(softcap)
   };
-  const bool done = attend(context, a, Memory::bytes(rows.K), (a.D + a.V) / 4, [&](const Unit& unit, void* own) {
-    run(a, rows, unit, Memory(own, rows.K));
-  });
+  const auto prepare = [&](const Unit& unit, void* own) { put_queries(a, rows, unit, Memory(own, rows.K)); };
+  const bool done = attend(
+      context, a, Memory::bytes(rows.K), (a.D + a.V) / 4, prepare,
+      [&](const Unit& part, void* own) { run(a, rows, part, Memory(own, rows.K)); }
+  );
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
 }

@@ -17,6 +17,7 @@ CAMPAIGNS: Mapping[str, str] = {
     "faults": "power cuts at every moment of every writer of files that users keep",
     "broken-features": "break a feature at a time: the default tests must notice each",
     "conformance": "every family as a real program; writes docs/conformance.md",
+    "same-bits": "how many outputs and logits depend on the blocks that their tokens were read in",
     "quality": "the cost of each rounding and recipe on a trained model",
     "real-models": "published models beside llama.cpp: numbers, texts, speed",
     "gguf-files": "GGUF files of every architecture, mix of blocks and tokenizer, compared with llama.cpp",

@@ -293,3 +293,58 @@ def test_a_ring_takes_what_is_real(T: int, count: int, start: int) -> None:
     for t in range(count):
         buffer[:, (start + t) % 9] = rows[:, t]
     assert written.equal(buffer)
+
+
+LAST, MANY = 690, 70
+"""Tokens of a text, whose keys are in two parts, and those at its end that are read: together they lie side by side."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "ring"])
+def test_an_output_has_the_same_bits_whatever_is_read_beside_it(kind: str) -> None:
+    """One by one, in blocks of 5, and all together, on one thread and on two; odd sizes."""
+    torch.manual_seed(0)
+    D, V, ring, window = 43, 77, 571, 566
+    query, keys, values = torch.randn(1, MANY, 6, D), torch.randn(1, LAST, 2, D), torch.randn(1, LAST, 2, V)
+    if kind == "float16":
+        keys, values = keys.half(), values.half()
+    rows = blank(LAST, 2, D, V)
+    rows.write(keys.float(), values.float(), torch.tensor([0]))
+
+    def attend(query: Tensor, start: Tensor, *rows: Tensor) -> Tensor:
+        out: Tensor
+        if kind == "int8":
+            out = ops.quantized_attention(query, *rows, start, None, V, 0.3, 3.0)
+        else:
+            sees = (ring, window, False) if kind == "ring" else (0, 0, False)
+            out = ops.attention(query, *rows, start, None, None, 0.3, 3.0, *sees)
+        return out
+
+    def held(first: int, end: int) -> list[Tensor]:
+        """Return the rows that tokens first..end see; in a ring, or, for more than it spares, beside it."""
+        if kind == "int8":
+            return list(vars(rows).values())
+        if kind != "ring":
+            return [keys, values]
+        beside = end - first if end - first > ring - window + 1 else 0
+        written = range(max(0, (first if beside else end) - ring), first if beside else end)
+        found = []
+        for each in (keys, values):
+            held = torch.full((1, ring + beside, *each.shape[2:]), NAN)
+            held[:, [position % ring for position in written]] = each[:, list(written)]
+            held[:, ring:] = each[:, end - beside : end]
+            found.append(held)
+        return found
+
+    def read(size: int) -> Tensor:
+        blocks = [(at, LAST - MANY + at) for at in range(0, MANY, size)]
+        inputs = [[query[:, at : at + size], torch.tensor([first]), *held(first, first + size)] for at, first in blocks]
+        program = KernelProgram(attend, inputs[0])
+        return torch.cat([program(*each)[0] for each in inputs], 1)
+
+    set_threads(1)
+    alone = read(1)
+    assert alone.isfinite().all()
+    for size in (5, MANY):
+        set_threads(2)
+        assert read(size).equal(alone), size
