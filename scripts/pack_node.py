@@ -54,8 +54,15 @@ def headers() -> Path:
     """Return the folder of Node.js's headers, which come with it. Raises PackError without them."""
     folder = tool("node").resolve().parents[1] / "include" / "node"
     if not (folder / "node_api.h").is_file():
-        raise PackError(f"{folder / 'node_api.h'} is missing: install the headers of Node.js (libnode-dev), or Node.js from its archive.")
+        raise PackError(
+            f"{folder / 'node_api.h'} is missing: install the headers of Node.js (libnode-dev), or Node.js from its archive."
+        )
     return folder
+
+
+def libraries() -> list[Path]:
+    """Return what the addon loads, as a wheel has it; the core is compiled if need be."""
+    return [*(library_folder() / library_file(name) for name in COPIED), kernels.build(), core.build()]
 
 
 def compile_addon(addon: Path) -> None:
@@ -87,15 +94,19 @@ def pack(out: Path) -> Path:
         native = stage / "native" / f"{PLATFORMS[platform.system()]}-{PROCESSORS[platform.machine()]}"
         native.mkdir(parents=True)
         compile_addon(native / ADDON)
-        for path in (kernels.build(), core.build(), *(library_folder() / library_file(name) for name in COPIED)):
+        for path in libraries():
             shutil.copy(path, native)
         return out / run(tool("npm"), "pack", "--silent", "--pack-destination", out.resolve(), folder=stage).strip()
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(prog="scripts/pack-node", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("-o", "--out", type=Path, default=Path("dist"), metavar="FOLDER", help="where the file goes; dist by default")
+    parser = argparse.ArgumentParser(
+        prog="scripts/pack-node", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "-o", "--out", type=Path, default=Path("dist"), metavar="FOLDER", help="where the file goes; dist by default"
+    )
     try:
         print(pack(parser.parse_args(words).out))
     except PackError as error:

@@ -80,15 +80,23 @@ class Handle {
   }
 
   /** Run a call after those that this object began before; an object does one thing at a time. */
-  inTurn(body) {
-    const done = this.#last.then(body);
-    this.#last = done.catch(() => {});
-    return done;
+  async inTurn(body) {
+    const before = this.#last;
+    let end;
+    this.#last = new Promise((resolve) => {
+      end = resolve;
+    });
+    await before;
+    try {
+      return await body();
+    } finally {
+      end();
+    }
   }
 
   /** Call a function of the addon with this handle, in turn. */
-  call(name, ...values) {
-    return this.inTurn(() => run(addon[name](this.handle, ...values)));
+  async call(name, ...values) {
+    return await this.inTurn(async () => await run(addon[name](this.handle, ...values)));
   }
 
   /** End the generation that runs. It does nothing if none does. */

@@ -219,7 +219,9 @@ napi_value open_picture(const Arguments& arguments) {
           opaque.reserve(width * height * 3);
           for (size_t i = 0; i < width * height * 4; i += 4) opaque.insert(opaque.end(), pixels + i, pixels + i + 3);
         }
-        hybridge_status status = call().picture_open(model, has_alpha ? opaque.data() : pixels, width, height, picture.get());
+        hybridge_status status = call().picture_open(
+            model, has_alpha ? opaque.data() : pixels, width, height, picture.get()
+        );
         if (status != HYBRIDGE_OK) return status;
         environment->opened({Kind::picture, picture->id});
         size_t count = 0;
@@ -262,7 +264,8 @@ napi_value session_tokens(const Arguments& arguments) {
   );
 }
 
-// Starts a job whose logits go into the array at argument 2, which may be missing; its length is the caller's to get right.
+// Starts a job whose logits go into the array at argument 2, which may be missing; its length is the caller's to get
+// right.
 template <typename Run>
 napi_value start_with_logits(const Arguments& arguments, Run run) {
   size_t count = 0;
@@ -440,8 +443,9 @@ napi_value decode_text(const Arguments& arguments) {
   return arguments.start(
       [tokenizer, skip_special, text, ids = arguments[1].ids()](Job&) {
         size_t size = 0;
-        const hybridge_status status =
-            call().tokenizer_decode(tokenizer, ids.data(), ids.size(), skip_special, nullptr, 0, &size);
+        const hybridge_status status = call().tokenizer_decode(
+            tokenizer, ids.data(), ids.size(), skip_special, nullptr, 0, &size
+        );
         text->resize(size);
         return status == HYBRIDGE_OK
                    ? call().tokenizer_decode(tokenizer, ids.data(), ids.size(), skip_special, text->data(), size, &size)
@@ -468,7 +472,7 @@ napi_value push_text(const Arguments& arguments) {
   const char* piece = nullptr;
   size_t size = 0;
   const hybridge_status status = arguments[1].given() ? call().text_push(text, arguments[1].token(), &piece, &size)
-                                                       : call().text_finish(text, &piece, &size);
+                                                      : call().text_finish(text, &piece, &size);
   if (status == HYBRIDGE_OK) return arguments.make.text({piece, size});
   check(arguments.env, napi_throw(arguments.env, arguments.make.error(status, call().failure())));
   return nullptr;
@@ -545,8 +549,8 @@ napi_value send(const Arguments& arguments) {
         const auto& stops = options.stops();
         return status != HYBRIDGE_OK ? status
                                      : call().chat_send(
-                                           chat, message.data(), message.size(), options.get(), stops.data(), stops.size(),
-                                           on_piece, job, answer
+                                           chat, message.data(), message.size(), options.get(), stops.data(),
+                                           stops.size(), on_piece, job, answer
                                        );
       }
   );
@@ -709,7 +713,10 @@ napi_value initialize(napi_env env, napi_value exports) {
     check(env, napi_define_properties(env, exports, std::size(functions), functions));
     check(env, napi_set_instance_data(env, environment.get(), nullptr, nullptr));
     // After the one of its way to JavaScript, so that it runs before that one.
-    check(env, napi_add_env_cleanup_hook(env, [](void* each) { delete static_cast<Environment*>(each); }, environment.get()));
+    check(
+        env,
+        napi_add_env_cleanup_hook(env, [](void* each) { delete static_cast<Environment*>(each); }, environment.get())
+    );
     environment.release();
   } catch (const Pending&) {
     return nullptr;

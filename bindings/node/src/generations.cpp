@@ -62,10 +62,9 @@ int on_piece(const hybridge_piece* piece, void* user) {
   auto& job = *static_cast<Job*>(user);
   if (piece->content_size + piece->reasoning_size + piece->call_count > 0) {
     call_back(
-        job,
-        [content = std::string(piece->content, piece->content_size),
-         reasoning = std::string(piece->reasoning, piece->reasoning_size),
-         calls = calls_of(piece->calls, piece->call_count)](const Maker& make) {
+        job, [content = std::string(piece->content, piece->content_size),
+              reasoning = std::string(piece->reasoning, piece->reasoning_size),
+              calls = calls_of(piece->calls, piece->call_count)](const Maker& make) {
           return std::vector{make.text(content), make.text(reasoning), calls_of(make, calls)};
         }
     );
@@ -112,9 +111,9 @@ std::vector<Call> calls_of(const hybridge_call* calls, size_t count) {
 napi_value calls_of(const Maker& make, const std::vector<Call>& calls) {
   std::vector<napi_value> values;
   for (const Call& each : calls) {
-    values.push_back(
-        make.object({{"id", make.text(each.id)}, {"name", make.text(each.name)}, {"arguments", make.text(each.arguments)}})
-    );
+    values.push_back(make.object(
+        {{"id", make.text(each.id)}, {"name", make.text(each.name)}, {"arguments", make.text(each.arguments)}}
+    ));
   }
   return make.list(values);
 }

@@ -13,8 +13,8 @@ namespace hybridge_node {
 
 namespace {
 
-// Threads for the calls that run at the same time: as many as there are such calls, kept for the next ones. They are not
-// libuv's, of which there are four: long answers would keep files and names from being read.
+// Threads for the calls that run at the same time: as many as there are such calls, kept for the next ones. They are
+// not libuv's, of which there are four: long answers would keep files and names from being read.
 class Threads {
  public:
   void run(std::function<void()> call) {
@@ -51,8 +51,8 @@ Threads& threads() {
   return *all;
 }
 
-// All environments of the process. process.exit() runs no hooks of the environment, and then destroys the library's static
-// objects: what runs must end before that.
+// All environments of the process. process.exit() runs no hooks of the environment, and then destroys the library's
+// static objects: what runs must end before that.
 struct Environments {
   std::mutex mutex;
   std::set<Environment*> all;
@@ -79,26 +79,16 @@ hybridge_status close(const Handle& handle) {
   const auto& [kind, id] = handle;
   const Library& library = *hybridge_node::library();
   switch (kind) {
-    case Kind::model:
-      return library.model_close({id});
-    case Kind::picture:
-      return library.picture_close({id});
-    case Kind::session:
-      return library.session_close({id});
-    case Kind::checkpoint:
-      return library.checkpoint_close({id});
-    case Kind::cache:
-      return library.cache_close({id});
-    case Kind::tokenizer:
-      return library.tokenizer_close({id});
-    case Kind::text:
-      return library.text_close({id});
-    case Kind::grammar:
-      return library.grammar_close({id});
-    case Kind::artifact:
-      return library.artifact_close({id});
-    case Kind::chat:
-      return library.chat_close({id});
+    case Kind::model: return library.model_close({id});
+    case Kind::picture: return library.picture_close({id});
+    case Kind::session: return library.session_close({id});
+    case Kind::checkpoint: return library.checkpoint_close({id});
+    case Kind::cache: return library.cache_close({id});
+    case Kind::tokenizer: return library.tokenizer_close({id});
+    case Kind::text: return library.text_close({id});
+    case Kind::grammar: return library.grammar_close({id});
+    case Kind::artifact: return library.artifact_close({id});
+    case Kind::chat: return library.chat_close({id});
   }
   return HYBRIDGE_INVALID_HANDLE;
 }
@@ -116,9 +106,11 @@ void Job::cancel() {
 Environment::Environment(napi_env env) : env_(env) {
   napi_value name;
   check(env, napi_create_string_utf8(env, "hybridge", NAPI_AUTO_LENGTH, &name));
-  check(env, napi_create_threadsafe_function(
-                 env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, this, &Environment::deliver, &to_javascript_
-             ));
+  check(
+      env, napi_create_threadsafe_function(
+               env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, this, &Environment::deliver, &to_javascript_
+           )
+  );
   check(env, napi_unref_threadsafe_function(env, to_javascript_));
   const std::lock_guard lock(environments().mutex);
   static const int registered = std::atexit(stop_all);

@@ -1,7 +1,7 @@
 // Calls of the library on threads of their own, and their way back to the thread of JavaScript.
 //
-// A Node.js environment is the main thread or a worker. Each has its jobs and its open handles; when it ends, its jobs are
-// cancelled and waited for, and its handles are closed, whatever JavaScript did not come to.
+// A Node.js environment is the main thread or a worker. Each has its jobs and its open handles; when it ends, its jobs
+// are cancelled and waited for, and its handles are closed, whatever JavaScript did not come to.
 #pragma once
 
 #include <node_api.h>
@@ -44,13 +44,13 @@ struct Job {
   Environment& environment;
   Work work;
   Result result;
-  Handle generates = {};                    // the session or chat of a generation, which can be cancelled
-  napi_ref callback = nullptr;              // of JavaScript
-  napi_ref memory = nullptr;                // an array that `work` reads or writes
+  Handle generates = {};        // the session or chat of a generation, which can be cancelled
+  napi_ref callback = nullptr;  // of JavaScript
+  napi_ref memory = nullptr;    // an array that `work` reads or writes
   napi_deferred promise = nullptr;
   std::atomic<bool> cancelled = false;
   hybridge_status status = HYBRIDGE_OK;
-  std::string words = {};                   // of a failure
+  std::string words = {};  // of a failure
 };
 
 class Environment {

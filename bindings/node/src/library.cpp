@@ -41,21 +41,21 @@ std::string check_instruction_set(void* kernels) {
   const auto available = reinterpret_cast<Text>(dlsym(kernels, "hybridge_instruction_sets"));
   if (chosen == nullptr || available == nullptr || chosen() != nullptr) return "";
   const char* wanted = std::getenv("HYBRIDGE_ISA");
-  return "HYBRIDGE_ISA is " + std::string(wanted == nullptr ? "not set" : wanted) + ", and this processor has " + available() +
-         ": set it to one of them, or not at all";
+  return "HYBRIDGE_ISA is " + std::string(wanted == nullptr ? "not set" : wanted) + ", and this processor has " +
+         available() + ": set it to one of them, or not at all";
 }
 
 std::string find_functions(void* core, const std::string& file) {
   static Library found;
-#define HYBRIDGE_FIND(name)                                                                      \
-  found.name = reinterpret_cast<decltype(found.name)>(dlsym(core, "hybridge_" #name));           \
-  if (found.name == nullptr) {                                                                   \
+#define HYBRIDGE_FIND(name)                                                                        \
+  found.name = reinterpret_cast<decltype(found.name)>(dlsym(core, "hybridge_" #name));             \
+  if (found.name == nullptr) {                                                                     \
     return file + " is no libhybridge of version " HYBRIDGE_VERSION ": it has no hybridge_" #name; \
   }
   HYBRIDGE_FIND(version)
   if (std::string(found.version()) != HYBRIDGE_VERSION) {
-    return file + " is of hybridge " + found.version() + ", and this package is " HYBRIDGE_VERSION
-           ": install the package of that version, or unset HYBRIDGE_LIBRARY";
+    return file + " is of hybridge " + found.version() +
+           ", and this package is " HYBRIDGE_VERSION ": install the package of that version, or unset HYBRIDGE_LIBRARY";
   }
   HYBRIDGE_FUNCTIONS(HYBRIDGE_FIND)
 #undef HYBRIDGE_FIND
@@ -74,7 +74,9 @@ std::string open_library(const std::vector<std::string>& files) {
   void* last = nullptr;
   for (const std::string& file : files) {
     last = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (last == nullptr) return file + " cannot be loaded (" + reason() + "): install the package again, or set HYBRIDGE_LIBRARY to a libhybridge";
+    if (last == nullptr)
+      return file + " cannot be loaded (" + reason() +
+             "): install the package again, or set HYBRIDGE_LIBRARY to a libhybridge";
     if (std::string wrong = check_instruction_set(last); !wrong.empty()) return wrong;
   }
   return last == nullptr ? "there is no library to load" : find_functions(last, files.back());

@@ -22,7 +22,9 @@ inline void check(napi_env env, napi_status status) {
   if (!pending) {
     const napi_extended_error_info* info = nullptr;
     napi_get_last_error_info(env, &info);
-    napi_throw_type_error(env, nullptr, info == nullptr || info->error_message == nullptr ? "wrong argument" : info->error_message);
+    napi_throw_type_error(
+        env, nullptr, info == nullptr || info->error_message == nullptr ? "wrong argument" : info->error_message
+    );
   }
   throw Pending{};
 }
@@ -169,7 +171,8 @@ class Maker {
   napi_value list(const std::vector<napi_value>& from) const {
     napi_value value;
     check(env, napi_create_array_with_length(env, from.size(), &value));
-    for (size_t i = 0; i < from.size(); ++i) check(env, napi_set_element(env, value, static_cast<uint32_t>(i), from[i]));
+    for (size_t i = 0; i < from.size(); ++i)
+      check(env, napi_set_element(env, value, static_cast<uint32_t>(i), from[i]));
     return value;
   }
 
