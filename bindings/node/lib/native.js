@@ -46,6 +46,7 @@ async function loadOnce() {
     throw new HybridgeError("LIBRARY", error.message);
   }
   addon = found;
+  process.once("exit", () => found.stop());
   return found;
 }
 

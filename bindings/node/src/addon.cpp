@@ -112,6 +112,11 @@ napi_value cancel(const Arguments& arguments) {
   return arguments.make.undefined();
 }
 
+napi_value stop(const Arguments& arguments) {
+  arguments.environment->stop();
+  return arguments.make.undefined();
+}
+
 // ---- Artifacts and models ----
 
 // A model and what it says about itself.
@@ -673,6 +678,7 @@ napi_value initialize(napi_env env, napi_value exports) {
       function("has", guarded<has>),
       function("close", guarded<close_handle>),
       function("cancel", guarded<cancel>),
+      function("stop", guarded<stop>),
       function("openArtifact", guarded<open_artifact>),
       function("openModel", guarded<open_model>),
       function("openPicture", guarded<open_picture>),

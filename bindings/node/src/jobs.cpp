@@ -1,7 +1,8 @@
 #include "jobs.h"
 
+#include <dlfcn.h>
+
 #include <condition_variable>
-#include <cstdlib>
 #include <deque>
 #include <new>
 #include <thread>
@@ -45,27 +46,15 @@ class Threads {
   size_t idle_ = 0;
 };
 
-// Never destroyed, as its threads are not: they may outlive all static objects.
+// Never destroyed, as its threads are not: they may outlive all static objects, and the last environment. So this
+// file's code may not be unloaded with that.
 Threads& threads() {
-  static auto* all = new Threads;
+  static auto* all = [] {
+    Dl_info found;
+    if (dladdr(reinterpret_cast<void*>(&close), &found) != 0) dlopen(found.dli_fname, RTLD_NOW | RTLD_NODELETE);
+    return new Threads;
+  }();
   return *all;
-}
-
-// All environments of the process. process.exit() runs no hooks of the environment, and then destroys the library's
-// static objects: what runs must end before that.
-struct Environments {
-  std::mutex mutex;
-  std::set<Environment*> all;
-};
-
-Environments& environments() {
-  static auto* one = new Environments;
-  return *one;
-}
-
-void stop_all() {
-  const std::lock_guard lock(environments().mutex);
-  for (Environment* each : environments().all) each->stop();
 }
 
 void cancel_in_library(const Handle& handle) {
@@ -112,17 +101,9 @@ Environment::Environment(napi_env env) : env_(env) {
            )
   );
   check(env, napi_unref_threadsafe_function(env, to_javascript_));
-  const std::lock_guard lock(environments().mutex);
-  static const int registered = std::atexit(stop_all);
-  (void)registered;
-  environments().all.insert(this);
 }
 
 Environment::~Environment() {
-  {
-    const std::lock_guard lock(environments().mutex);
-    environments().all.erase(this);
-  }
   stop();
   for (const Handle& each : handles_) close(each);
 }

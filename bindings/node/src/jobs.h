@@ -68,7 +68,8 @@ class Environment {
   void opened(const Handle& handle);
   void closed(const Handle& handle);
 
-  // Cancels what runs and waits until no thread is in a call; nothing begins after that.
+  // Cancels what runs and waits until no thread is in a call; nothing begins after that. process.exit() ends no
+  // environment: it destroys the library's static objects while threads use them, so this comes before it.
   void stop();
 
  private:

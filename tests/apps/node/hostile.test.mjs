@@ -24,7 +24,7 @@ function run(body, environment = {}) {
   const env = { ...process.env, ...environment, NODE_OPTIONS: "", NODE_TEST_CONTEXT: undefined };
   const { status, signal, stdout, stderr } = spawnSync(process.execPath, ["-e", program], { encoding: "utf8", timeout: 120_000, env });
   assert.equal(signal, null, `${signal}\n${stdout}${stderr}`);
-  assert.equal(stderr, "");
+  if (!environment.HYBRIDGE_ISA) assert.equal(stderr, ""); // the kernels warn of a wrong one
   return { status, said: stdout.trim() };
 }
 
@@ -60,9 +60,12 @@ test("a worker that is terminated in the middle of an answer", () => {
       const chat = await (${opened(cases.demo)}).chat();
       for await (const part of chat.send("how to read a file", { maxNewTokens: 1900 })) parentPort.postMessage(part.text);
     })();`;
+  const exit = run(`
+    const { Worker } = require("node:worker_threads");
+    new Worker(${JSON.stringify(worker)}, { eval: true }).once("message", () => process.exit(3));`);
+  assert.equal(exit.status, 3);
   const { status, said } = run(`
     const { Worker } = require("node:worker_threads");
-    const artifact = ${opened(cases.demo)};
     for (const tokens of [0, 1, 7]) {
       const worker = new Worker(${JSON.stringify(worker)}, { eval: true });
       await new Promise((resolve) => {
@@ -72,7 +75,8 @@ test("a worker that is terminated in the middle of an answer", () => {
       });
       await worker.terminate();
     }
-    console.log(await answer(artifact, { maxNewTokens: 40 }));`);
+    await new Promise((resolve) => setTimeout(resolve, 50)); // the workers' addon would be unloaded by now
+    console.log(await answer(${opened(cases.demo)}, { maxNewTokens: 40 }));`);
   assert.deepEqual([status, said], [0, cases.said.trim()]);
 });
 
