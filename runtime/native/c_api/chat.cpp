@@ -107,13 +107,25 @@ hybridge_message viewed(const Message& each, std::span<const hybridge_call> call
           each.reasoning.size(), each.pictures,       calls.data(),        calls.size()};
 }
 
-// Returns how pictures are prepared, as JSON; empty for a model without. Throws TextError.
+// Format of the artifacts that this library reads, as runtime/artifact/manifest.py has it.
+constexpr uint64_t FORMAT_VERSION = 5;
+
+// Returns how pictures are prepared, as JSON; empty for a model without. Throws TextError, also for an artifact of
+// another format.
 std::string pictures_of(const std::string& folder) {
   const auto manifest = hybridge::OpenFile::content((folder + "/manifest.json").c_str(), LARGEST_MANIFEST);
   if (!manifest.ok())
     throw TextError(folder + "/manifest.json is missing or cannot be read: copy the artifact's whole folder");
   const hybridge::text::JsonDocument document(*manifest);
   const auto root = document.root("manifest.json");
+  if (const auto written = root["format_version"]) {
+    if (const uint64_t version = written.integer(UINT64_MAX); version != FORMAT_VERSION) {
+      throw TextError(
+          folder + " has format version " + std::to_string(version) + ", but this hybridge reads " +
+          std::to_string(FORMAT_VERSION) + ": export the model again, or use the hybridge that made it"
+      );
+    }
+  }
   return root["pictures"] ? root["pictures"].written() : "";
 }
 
