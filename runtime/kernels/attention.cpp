@@ -39,13 +39,15 @@ void dot_tile(const T* rows, const T* next, int64_t stride, const float* query, 
     for (int n = 0; n < N; ++n) {
       const f32xr row = numbers(rows + n * stride + d);
       if (next) __builtin_prefetch(next + n * stride + d);
-      for (int i = 0; i < Q; ++i) acc[n][i] += row * q[i];
+      for (int i = 0; i < Q; ++i) acc[n][i] = fused(row, q[i], acc[n][i]);
     }
   }
   if (d < D)
     for (int n = 0; n < N; ++n)
       for (int i = 0; i < Q; ++i)
-        acc[n][i] += first_numbers(rows + n * stride + d, D - d) * first_numbers(query + i * D + d, D - d);
+        acc[n][i] = fused(
+            first_numbers(rows + n * stride + d, D - d), first_numbers(query + i * D + d, D - d), acc[n][i]
+        );
   for (int n = 0; n < N; ++n)
     for (int i = 0; i < Q; ++i) scores[i * ROWS + n] = sum(acc[n][i]);
 }
@@ -84,7 +86,7 @@ void weigh_tile(
       if (next) __builtin_prefetch(next + row * stride + n * REGISTER_LANES);
     }
     for (int i = 0; i < Q; ++i)
-      for (int n = 0; n < N; ++n) acc[i][n] += value[n] * weights[Place::of(i, row)];
+      for (int n = 0; n < N; ++n) acc[i][n] = fused(value[n], weights[Place::of(i, row)], acc[i][n]);
   }
   for (int i = 0; i < Q; ++i)
     for (int n = 0; n < N; ++n) store(sums + i * width + n * REGISTER_LANES, acc[i][n]);
@@ -115,7 +117,7 @@ void weigh_rows(
     for (int i = 0; i < Q; ++i) {
       f32xr acc = load<f32xr>(sums + i * width);
       for (int64_t row = 0; row < count; ++row)
-        acc += first_numbers(rows + row * stride, V) * weights[Place::of(i, row)];
+        acc = fused(first_numbers(rows + row * stride, V), weights[Place::of(i, row)], acc);
       store(sums + i * width, acc);
     }
 }
@@ -278,7 +280,7 @@ void score_tile(const float* rows, int64_t stride, const float* query, int64_t D
         f32xr q[SIDES];
         for (int i = 0; i < SIDES; ++i) q[i] = keep(load<f32xr>(next + i * REGISTER_LANES));
         for (int n = 0; n < N; ++n)
-          for (int i = 0; i < SIDES; ++i) sums[n * SIDES + i] += q[i] * rows[n * stride + d];
+          for (int i = 0; i < SIDES; ++i) sums[n * SIDES + i] = fused(q[i], rows[n * stride + d], sums[n * SIDES + i]);
       }
     });
     for (int n = 0; n < N; ++n)

@@ -302,7 +302,7 @@ LAST, MANY = 690, 70
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8", "ring"])
 def test_an_output_has_the_same_bits_whatever_is_read_beside_it(kind: str) -> None:
-    """One by one, in blocks of 5, and all together, on one thread and on two; odd sizes."""
+    """One by one, in blocks of 2 and 5, and all together, on one thread and on two; odd sizes."""
     torch.manual_seed(0)
     D, V, ring, window = 43, 77, 571, 566
     query, keys, values = torch.randn(1, MANY, 6, D), torch.randn(1, LAST, 2, D), torch.randn(1, LAST, 2, V)
@@ -345,6 +345,6 @@ def test_an_output_has_the_same_bits_whatever_is_read_beside_it(kind: str) -> No
     set_threads(1)
     alone = read(1)
     assert alone.isfinite().all()
-    for size in (5, MANY):
+    for size in (2, 5, MANY):
         set_threads(2)
         assert read(size).equal(alone), size
