@@ -60,6 +60,8 @@ export class Artifact implements Closable {
   private constructor();
   static open(folder: string, options?: OpenOptions): Promise<Artifact>;
   readonly info: ModelInfo;
+  /** How the model is meant to be sampled: options for its answers. Greedy if its generation_config.json does not say. */
+  readonly sampling: Sampling;
   /** Closed with the artifact. */
   readonly model: Model;
   /** Null for an artifact without a tokenizer. */
@@ -324,6 +326,10 @@ export class Chat implements Closable {
   giveResults<T = unknown>(results: unknown[], options?: AnswerOptions<T>): Answer<T>;
   /** Answer the last message, or the last results, again. */
   retry<T = unknown>(options?: AnswerOptions<T>): Answer<T>;
+  /** Go on with the last answer, such as one that ended by its length; the parts are what is new. */
+  continueAnswer<T = unknown>(options?: AnswerOptions<T>): Answer<T>;
+  /** Tell the model something else before the first message; an empty text for nothing. */
+  setSystem(system: string): Promise<void>;
   /** Take the last message back, with all that followed. */
   undo(): Promise<void>;
   /** Begin again after the system's message. */

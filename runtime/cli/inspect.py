@@ -60,12 +60,16 @@ def inspect(
 
 def show(artifact: Artifact, *, everything: bool) -> None:
     """Print what a person asks first, and the manifest as tables if they want everything."""
+    from hybridge.runtime.artifact.program_check import other_version
+
     manifest = artifact.manifest
     grid = table(escape(str(artifact.folder)), "", "")
     grid.columns[1].justify = "left"
     for name, value in essentials(manifest, _chats(artifact)):
         grid.add_row(escape(name), escape(value))
     out.print(grid)
+    if note := other_version(manifest):
+        out.print(f"{escape(note.strip())} Loading it checks that this one has all of its operators and backends.")
     if not everything:
         out.print("--all shows options, files, layers, methods and operators.", highlight=False)
         return
@@ -79,15 +83,11 @@ def show(artifact: Artifact, *, everything: bool) -> None:
 
 
 def _print_summary(artifact: Artifact) -> None:
-    from hybridge.runtime.artifact.program_check import other_version
-
     manifest = artifact.manifest
     grid = table("The artifact", "", "")
     for name, value in summary(manifest, _chats(artifact), _sampling(artifact)):
         grid.add_row(escape(name), escape(value))
     out.print(grid)
-    if note := other_version(manifest):
-        out.print(f"{escape(note.strip())} Loading it checks that this one has all of its operators and backends.")
 
 
 def essentials(manifest: Manifest, chats: str) -> Iterator[tuple[str, str]]:

@@ -91,7 +91,7 @@ def test_it_serves(demo: Path) -> None:
     ) as server:
         try:
             assert server.stderr is not None
-            found = re.search(r"http://\S+", server.stderr.readline())
+            found = re.search(r"http://[^\s;]+", server.stderr.readline())
             assert found
             asked = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "logprobs": True, "top_logprobs": 2}
             request = Request(f"{found[0]}/chat/completions", json.dumps(asked).encode(), {"content-type": "application/json"})

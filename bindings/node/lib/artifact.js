@@ -48,6 +48,7 @@ class Artifact extends Handle {
     this.model = new Model(found, this);
     this.tokenizer = found.tokenizer === 0n ? null : new Tokenizer(found.tokenizer, this);
     this.info = this.model.info;
+    this.sampling = Object.freeze(found.sampling);
   }
 
   static async open(folder, options = {}) {

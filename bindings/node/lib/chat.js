@@ -71,6 +71,16 @@ class Chat extends Handle {
     return this.#answer(options, (wanted, take) => native().retry(this.handle, undefined, wanted, take));
   }
 
+  /** Go on with the last answer, such as one that ended by its length. */
+  continueAnswer(options = {}) {
+    return this.#answer(options, (wanted, take) => native().continueAnswer(this.handle, undefined, wanted, take));
+  }
+
+  /** Tell the model something else before the first message; an empty text for nothing. */
+  setSystem(system) {
+    return this.call("setSystem", argument("system", text, system));
+  }
+
   undo() {
     return this.call("undo");
   }

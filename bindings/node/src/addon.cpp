@@ -125,6 +125,7 @@ struct Described {
   hybridge_model model = {};
   hybridge_tokenizer tokenizer = {};
   hybridge_info info = {};
+  hybridge_sampling sampling = {};
   std::vector<int64_t> eos_ids;
 
   hybridge_status describe(int64_t context) {
@@ -153,6 +154,13 @@ struct Described {
         {"pictureUnit", count(info.picture_unit)},
         {"maxPictureTokens", count(info.max_picture_tokens)},
         {"placeholder", count(info.placeholder)},
+        {"sampling", make.object({
+                         {"temperature", make.number(sampling.temperature)},
+                         {"topK", count(static_cast<int64_t>(sampling.top_k))},
+                         {"topP", make.number(sampling.top_p)},
+                         {"minP", make.number(sampling.min_p)},
+                         {"repetitionPenalty", make.number(sampling.repetition_penalty)},
+                     })},
     });
   }
 };
@@ -170,6 +178,8 @@ napi_value open_artifact(const Arguments& arguments) {
         found->artifact = artifact.id;
         status = call().artifact_model(artifact, &found->model);
         if (status == HYBRIDGE_OK) status = found->describe(context);
+        if (status == HYBRIDGE_OK) status = call().sampling_init(&found->sampling, sizeof found->sampling);
+        if (status == HYBRIDGE_OK) status = call().artifact_sampling(artifact, &found->sampling);
         if (status == HYBRIDGE_OK) {
           call().artifact_tokenizer(artifact, &found->tokenizer);  // {0} without one
           environment->opened({Kind::artifact, artifact.id});
@@ -585,6 +595,21 @@ napi_value retry(const Arguments& arguments) {
   );
 }
 
+napi_value continue_answer(const Arguments& arguments) {
+  return start_answer(
+      arguments, [](hybridge_chat chat, const GenerationOptions& options, Job* job, hybridge_answer* answer) {
+        const auto& stops = options.stops();
+        return call().chat_continue(chat, options.get(), stops.data(), stops.size(), on_piece, job, answer);
+      }
+  );
+}
+
+napi_value set_system(const Arguments& arguments) {
+  const hybridge_chat chat = {arguments.handle(0)};
+  const std::string text = arguments[1].text();
+  return arguments.start([=](Job&) { return call().chat_set_system(chat, text.data(), text.size()); });
+}
+
 napi_value undo(const Arguments& arguments) {
   const hybridge_chat chat = {arguments.handle(0)};
   return arguments.start([=](Job&) { return call().chat_undo(chat); });
@@ -708,6 +733,8 @@ napi_value initialize(napi_env env, napi_value exports) {
       function("send", guarded<send>),
       function("giveResults", guarded<give_results>),
       function("retry", guarded<retry>),
+      function("continueAnswer", guarded<continue_answer>),
+      function("setSystem", guarded<set_system>),
       function("undo", guarded<undo>),
       function("resetChat", guarded<reset_chat>),
       function("saveChat", guarded<save_chat>),

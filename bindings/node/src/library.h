@@ -20,10 +20,12 @@ namespace hybridge_node {
                               each(text_finish) each(text_close) each(grammar_open) each(grammar_close)                \
                                   each(sampling_init) each(generation_init) each(generate) each(cancel)                \
                                       each(artifact_open) each(artifact_close) each(artifact_model)                    \
-                                          each(artifact_tokenizer) each(chat_options_init) each(chat_open)             \
-                                              each(chat_close) each(chat_show) each(chat_send) each(chat_give_results) \
-                                                  each(chat_retry) each(chat_undo) each(chat_reset) each(chat_cancel)  \
-                                                      each(chat_save) each(chat_load) each(chat_messages)
+                                          each(artifact_tokenizer) each(artifact_sampling) each(chat_options_init)     \
+                                              each(chat_open) each(chat_close) each(chat_show) each(chat_send)         \
+                                                  each(chat_give_results) each(chat_retry) each(chat_continue)         \
+                                                      each(chat_set_system) each(chat_undo) each(chat_reset)           \
+                                                          each(chat_cancel) each(chat_save) each(chat_load)            \
+                                                              each(chat_messages)
 
 struct Library {
 #define HYBRIDGE_FIELD(name) decltype(&hybridge_##name) name = nullptr;

@@ -177,7 +177,7 @@ def read(path: Path) -> str:
 def conversation(artifact: Path, message: str) -> str:
     """The answer of a chat with the example's settings."""
     model = open_text_model(artifact)
-    settings = GenerationSettings(drafter=model.drafter, max_new_tokens=512)
+    settings = GenerationSettings(drafter=model.drafter, max_new_tokens=None)
     said = Conversation(model.session, model.tokenizer, load_template(model.artifact), settings).say(message)
     return said.encode().decode("latin-1")
 

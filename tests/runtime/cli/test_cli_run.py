@@ -218,7 +218,7 @@ def test_a_text_is_sampled_as_the_model_is_meant_to_be(cli: Run, artifact: Path,
     assert as_meant == cli("run", artifact, *words, "--temperature", "1.5", "--top-k", "7").raw != greedy
     for option in (("--greedy",), ("--temperature", "0")):
         assert cli("run", own, *words, *option).raw == greedy
-    assert "temperature 1.5, top_k 7" in cli("inspect", own).out
+    assert "temperature 1.5, top_k 7" in cli("inspect", own, "--all").out
 
 
 @pytest.mark.parametrize("options", [("--presence-penalty", "3"), ("--logit-bias", "x"), ("--logit-bias", "4=200")], ids=str)

@@ -59,7 +59,7 @@ class Page(HTMLParser):
 
 
 def inspected(manifest: Manifest) -> list[Section]:
-    return list(artifact_sections(manifest, list(summary(manifest, HOSTILE)), kinds_of_bits(manifest)))
+    return list(artifact_sections(manifest, list(summary(manifest, HOSTILE, HOSTILE)), kinds_of_bits(manifest)))
 
 
 def test_the_page_of_an_artifact_shows_its_layers_methods_and_files(tmp_path: Path) -> None:

@@ -31,6 +31,17 @@ public final class Artifact: Sendable {
 
   deinit { hybridge_artifact_close(handle) }
 
+  /// How the model is meant to be sampled, for its answers. Greedy if its generation_config.json does not say.
+  public var sampling: Sampling {
+    get throws {
+      var found = hybridge_sampling_defaults()
+      try expectOK(hybridge_artifact_sampling(handle, &found))
+      return Sampling(
+        temperature: found.temperature, topK: Int(found.top_k), topP: found.top_p, minP: found.min_p,
+        repetitionPenalty: found.repetition_penalty)
+    }
+  }
+
   /// Returns the tokenizer, which is the artifact's own. Throws `.invalidArtifact` without one.
   func tokenizer() throws -> hybridge_tokenizer {
     var found = hybridge_tokenizer()
@@ -236,6 +247,22 @@ public final class Chat: @unchecked Sendable {
         }
       }
     }
+  }
+
+  /// Goes on with the last answer, such as one that ended by its length; `onPiece` gets what is new.
+  @discardableResult
+  public func continueAnswer(
+    maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(), stops: [String] = [],
+    onPiece: (Piece) throws -> Bool
+  ) throws -> Answer {
+    try answer(maxNewTokens, drafter, sampling, stops, nil, nil, onPiece) {
+      hybridge_chat_continue(handle, $0, $1, stops.count, takePiece, $2, $3)
+    }
+  }
+
+  /// Tells the model something else before the first message; an empty text for nothing.
+  public func setSystem(_ system: String) throws {
+    try call { hybridge_chat_set_system(handle, system, system.utf8.count) }
   }
 
   /// Takes the last message and its answer back, with all calls and results between them.

@@ -591,6 +591,19 @@ NATIVE(jint, artifactTokenizer)(JNIEnv* env, jclass, jlong artifact, jlongArray 
   });
 }
 
+// sampling: temperature, top_p, min_p, repetition_penalty; topK: one number.
+NATIVE(jint, artifactSampling)(JNIEnv* env, jclass, jlong artifact, jdoubleArray sampling, jlongArray topK) {
+  return guarded([&] {
+    hybridge_sampling found = hybridge_sampling_defaults();
+    const hybridge_status status = hybridge_artifact_sampling(handle(artifact), &found);
+    if (status != HYBRIDGE_OK) return status;
+    const double heat[] = {found.temperature, found.top_p, found.min_p, found.repetition_penalty};
+    env->SetDoubleArrayRegion(sampling, 0, 4, heat);
+    put(env, topK, {static_cast<int64_t>(found.top_k)});
+    return status;
+  });
+}
+
 NATIVE(jint, chatOpen)
 (JNIEnv* env, jclass, jlong artifact, jbyteArray system, jint thinking, jlong checkpointBytes, jbyteArray variables, jbyteArray tools,
     jlongArray chat) {
@@ -646,6 +659,20 @@ NATIVE(jint, chatRetry)
     jlongArray answered) {
   return answer(
       env, options, sampling, stops, toolChoice, taker, answered, [&](auto... how) { return hybridge_chat_retry(handle(chat), how...); });
+}
+
+NATIVE(jint, chatContinue)
+(JNIEnv* env, jclass, jlong chat, jlongArray options, jdoubleArray sampling, jobjectArray stops, jbyteArray toolChoice, jobject taker,
+    jlongArray answered) {
+  return answer(env, options, sampling, stops, toolChoice, taker, answered,
+      [&](auto... how) { return hybridge_chat_continue(handle(chat), how...); });
+}
+
+NATIVE(jint, chatSetSystem)(JNIEnv* env, jclass, jlong chat, jbyteArray system) {
+  return guarded([&] {
+    const std::string told = text(env, system);
+    return hybridge_chat_set_system(handle(chat), told.data(), told.size());
+  });
 }
 
 NATIVE(jint, chatUndo)(JNIEnv*, jclass, jlong chat) { return hybridge_chat_undo(handle(chat)); }

@@ -63,6 +63,15 @@ public class Artifact(folder: File, context: Int? = null) : AutoCloseable {
     /** Returns the grammar of what a regular expression matches as a whole, in Rust's syntax; throws likewise. */
     public fun regex(pattern: String): Grammar = Grammar.regex(tokenizer, pattern)
 
+    /** How the model is meant to be sampled, for its answers. Greedy if its generation_config.json does not say. */
+    public val sampling: Sampling
+        get() {
+            val found = DoubleArray(4)
+            val topK = LongArray(1)
+            expectOk { Native.artifactSampling(handle, found, topK) }
+            return Sampling(found[0], topK[0].toInt(), found[1], found[2], found[3])
+        }
+
     private val tokenizer get() = LongArray(1).also { found -> expectOk { Native.artifactTokenizer(handle, found) } }[0]
 
     /** May come before its chats'; a second one does nothing. */
@@ -182,6 +191,21 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
             options, draws, ends, choice, take, answered ->
         Native.chatRetry(handle, options, draws, ends, choice, take, answered)
     }
+
+    /** Goes on with the last answer, such as one that ended by its length; [onPiece] gets what is new. */
+    public fun continueAnswer(
+        maxNewTokens: Int = 512,
+        drafter: Drafter = Drafter.Auto,
+        sampling: Sampling = Sampling(),
+        stops: List<String> = emptyList(),
+        onPiece: (Piece) -> Boolean,
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, null, null, onPiece) {
+            options, draws, ends, choice, take, answered ->
+        Native.chatContinue(handle, options, draws, ends, choice, take, answered)
+    }
+
+    /** Tells the model something else before the first message; an empty text for nothing. */
+    public fun setSystem(system: String): Unit = call { Native.chatSetSystem(handle, system.encodeToByteArray()) }
 
     /** Takes the last message and its answer back, with all calls and results between them. */
     public fun undo(): Unit = call { Native.chatUndo(handle) }

@@ -106,6 +106,8 @@ internal object Native {
 
     @JvmStatic external fun artifactTokenizer(artifact: Long, tokenizer: LongArray): Int
 
+    @JvmStatic external fun artifactSampling(artifact: Long, sampling: DoubleArray, topK: LongArray): Int
+
     @JvmStatic external fun chatOpen(
         artifact: Long,
         system: ByteArray?,
@@ -151,6 +153,18 @@ internal object Native {
         onPiece: OnPiece?,
         answered: LongArray,
     ): Int
+
+    @JvmStatic external fun chatContinue(
+        chat: Long,
+        options: LongArray,
+        sampling: DoubleArray,
+        stops: Array<ByteArray>,
+        toolChoice: ByteArray?,
+        onPiece: OnPiece?,
+        answered: LongArray,
+    ): Int
+
+    @JvmStatic external fun chatSetSystem(chat: Long, system: ByteArray): Int
 
     @JvmStatic external fun chatUndo(chat: Long): Int
 
