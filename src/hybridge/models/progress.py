@@ -19,8 +19,8 @@ from hybridge.models.kept import KeptModel, Seconds
 
 OF_WEIGHTS = ("Reading", "Packing", "Writing")
 """Beginnings of the names of steps that take longer for more weights; the others depend on the number and kinds of layers."""
-USUAL_SECONDS, USUAL_SECONDS_A_GB = 76.0, 39.0
-"""Of a first export: on two idle cores of a server SmolLM2 (98 MB) took 80 s, which are mostly the graph's."""
+USUAL_SECONDS, USUAL_SECONDS_A_GB = 27.0, 39.0
+"""Of a first export: on two idle cores of a server SmolLM2 (98 MB) took 31 s, which are mostly the graph's."""
 LEAST_SEEN = 3.0
 """Expected seconds of finished steps from which their true ones say how fast this machine is now."""
 
