@@ -375,14 +375,14 @@ def compare_tokens(kind: str, file: Path, library: Path) -> str:
     from gguf_tokenizers import FILES, byte_level
     from tokenizer_zoo import odd_texts
 
-    from hybridge.export.source.gguf.checkpoint import read_gguf_tokenizer
     from hybridge.runtime.binding.tokenizer import Tokenizer
+    from hybridge.runtime.pack.tokenizer import read_gguf_tokenizer
 
     metadata = FILES[kind]() if kind in FILES else byte_level(kind)
     save_gguf(file, "llama", random_model("llama", vocab_size=len(metadata["tokens"])), tokenizer=metadata)
     theirs = Llama(library, file)
     made = read_gguf_tokenizer({f"tokenizer.ggml.{name}": each for name, each in metadata.items()})
-    ours = Tokenizer(made.tokenizer.to_str().encode())
+    ours = Tokenizer(json.dumps(made.content).encode())
     texts = odd_texts(TEXTS, ("<|endoftext|>", "<|im_start|>", "<s>", "</s>", "<unk>", "<think>", "<start_of_turn>"))
     others = [text for text in texts if ours.encode(text).ids != theirs.tokenize(text)]
     return f"{len(others)} of {TEXTS} differ" + (f", first {others[0]!r}" if others else "")
@@ -438,7 +438,7 @@ def main(
     from gguf_tokenizers import FILES
 
     import hybridge.export.source.checkpoint  # noqa: F401  likewise
-    from hybridge.export.source.gguf.checkpoint import PRE_TOKENIZERS
+    from hybridge.runtime.pack.tokenizer import PRE_TOKENIZERS
 
     for module in [each for each in sys.modules if each.partition(".")[0] == "gguf"]:
         del sys.modules[module]  # the converter has its own
