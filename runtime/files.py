@@ -299,6 +299,12 @@ def user_cache() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "hybridge"
 
 
+def user_state() -> Path:
+    """Return hybridge's folder for what it remembers for the user, such as conversations."""
+    root = os.environ.get("XDG_STATE_HOME")
+    return (Path(root) if root else Path.home() / ".local" / "state") / "hybridge"
+
+
 def private_folder(path: Path, top: Path) -> None:
     """Make ``path`` and the folders above it up to ``top``, writable by their owner only.
 

@@ -30,7 +30,6 @@ from hybridge.export.lower.layer_copies import LAYERS, Repetition, UnlikeLayersE
 COMPARED = 3
 """Layers of a kind that are lowered: the first, and two that are compared."""
 
-PLAIN = (bool, int, float, str, torch.dtype, type(None))
 UNTOLD = frozenset({"layer_idx", *vars(nn.Module())})
 """Attributes that say nothing about a layer's kind: its number, and what every module has."""
 
@@ -164,13 +163,33 @@ def _shares_tensors(holder: nn.Module) -> bool:
 def _described(module: nn.Module) -> Iterator[str]:
     """Yield all of a layer that decides its graph, but its number: classes, plain attributes, forms of tensors."""
     for name, each in module.named_modules():
-        plain = {key: value for key, value in sorted(vars(each).items()) if key not in UNTOLD and _is_plain(value)}
-        yield f"{name} {type(each).__module__}.{type(each).__qualname__} {plain}"
+        yield f"{name} {type(each).__module__}.{type(each).__qualname__} {plain_attributes(each, UNTOLD)}"
         for own, tensor in (*each.named_parameters(recurse=False), *each.named_buffers(recurse=False)):
             yield f"{name}.{own} {tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}"
 
 
-def _is_plain(value: object) -> bool:
+def plain_attributes(module: nn.Module, untold: Collection[str]) -> str:
+    """Return the attributes of a module that are plain values, but the ``untold``; the same text in every process."""
+    return _words({key: value for key, value in sorted(vars(module).items()) if key not in untold and _is_plain(value)})
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text, a type of tensors, or of such alone."""
     if isinstance(value, dict):
         return all(map(_is_plain, (*value.keys(), *value.values())))
-    return isinstance(value, PLAIN) or (isinstance(value, list | tuple | set | frozenset) and all(map(_is_plain, value)))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str | torch.dtype | type(None))
+
+
+def _words(value: Any) -> str:
+    """Return a plain value as a text that is the same in every process: sets of texts have another order in each."""
+    match value:
+        case set() | frozenset():
+            return f"{{{', '.join(sorted(map(_words, value)))}}}"
+        case dict():
+            return f"{{{', '.join(f'{_words(key)}: {_words(each)}' for key, each in value.items())}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_words, value))}]"
+        case _:
+            return repr(value)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hybridge.export.lower.repeat import plain_attributes
 from hybridge.export.lower.sources import compute, is_known, traced_source
 from hybridge.export.pinned.executorch import Source, StoredTensor
 from hybridge.export.pinned.torch_export import is_persistent
@@ -152,7 +153,7 @@ def _modules(state: nn.Module) -> Iterator[str]:
     configs: dict[int, Any] = {}
     for name, module in state.named_modules():
         kind = type(module)
-        yield f"{name} {kind.__module__}.{kind.__qualname__} {_plain_attributes(module)}"
+        yield f"{name} {kind.__module__}.{kind.__qualname__} {plain_attributes(module, NAMES)}"
         config = getattr(module, "config", None)
         if hasattr(config, "to_dict"):
             configs[id(config)] = config
@@ -166,32 +167,6 @@ NAMES = ("_name_or_path", "name_or_path", "transformers_version")
 """Entries of a config, and attributes of a model, that decide nothing of a program."""
 
 
-def _plain_attributes(module: nn.Module) -> str:
-    return _words({key: value for key, value in sorted(vars(module).items()) if _is_plain(value) and key not in NAMES})
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value is a number, a text, a type of tensors, or of such alone."""
-    if isinstance(value, dict):
-        return all(map(_is_plain, (*value.keys(), *value.values())))
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(map(_is_plain, value))
-    return isinstance(value, bool | int | float | str | torch.dtype | type(None))
-
-
-def _words(value: Any) -> str:
-    """Return a plain value as a text that is the same in every process: sets of texts have another order in each."""
-    match value:
-        case set() | frozenset():
-            return f"{{{', '.join(sorted(map(_words, value)))}}}"
-        case dict():
-            return f"{{{', '.join(f'{_words(key)}: {_words(each)}' for key, each in value.items())}}}"
-        case list() | tuple():
-            return f"[{', '.join(map(_words, value))}]"
-        case _:
-            return repr(value)
-
-
 def _tensors(state: nn.Module) -> Iterator[str]:
     first: dict[object, str] = {}
     for name, tensor in (*state.named_parameters(remove_duplicate=False), *state.named_buffers(remove_duplicate=False)):
@@ -203,4 +178,4 @@ def _tensors(state: nn.Module) -> Iterator[str]:
 def _inputs(methods: Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]) -> Iterator[str]:
     for name, (module, inputs) in methods.items():
         shapes = [(each.dtype, tuple(each.shape)) for each in inputs]
-        yield f"{name} {type(module).__qualname__} {_plain_attributes(module)} {shapes}"
+        yield f"{name} {type(module).__qualname__} {plain_attributes(module, NAMES)} {shapes}"

@@ -562,7 +562,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "tokenizer_added": [TokenizerHandle, c_int, Tokens, c_size_t, Count],
     "sampling_read": [c_char_p, c_size_t, POINTER(SamplingStruct)],
     "artifact_sampling": [ArtifactHandle, POINTER(SamplingStruct)],
-    "tokenizer_having": [TokenizerHandle, POINTER(c_char_p), c_size_t, Tokens, c_size_t, Count],
+    "tokenizer_dry_breakers": [TokenizerHandle, Tokens, c_size_t, Count],
     "tokenizer_info": [TokenizerHandle, POINTER(VocabularyStruct)],
     "text_open": [TokenizerHandle, c_int, POINTER(TextHandle)],
     "text_push": [TextHandle, c_int64, POINTER(c_void_p), Count],

@@ -8,7 +8,7 @@ import operator
 import re
 import weakref
 from collections.abc import Iterable, Sequence
-from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsIndex
@@ -23,9 +23,6 @@ from hybridge.runtime.binding.interface import Reading, Spans, TextHandle, Token
 from hybridge.runtime.binding.library import load, run, words
 from hybridge.runtime.binding.sampling import core_ids
 from hybridge.runtime.files import read_regular
-
-DRY_BREAKERS = (b"\n", b":", b'"', b"*")
-"""As other programs with DRY have them."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +83,9 @@ class Tokenizer:
     @functools.cached_property
     def dry_breakers(self) -> tuple[int, ...]:
         """The tokens across which DRY finds no repetition: with a line break, a colon, a quotation mark or an asterisk."""
-        texts = (c_char_p * len(DRY_BREAKERS))(*DRY_BREAKERS)
-        count = c_size_t()
-        run("tokenizer_having", self.handle, texts, len(texts), None, 0, byref(count))
-        ids = np.empty(count.value, np.int64)
-        run("tokenizer_having", self.handle, texts, len(texts), ids.ctypes.data_as(Tokens), len(ids), byref(count))
-        return tuple(ids.tolist())
+        count, ids = c_size_t(), np.empty(self.info.vocab_size, np.int64)
+        run("tokenizer_dry_breakers", self.handle, ids.ctypes.data_as(Tokens), len(ids), byref(count))
+        return tuple(ids[: count.value].tolist())
 
     def vocabulary(self) -> dict[str, int]:
         """Return the ids of all tokens, the added ones included, by their texts."""

@@ -33,8 +33,9 @@ from hybridge.runtime.cli.options import (
     system_prompt,
     with_options,
 )
-from hybridge.runtime.cli.prompt import Lines, Prompt, Reader, keys_wait, state_folder
+from hybridge.runtime.cli.prompt import Lines, Prompt, Reader, keys_wait
 from hybridge.runtime.cli.talks import Talks
+from hybridge.runtime.files import user_state
 
 if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
     from hybridge.runtime.binding.chat import OnWords
@@ -123,7 +124,7 @@ def chat(
         talks = None
         if newest or resume is not None or (is_terminal and history):
             name = str(model.resolve() if model.exists() else model)
-            talks = Talks(state_folder() / "chats", name, opened.artifact.manifest.files["tokenizer.json"].sha256)
+            talks = Talks(user_state() / "chats", name, opened.artifact.manifest.files["tokenizer.json"].sha256)
         terminal = Terminal(
             conversation, json, processor.read if processor else None, talks, opened.tokenizer,
             is_markdown=is_terminal and not raw and not json and os.environ.get("TERM") != "dumb",

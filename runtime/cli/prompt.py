@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from rich.markup import escape
 
 from hybridge.runtime.cli.console import err
-from hybridge.runtime.files import private_folder, read_regular
+from hybridge.runtime.files import private_folder, read_regular, user_state
 
 if TYPE_CHECKING:  # takes long to start, and is for terminals alone
     from prompt_toolkit.completion import Completer
@@ -34,12 +34,6 @@ class Reader(Protocol):
 
     def read(self, begun: str = "") -> str:
         """Return the next one. begun: what the line begins with. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C."""
-
-
-def state_folder() -> Path:
-    """Return the user's folder for what hybridge remembers."""
-    root = os.environ.get("XDG_STATE_HOME")
-    return (Path(root) if root else Path.home() / ".local" / "state") / "hybridge"
 
 
 def is_open(text: str) -> bool:
@@ -149,7 +143,7 @@ def _completer(commands: Sequence[str], settings: Callable[[], Iterable[str]]) -
 
 def history_file() -> Path:
     """Return the file of remembered messages, one a line; a message of several lines is a string of JSON."""
-    return state_folder() / "chat-history"
+    return user_state() / "chat-history"
 
 
 def _history(remember: bool) -> History:

@@ -141,15 +141,8 @@ INLINE f32x16 capped(f32x16 score, float cap) { return cap * (1.0f - 2.0f / (exp
 // numbers up to 0 alone, and 0 below -87, NEVER among them.
 INLINE f32x16 weight_of(f32x16 score, f32x16 top) {
   const f32x16 x = score - larger(top, splat(-std::numeric_limits<float>::max()));
-  const f32x16 magic = splat(12582912.0f), shifted = x * 1.44269504088896341f + magic, whole = shifted - magic;
-  const f32x16 r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  f32x16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  return select(x < -87.0f, f32x16{}, p * (f32x16)(((i32x16)shifted - (i32x16)magic + 127) << 23));
+  const auto [fraction, power] = split_exp(x);
+  return select(x < -87.0f, f32x16{}, fraction * (f32x16)((power + 127) << 23));
 }
 
 // The number of each lane.

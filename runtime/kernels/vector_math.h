@@ -5,11 +5,14 @@
 
 namespace hybridge::inline INSTRUCTION_SET {
 
-// e^x to 2 units in the last place; 0 below -104, infinite above 88.73, NaN for NaN.
+// e^x as `fraction` 2^`power`, for an x of which neither is too large.
 // Source: the Cephes library's expf: e^x = 2^n e^r with |r| <= ln 2 / 2, and a polynomial for e^r.
-INLINE f32x16 exp(f32x16 x) {
-  x = select(x > 89.0f, splat(89.0f), x);
-  x = select(x < -105.0f, splat(-105.0f), x);
+struct Exponential {
+  f32x16 fraction;
+  i32x16 power;
+};
+
+INLINE Exponential split_exp(f32x16 x) {
   const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
   const f32x16 shifted = x * 1.44269504088896341f + magic, whole = shifted - magic;
   const f32x16 r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
@@ -18,10 +21,17 @@ INLINE f32x16 exp(f32x16 x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
+  return {p * (r * r) + r + 1.0f, (i32x16)shifted - (i32x16)magic};
+}
+
+// e^x to 2 units in the last place; 0 below -104, infinite above 88.73, NaN for NaN.
+INLINE f32x16 exp(f32x16 x) {
+  x = select(x > 89.0f, splat(89.0f), x);
+  x = select(x < -105.0f, splat(-105.0f), x);
+  const auto [fraction, power] = split_exp(x);
   // In two steps, because 2^n may lie outside of what a float holds where the product does not.
-  const i32x16 n = (i32x16)shifted - (i32x16)magic, half = n >> 1;
-  return p * (f32x16)((half + 127) << 23) * (f32x16)((n - half + 127) << 23);
+  const i32x16 half = power >> 1;
+  return fraction * (f32x16)((half + 127) << 23) * (f32x16)((power - half + 127) << 23);
 }
 
 // log(1 + y) for y of 0..1, as 2 artanh(y / (2 + y)), to 2 units in the last place.

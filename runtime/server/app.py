@@ -348,7 +348,7 @@ class Server:
             raise invalid("tool_choice asks for a tool that is not among tools.", "tool_choice")
 
     def _card(self) -> dict[str, Any]:
-        modalities = ["text"] if self.pictures.processor is None else ["text", "image"]
+        modalities = ["text", "image"] if self.pictures.takes_some else ["text"]
         return {"id": self.settings.name, "object": "model", "created": self._created, "owned_by": "hybridge",
                 "context_length": self.prompts.longest, "input_modalities": modalities}  # fmt: skip
 

@@ -83,7 +83,7 @@ def save(path: Path, kind: TYPES = TYPES.Q8_0, **sizes: object) -> Path:
 
 
 def test_another_file_of_a_shape_is_packed_as_an_export_writes_it(installed: Path, tmp_path: Path) -> None:
-    """Where PyTorch is not installed; the catalogue's program was made of other numbers and other tokens."""
+    """It is packed where PyTorch is not installed; the catalogue's program was made of other numbers and other tokens."""
     file, packed, exported = save(tmp_path / "model.gguf"), tmp_path / "packed", tmp_path / "exported"
     packed.mkdir()
     code = f"""{WITHOUT_EXPORT}

@@ -31,7 +31,7 @@ class GenerationOptions {
   std::vector<const char*> stop_pointers_;
 };
 
-// Callbacks of a job: they hand on what a token adds, and answer whether the generation goes on. user: the job.
+// Callbacks of a job: they hand on what a token adds, and answer whether the generation continues. user: the job.
 int on_token(int64_t token, void* user);
 int on_piece(const hybridge_piece* piece, void* user);
 

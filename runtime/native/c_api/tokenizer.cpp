@@ -28,6 +28,7 @@ using hybridge::text::TextStream;
 using hybridge::text::TextToken;
 using hybridge::text::Tokenizer;
 
+constexpr char DRY_BREAKERS[] = "\n:\"*";         // as other programs with DRY have them
 constexpr size_t LARGEST_FILE = size_t(1) << 28;  // no published tokenizer.json has an eighth
 
 struct OpenText {
@@ -173,19 +174,14 @@ hybridge_status hybridge_tokenizer_added(
   });
 }
 
-hybridge_status hybridge_tokenizer_having(
-    hybridge_tokenizer tokenizer, const char* const* texts, size_t text_count, int64_t* ids, size_t capacity,
-    size_t* count
+hybridge_status hybridge_tokenizer_dry_breakers(
+    hybridge_tokenizer tokenizer, int64_t* ids, size_t capacity, size_t* count
 ) {
-  if ((ids == nullptr && capacity > 0) || count == nullptr || (texts == nullptr && text_count > 0))
-    return refused(HYBRIDGE_INVALID_ARGUMENT);
+  if ((ids == nullptr && capacity > 0) || count == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_open_text<const Tokenizer>(tokenizer, [&](const auto& open) {
-    const std::vector<std::string_view> wanted(texts, texts + text_count);
     std::vector<int64_t> found;
     for (uint32_t id = 0; id < open->vocab_size(); ++id) {
-      const std::string bytes = added_bytes(*open, id);
-      const auto is_in = [&](std::string_view text) { return bytes.find(text) != bytes.npos; };
-      if (std::ranges::any_of(wanted, is_in)) found.push_back(id);
+      if (added_bytes(*open, id).find_first_of(DRY_BREAKERS) != std::string::npos) found.push_back(id);
     }
     *count = found.size();
     std::copy_n(found.begin(), std::min(capacity, found.size()), ids);

@@ -17,9 +17,8 @@ namespace hybridge::cli {
 
 namespace {
 
-constexpr double SMALLEST = 1e-6, LARGEST = 1e6;                // temperature above 0, and penalty
-constexpr const char* DRY_BREAKERS[] = {"\n", ":", "\"", "*"};  // as other programs with DRY have them
-constexpr size_t USUAL_TOKENS = 128;                            // of a text that is no answer
+constexpr double SMALLEST = 1e-6, LARGEST = 1e6;  // temperature above 0, and penalty
+constexpr size_t USUAL_TOKENS = 128;              // of a text that is no answer
 constexpr size_t MOST_THREADS = 1024, MOST_TOKENS = size_t(1) << 40;
 constexpr size_t LARGEST_SCHEMA = size_t(1) << 20;
 
@@ -390,14 +389,14 @@ hybridge_sampling TextModel::sampling(const TextOptions& options) {
   sampling.bias_count = options.logit_bias.size();
   if (sampling.dry_multiplier == 0) return sampling;
   size_t count = 0;
-  const auto find = [&] {
-    const hybridge_status found = hybridge_tokenizer_having(
-        tokenizer_, DRY_BREAKERS, std::size(DRY_BREAKERS), dry_breakers_.data(), dry_breakers_.size(), &count
-    );
-    check(found, "the vocabulary cannot be read");
-    dry_breakers_.resize(count);
-  };
-  find(), find();
+  hybridge_vocabulary vocabulary = {};
+  check(hybridge_tokenizer_info(tokenizer_, &vocabulary), "the vocabulary cannot be read");
+  dry_breakers_.resize(vocabulary.vocab_size);
+  check(
+      hybridge_tokenizer_dry_breakers(tokenizer_, dry_breakers_.data(), dry_breakers_.size(), &count),
+      "the vocabulary cannot be read"
+  );
+  dry_breakers_.resize(count);
   sampling.dry_breakers = dry_breakers_.data();
   sampling.dry_breaker_count = dry_breakers_.size();
   return sampling;

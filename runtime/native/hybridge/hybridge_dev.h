@@ -276,10 +276,9 @@ typedef struct hybridge_vocabulary {
 // wants sampling and names none. HYBRIDGE_INVALID_ARTIFACT  no JSON object
 hybridge_status hybridge_sampling_read(const char* json, size_t size, hybridge_sampling* sampling);
 
-// Copies the ids of the tokens whose text has one of these texts in it, such as those for dry_breakers.
-hybridge_status hybridge_tokenizer_having(
-    hybridge_tokenizer tokenizer, const char* const* texts, size_t text_count, int64_t* ids, size_t capacity,
-    size_t* count
+// Copies the ids of the usual dry_breakers: tokens with a line break, a colon, a quotation mark or an asterisk.
+hybridge_status hybridge_tokenizer_dry_breakers(
+    hybridge_tokenizer tokenizer, int64_t* ids, size_t capacity, size_t* count
 );
 
 // Gives the sizes of a vocabulary.

@@ -293,7 +293,7 @@ def test_hostile_counts_are_refused_at_once(gguf_file: Path, place: int, count: 
 
 
 def numbers_of(data: bytes, name: str) -> int:
-    """Where the value of an entry begins, after its name and its type."""
+    """Return where the value of an entry begins, after its name and its type."""
     return data.index(name.encode()) + len(name) + 4
 
 

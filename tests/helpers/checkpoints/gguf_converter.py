@@ -589,7 +589,7 @@ def _gemma4(c: Any) -> dict[str, Any]:
 
 
 def _hunyuan(c: Any) -> dict[str, Any]:
-    """What stretches the angles for a long text goes into their base."""
+    """Put what stretches the angles for a long text into their base."""
     base, alpha = c.rope_parameters["rope_theta"], c.rope_parameters.get("alpha", 1.0)
     return {"rope.freq_base": float(base * alpha ** (c.head_dim / (c.head_dim - 2)))}
 

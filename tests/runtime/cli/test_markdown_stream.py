@@ -46,7 +46,7 @@ class Terminal(io.StringIO):
 
 
 def whole(text: str, columns: int) -> str:
-    """What a text looks like that is printed at once."""
+    """Return what a text looks like that is printed at once."""
     console = Console(file=io.StringIO(), width=columns, force_terminal=True, color_system=None)
     console.print(AnswerMarkdown(text))
     assert isinstance(console.file, io.StringIO)

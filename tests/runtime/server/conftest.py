@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from browser import Browser, browser
 from served import Served, close_clients, served
 
 
@@ -17,4 +18,10 @@ def _closed_clients() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def babbling_server() -> Iterator[Served]:
     with served() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as running:
         yield running

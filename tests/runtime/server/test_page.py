@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from browser import BROWSER, HOSTILE, Browser, browser
+from browser import BROWSER, HOSTILE, Browser
 from campaigns.page_libraries import LIBRARIES, VENDOR
 from chat_page import DONE, SAID, answered, click, open_page, reload, say, settings
 from scripted import speaker
@@ -20,12 +20,6 @@ from hybridge.runtime.server.page_files import FILES
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium")
 LARGEST_SCRIPT = 400_000
 FIGURES = "[...document.querySelectorAll('.figures')].map((each) => each.textContent)"
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as running:
-        yield running
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browser import BROWSER, Browser, browser
+from browser import BROWSER, Browser
 from chat_page import CONTRASTS, DONE, SAID, SIZES, VISIBLE, answered, bring_in, click, open_with, reload, reply, say, words
 from picture_files import file_of, noise, url_of
 from served import Served
@@ -59,12 +59,6 @@ ATTACKS = [
     "| j |\n|---|\n| <img src=x onerror=window.bad=1> |",
 ]
 WEATHER = {"id": "call-1", "function": {"name": "weather", "arguments": '{"place": "Basel"}'}}
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with browser() as running:
-        yield running
 
 
 @pytest.fixture
