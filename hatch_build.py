@@ -57,12 +57,9 @@ def wanted() -> bool:
 
 def compiled() -> list[Path]:
     """Return our libraries, compiled or from the cache, and ExecuTorch's below them. Raises KernelsError if compiling fails."""
-    from hybridge.runtime.binding import library as core
-    from hybridge.runtime.kernels import library as kernels
-    from hybridge.runtime.pinned import COPIED, library_folder
-    from hybridge.runtime.platforms import library_file
+    from hybridge.runtime.binding import bundle
 
-    return [kernels.build(), core.build(), *(library_folder() / library_file(name) for name in COPIED)]
+    return [*bundle.libraries()]
 
 
 def platform_tag(libraries: list[Path]) -> str:

@@ -15,11 +15,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from hybridge.runtime.binding import bundle
 from hybridge.runtime.binding import library as core
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.kernels import library as kernels
-from hybridge.runtime.pinned import COPIED, library_folder
-from hybridge.runtime.platforms import library_file
 from hybridge.runtime.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -60,11 +58,6 @@ def headers() -> Path:
     return folder
 
 
-def libraries() -> list[Path]:
-    """Return what the addon loads, as a wheel has it; the core is compiled if need be."""
-    return [*(library_folder() / library_file(name) for name in COPIED), kernels.build(), core.build()]
-
-
 def compile_addon(addon: Path) -> None:
     """Compile the addon, source by source, so that a compiler's cache helps. Raises PackError."""
     compiler = compiling.compiler()
@@ -89,12 +82,12 @@ def pack(out: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         stage = Path(folder, "hybridge")
         shutil.copytree(PACKAGE, stage, ignore=shutil.ignore_patterns("src", "native", "node_modules"))
-        for name in ("LICENSE", "THIRD_PARTY_LICENSES"):
-            shutil.copy(ROOT / name, stage)
+        for path in bundle.licences():
+            shutil.copy(path, stage)
         native = stage / "native" / f"{PLATFORMS[platform.system()]}-{PROCESSORS[platform.machine()]}"
         native.mkdir(parents=True)
         compile_addon(native / ADDON)
-        for path in libraries():
+        for path in bundle.libraries():
             shutil.copy(path, native)
         return out / run(tool("npm"), "pack", "--silent", "--pack-destination", out.resolve(), folder=stage).strip()
 

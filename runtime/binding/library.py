@@ -93,7 +93,6 @@ def load() -> ctypes.CDLL:
         raise NativeError(f"{library} does not load ({error}); remove {library.parent} to have it built again.") from None
     _check_version(library, loaded)
     declare(loaded)
-    loaded.hybridge_print_log(0)
     with without_native_log():  # the first use of threads reads the processor's description, and complains about it
         loaded.hybridge_set_threads(_Threads.chosen or 0)
     return loaded
@@ -146,8 +145,11 @@ def path() -> Path:
 
 
 def cmake_prefix() -> str:
-    """Return the value of ``CMAKE_PREFIX_PATH`` with which an app finds the sources and the installed ExecuTorch."""
-    return f"{SOURCES};{pinned.executorch()}"
+    """Return the value of ``CMAKE_PREFIX_PATH`` with which an app finds hybridge and, if it is installed, ExecuTorch."""
+    try:
+        return f"{SOURCES};{pinned.executorch()}"
+    except ModuleNotFoundError:  # only sources need it
+        return str(SOURCES)
 
 
 def _compiled() -> Path:

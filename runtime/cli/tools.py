@@ -1,8 +1,9 @@
-"""``hybridge kernels``, ``native`` and ``lm-eval``: compile kernels, find the library for apps, run the evaluation harness."""
+"""``hybridge kernels``, ``native``, ``bundle`` and ``lm-eval``: kernels, the library for apps, the evaluation harness."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from hybridge.runtime.cli.console import out, print_json
 from hybridge.runtime.cli.options import JsonOption
 
 NATIVE_EXAMPLES = ("hybridge native", "hybridge native --cmake-prefix")
+BUNDLE_EXAMPLES = ("hybridge bundle app",)
 LM_EVAL_EXAMPLES = ("hybridge lm-eval run --model hybridge --model_args artifact=OUT,lookup=True --tasks arc_easy,wikitext",)
 LM_EVAL_PARSER = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 """Leave every word after ``lm-eval`` to lm_eval, ``run --help`` too."""
@@ -56,21 +58,44 @@ def info(json: JsonOption = False) -> None:
 
 def native(
     cmake_prefix: Annotated[bool, typer.Option("--cmake-prefix", help="Print only what CMAKE_PREFIX_PATH is to be.")] = False,
+    pkg_config: Annotated[bool, typer.Option("--pkg-config", help="Print only what PKG_CONFIG_PATH is to be.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Say where the C and C++ library for apps is, and how an app's CMake finds it."""
+    """Say where the C and C++ library for apps is, and how an app's CMake or pkg-config finds it."""
     from hybridge.runtime.binding import library
 
-    facts = {"include": str(library.SOURCES), "cmake_prefix": library.cmake_prefix()}
+    facts = {
+        "include": str(library.SOURCES),
+        "cmake_prefix": library.cmake_prefix(),
+        "pkg_config": str(library.SOURCES / "cmake"),
+    }
     if json:
         print_json(facts)
-    elif cmake_prefix:
-        out.print(facts["cmake_prefix"], highlight=False, soft_wrap=True)
+    elif cmake_prefix or pkg_config:
+        out.print(facts["cmake_prefix" if cmake_prefix else "pkg_config"], highlight=False, soft_wrap=True)
     else:
         out.print(f"headers: {facts['include']}/hybridge", highlight=False, soft_wrap=True)
         out.print('cmake -DCMAKE_PREFIX_PATH="$(hybridge native --cmake-prefix)" …', highlight=False)
-        targets = "hybridge::c, hybridge::shared, hybridge::kernels"
-        out.print(f"find_package(hybridge)  →  {targets}", highlight=False)
+        out.print("find_package(hybridge)  →  hybridge::hybridge", highlight=False)
+        out.print('PKG_CONFIG_PATH="$(hybridge native --pkg-config)" pkg-config --cflags --libs hybridge', highlight=False)
+
+
+def bundle(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; it must be empty or not exist.")],
+    json: JsonOption = False,
+) -> None:
+    """Write what an app in C or C++ ships: the libraries and their licences, with the headers that it is built with.
+
+    Nothing in it points outside of it, or needs Python. CMake and pkg-config find hybridge in it, as in the installed package.
+    """
+    from hybridge.runtime.binding import bundle
+
+    written = bundle.write(folder)
+    size = sum(path.stat().st_size for path in written.rglob("*") if path.is_file())
+    if json:
+        print_json({"folder": str(written), "bytes": size})
+    else:
+        out.print(f"{written}: {size / 1e6:.1f} MB; ship lib and licences", highlight=False, soft_wrap=True)
 
 
 def lm_eval(context: typer.Context) -> None:

@@ -45,6 +45,7 @@ COMMANDS = {
     "Measure and build": [
         Command(models.takes_model(bench.bench), bench.EXAMPLES),
         Command(tools.native, tools.NATIVE_EXAMPLES),
+        Command(tools.bundle, tools.BUNDLE_EXAMPLES),
     ],
 }
 """The commands by the title of their group in the help."""

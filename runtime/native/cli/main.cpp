@@ -58,7 +58,6 @@ int fail(const char* message, int exit_code) {
 }  // namespace
 
 int main(int count, char** words) {
-  hybridge_print_log(0);
   try {
     start({words + 1, words + (count > 0 ? count : 1)});
     return std::fflush(stdout) == 0 ? 0 : fail("the output cannot be written; is the disk full?", 1);

@@ -1,5 +1,9 @@
 # The version, which hybridge.h has.
-file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/../hybridge/hybridge.h PACKAGE_VERSION REGEX "^#define HYBRIDGE_VERSION ")
+set(header ${CMAKE_CURRENT_LIST_DIR}/../hybridge/hybridge.h)
+if(NOT EXISTS ${header}) # of `hybridge bundle`, whose lib/cmake/hybridge this is
+  set(header ${CMAKE_CURRENT_LIST_DIR}/../../../include/hybridge/hybridge.h)
+endif()
+file(STRINGS ${header} PACKAGE_VERSION REGEX "^#define HYBRIDGE_VERSION ")
 string(REGEX REPLACE ".*\"(.+)\"" "\\1" PACKAGE_VERSION "${PACKAGE_VERSION}")
 if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
   set(PACKAGE_VERSION_COMPATIBLE FALSE)

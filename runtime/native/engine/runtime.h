@@ -8,7 +8,7 @@ namespace hybridge {
 bool has_operator(const char* name);
 bool has_backend(const char* name);
 
-// Switches printing of the runtime's log on, as it is at first, or off, in the whole process. The words of a failure
+// Switches printing of the runtime's log on or off, as it is at first, in the whole process. The words of a failure
 // have its lines either way.
 void print_runtime_log(bool wanted);
 

@@ -112,7 +112,7 @@ const char* hybridge_status_text(hybridge_status status);
 // The text is valid until this thread's next call of a function that returns a status.
 const char* hybridge_failure(void);
 
-// Prints the runtime's log on stderr, or stops with 0, in the whole process. At first it is printed.
+// Prints the runtime's log on stderr, or stops with 0, in the whole process. At first it is not printed.
 void hybridge_print_log(int wanted);
 
 // Returns 1 if the app links a kernel for an operator, such as "aten::add.out", or a backend; otherwise, and for null,

@@ -72,7 +72,7 @@ std::string& lines() {
   return kept;
 }
 
-std::atomic<bool> is_printed = true;
+std::atomic<bool> is_printed = false;
 std::atomic<pal_emit_log_message_method> printing = nullptr;
 
 // The runtime logs on its way out of a failure, where nothing may be thrown.

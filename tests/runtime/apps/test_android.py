@@ -22,7 +22,7 @@ from store import demo_folder
 
 import hybridge
 from hybridge.runtime import Sampling, Session
-from hybridge.runtime.binding import library
+from hybridge.runtime.binding import bundle, library
 from hybridge.runtime.binding.chat import Chat
 from hybridge.runtime.binding.interface import GenerationStruct
 from hybridge.runtime.binding.pictures import Picture
@@ -141,11 +141,12 @@ def test_the_jni_functions_compile(name: str, tmp_path: Path) -> None:
 @needs_kotlin
 @pytest.mark.slow
 def test_kotlin_does_all_that_a_session_and_a_chat_can(kernels_artifact: Path, pictures_artifact: Path, tmp_path: Path) -> None:
-    """The module's own CMakeLists.txt over the installed packages, and its Kotlin, checked by the virtual machine."""
+    """The module's own CMakeLists.txt over the compiled libraries, and its Kotlin, checked by the virtual machine."""
     home = java_home()
     assert home
     cmake, build = Path(sys.executable).with_name("cmake"), tmp_path / "build"
-    run(cmake, "-S", MAIN / "cpp", "-B", build, f"-DCMAKE_PREFIX_PATH={library.cmake_prefix()}", JAVA_HOME=str(home))
+    prefix = bundle.write(tmp_path / "bundle")
+    run(cmake, "-S", MAIN / "cpp", "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", JAVA_HOME=str(home))
     run(cmake, "--build", build, "--parallel", 2)
     classes, demo = compile_kotlin(tmp_path, home), demo_folder() / "hybridge-demo"
     java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.library.path={build}"]

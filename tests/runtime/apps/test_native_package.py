@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 from checkout import CHECKOUT
 from documents import Document
-from native_programs import app_links, native_program
+from native_programs import native_program
 from store import demo_folder
 from typer.testing import CliRunner
 
 import hybridge
 from hybridge.__main__ import app
 from hybridge.runtime import Sampling, Session
-from hybridge.runtime.binding.library import SOURCES, build
-from hybridge.runtime.kernels import compiling
+from hybridge.runtime.binding.library import SOURCES
 from hybridge.runtime.pinned import executorch
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
@@ -110,29 +109,95 @@ def test_a_cpp_program_generates_and_chats_by_the_header_over_the_c_functions() 
     assert said == conversation(demo, QUESTION) + "\n"
 
 
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `hybridge bundle` writes."""
+    folder = tmp_path_factory.mktemp("bundle") / "app"
+    shown = CliRunner().invoke(app, ["bundle", str(folder), "--json"])
+    assert json.loads(shown.stdout)["bytes"] < 30e6
+    return folder
+
+
 @pytest.mark.slow
-def test_the_tutorials_program_goes_on_with_the_sessions_text(kernels_artifact: Path, tmp_path: Path) -> None:
-    """Its CMakeLists.txt is the example's, which test_cmake_builds_the_example_from_installed_packages builds."""
+def test_the_tutorials_program_goes_on_with_the_sessions_text(bundle: Path, kernels_artifact: Path, tmp_path: Path) -> None:
+    """Built by the oldest CMake that is here, and run where there is nothing but the bundle, a C library and the artifact."""
     tutorial = Document.read(CHECKOUT / "docs/tutorial.md")
     (source,), (cmake,) = tutorial.blocks("cpp"), tutorial.blocks("cmake")
     (tmp_path / "main.cpp").write_text(source, encoding="utf-8")
-    core = build()
-    flags = ["-std=c++20", *STRICT, "-Wconversion", f"-I{SOURCES}", f"-Wl,-rpath,{core.parent}"]
-    run(compiling.compiler(), *flags, tmp_path / "main.cpp", "-o", tmp_path / "app", core, *app_links())
-    assert set(cmake.splitlines()) <= {*read(EXAMPLE / "CMakeLists.txt").splitlines(), "find_package(hybridge REQUIRED)"}
-    shown = run(tmp_path / "app", kernels_artifact / "model.pte", QUESTION)
+    (tmp_path / "CMakeLists.txt").write_text(cmake, encoding="utf-8")
+    strict = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wconversion"
+    tool = "/usr/bin/cmake" if Path("/usr/bin/cmake").exists() else Path(sys.executable).with_name("cmake")
+    run(tool, "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={bundle}", strict)
+    run(tool, "--build", tmp_path / "build")
+    root = shipped(tmp_path / "root", bundle, tmp_path / "build/talk", kernels_artifact / "model.pte")
+    words = [*inside(root), "/bin/talk", "/model.pte", QUESTION]
+    done = subprocess.run(words, capture_output=True, encoding="latin-1", check=True)
     session = Session.load(kernels_artifact)
     tokens = session.generate([ord(each) for each in QUESTION], max_new_tokens=55)
-    assert shown.rpartition("\n[")[0] == "".join(map(chr, tokens))
+    assert done.stdout.rpartition("\n[")[0] == "".join(map(chr, tokens))
+    assert done.stderr == ""  # a healthy start says nothing
+
+
+def shipped(root: Path, bundle: Path, program: Path, *data: Path) -> Path:
+    """A folder that is the root of a system with a program, its bundle's libraries, and those of C and C++."""
+    for name in ("bin", "proc"):
+        (root / name).mkdir(parents=True)
+    shutil.copytree(bundle / "lib", root / "lib")
+    for path in (program, *data):
+        shutil.copy(path, root / "bin" if path == program else root)
+    needed = re.findall(r"(/\S+) \(0x", "".join(run("ldd", path) for path in (program, *(bundle / "lib").glob("*.so"))))
+    for path in {Path(each) for each in needed if not Path(each).is_relative_to(bundle)}:
+        (place := root / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place)
+    return root
+
+
+def inside(root: Path) -> list[str]:
+    """The words before a command that is run with ``root`` as its file system."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "--map-root-user", "true"], check=False).returncode:
+        pytest.skip("needs unshare and user namespaces")
+    return ["unshare", "--map-root-user", "--fork", "--pid", "--mount-proc=/proc", f"--root={root}"]
+
+
+@pytest.mark.slow
+def test_pkg_config_links_a_program_to_the_bundle(bundle: Path, tmp_path: Path) -> None:
+    if shutil.which("pkg-config") is None:
+        pytest.skip("needs pkg-config")
+    (tmp_path / "version.c").write_text(
+        "#include <hybridge/hybridge.h>\n#include <stdio.h>\n"
+        'int main(void) { return printf("%s %d", hybridge_version(), hybridge_has_operator("hybridge::linear.out")) < 0; }\n'
+    )
+    flags = run("pkg-config", "--cflags", "--libs", "hybridge", PKG_CONFIG_PATH=str(bundle / "lib/pkgconfig")).split()
+    assert run("pkg-config", "--modversion", "hybridge", PKG_CONFIG_PATH=str(SOURCES / "cmake")).strip() == hybridge.__version__
+    run("cc", tmp_path / "version.c", "-o", tmp_path / "version", *flags)
+    assert run(tmp_path / "version") == f"{hybridge.__version__} 1"
+
+
+def test_a_bundle_replaces_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    refused = CliRunner().invoke(app, ["bundle", str(tmp_path)])
+    assert "is not empty" in str(refused.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_checkout_without_a_compiled_library_says_how_to_get_one(tmp_path: Path) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.22)\nproject(none LANGUAGES NONE)\nfind_package(hybridge REQUIRED)\n"
+    )
+    words = [Path(sys.executable).with_name("cmake"), "-S", tmp_path, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={SOURCES}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "`hybridge bundle FOLDER`" in " ".join(done.stderr.split())
 
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_cmake_builds_the_example_from_installed_packages(tmp_path: Path) -> None:
+def test_cmake_builds_the_example_from_sources(tmp_path: Path) -> None:
     cmake = Path(sys.executable).with_name("cmake")
     prefix = CliRunner().invoke(app, ["native", "--cmake-prefix"]).stdout.strip()
     flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wno-pedantic"
-    run(cmake, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", flags, ONE_SET)
+    sources = "-DHYBRIDGE_FROM_SOURCE=ON"
+    run(cmake, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", flags, sources, ONE_SET)
     run(cmake, "--build", tmp_path / "build", "--parallel", 2, "--target", "talk", "hybridge_shared")
     program = tmp_path / "build/talk"
     assert not re.search(r"not found|lib(python|torch|c10)", listed := run("ldd", program)), listed
