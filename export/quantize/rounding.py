@@ -17,7 +17,7 @@ from hybridge.export.operators.linear import Factors
 from hybridge.export.pinned.torchao import quantize, symmetric_scales
 from hybridge.export.pinned.transformers import origin_of
 from hybridge.export.quantize.bits import GROUPS
-from hybridge.export.weights import CHUNK, Grid, RoundedWeight, Rounder, WithoutWeight, float_rows, grid_scales
+from hybridge.export.weights import CHUNK, Grid, RoundedWeight, Rounder, WithoutWeight, by_rows, grid_scales
 
 SMALLEST_SCALE = 2.0**-24
 """The smallest float16 number above 0."""
@@ -35,7 +35,7 @@ def keeping_grids(rounder: Rounder) -> Rounder:
         rounded = rounder(name, weight, grid)
         if grid.minima:
             return rounded
-        parts = [_on_grids(rows, grid) for rows in float_rows(weight)]
+        parts = by_rows(weight, lambda rows: _on_grids(rows.float(), grid))
         if not any(scales.any() for _, scales in parts):
             return rounded
         quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
@@ -58,7 +58,7 @@ def fitting_grid(weight: Tensor, grid: Grid) -> Grid:
     if not grid.minima:
         return grid
     symmetric = replace(grid, bits=4, minima=False)
-    found = [(_on_grids(rows, symmetric)[1] != 0).float().mean(1) for rows in float_rows(weight)]
+    found = by_rows(weight, lambda rows: (_on_grids(rows.float(), symmetric)[1] != 0).float().mean(1))
     return symmetric if float(torch.cat(found).mean()) > 0.5 else grid
 
 
@@ -75,12 +75,14 @@ def round_to_nearest(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
 
     This is torchao's recipe for symmetric weights.
     """
-    parts = []
-    for rows in float_rows(weight):
+
+    def rounded(rows: Tensor) -> RoundedWeight:
+        rows = rows.float()
         scales = symmetric_scales(rows, grid.group, grid.low, grid.high).to(grid.scale).clamp(min=SMALLEST_SCALE).float()
         quanta = quantize(rows, scales, grid.group, grid.low, grid.high)
-        parts.append(RoundedWeight(quanta=quanta, factors=Factors(scales.view(len(rows), -1)), bits=grid.bits))
-    return joined(parts)
+        return RoundedWeight(quanta=quanta, factors=Factors(scales.view(len(rows), -1)), bits=grid.bits)
+
+    return joined(by_rows(weight, rounded))
 
 
 def joined(parts: Sequence[RoundedWeight]) -> RoundedWeight:
@@ -108,13 +110,14 @@ def round_by_search(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
     """Round a weight [N, K] so that the squared error of each group is small; to nearest in 8 bits, which is as good."""
     if grid.bits != 4:
         return round_to_nearest(name, weight, grid)
-    parts = []
-    for rows in float_rows(weight):
-        groups = rows.unflatten(1, (-1, grid.group))
+
+    def rounded(rows: Tensor) -> RoundedWeight:
+        groups = rows.float().unflatten(1, (-1, grid.group))
         scales = best_scales(groups, grid)
         quanta = whole_numbers(groups, scales, grid).flatten(1).to(torch.int8)
-        parts.append(RoundedWeight(quanta=quanta, factors=Factors(scales[..., 0]), bits=grid.bits))
-    return joined(parts)
+        return RoundedWeight(quanta=quanta, factors=Factors(scales[..., 0]), bits=grid.bits)
+
+    return joined(by_rows(weight, rounded))
 
 
 def best_scales(groups: Tensor, grid: Grid, importance: Tensor | float = 1.0) -> Tensor:
@@ -173,13 +176,15 @@ def superblock_of(groups: int) -> int:
 
 def round_in_superblocks(weight: Tensor, grid: Grid) -> RoundedWeight:
     """Round a weight [N, K] without data."""
-    parts = []
-    for rows in float_rows(weight):
+
+    def rounded(rows: Tensor) -> RoundedWeight:
+        rows = rows.float()
         factors = factors_of(rows, grid)
         groups = rows.unflatten(1, (-1, grid.group))
         quanta = line_numbers(groups, *line_of(factors), grid.bits).flatten(1) - (1 << (grid.bits - 1))
-        parts.append(RoundedWeight(quanta=quanta.to(torch.int8), factors=factors, bits=grid.bits))
-    return joined(parts)
+        return RoundedWeight(quanta=quanta.to(torch.int8), factors=factors, bits=grid.bits)
+
+    return joined(by_rows(weight, rounded))
 
 
 def factors_of(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> Factors:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import weakref
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
@@ -48,19 +49,25 @@ class Artifact:
         """Return the bytes of a file that the manifest lists, checked once more. Raises ArtifactError."""
         return CheckedFile(self.folder / name, self.manifest.files[name]).read()
 
+    def check_hashed(self) -> None:
+        """Raise ArtifactError if the program is not what the manifest says, once it is hashed."""
+        for file in self.opened.values():
+            file.check_hashed()
+
     def check_unchanged(self) -> None:
         """Raise ArtifactError if the program was written to since it was opened."""
         for file in self.opened.values():
             file.check_unchanged()
 
 
-def open_artifact(folder: str | Path, *, private_copy: bool = False) -> Artifact:
+def open_artifact(folder: str | Path, *, private_copy: bool = False, wait: bool = True) -> Artifact:
     """Check every file of ``folder`` against its manifest.
 
     Args:
         folder: the artifact.
         private_copy: copy the program into memory of this process, so that no change of the file can reach or end the process;
             for a .pte on Linux.
+        wait: for the hashes of the program's files; if not, ``Model.open`` waits for them before it loads the program.
 
     Raises:
         ArtifactError: a file is missing, truncated or altered; the message names it.
@@ -76,8 +83,9 @@ def open_artifact(folder: str | Path, *, private_copy: bool = False) -> Artifact
     opened = {}
     for name, expected in manifest.files.items():
         _check_name(folder, name, expected, is_program=name in manifest.program_files)
-        file = CheckedFile(folder / name, expected, private_copy=private_copy and name in manifest.program_files)
-        if name in manifest.program_files:
+        is_program = name in manifest.program_files
+        file = CheckedFile(folder / name, expected, private_copy=private_copy and is_program, wait=wait or not is_program)
+        if is_program:
             opened[name] = file
     return Artifact(folder=folder, manifest=manifest, opened=opened)
 
@@ -108,13 +116,14 @@ class CheckedFile:
     The descriptor that was hashed is the one that is loaded, so that another file under this name changes nothing.
     """
 
-    def __init__(self, path: Path, expected: FileEntry, *, private_copy: bool = False) -> None:
+    def __init__(self, path: Path, expected: FileEntry, *, private_copy: bool = False, wait: bool = True) -> None:
         """Open and hash the file.
 
         Args:
             path: the file.
             expected: its size and hash.
             private_copy: copy the bytes into sealed memory of this process.
+            wait: until it is hashed; if not, another thread does that, and ``check_hashed`` waits for it.
 
         Raises:
             ArtifactError: the file is missing, not a regular file, or not what is expected.
@@ -123,17 +132,23 @@ class CheckedFile:
         self.path, self.expected = path, expected
         self._descriptor: int
         self._stamp: Stamp
+        self._hashing: Future[None] | None = None
         try:
             with open_regular(path) as file:
                 self._keep(os.dup(file.fileno()))
             self._check_size(self._stamp)  # before all of it is read
             if private_copy:
                 self._keep(_private_copy(self._descriptor, path))
-            self._check(self._stamp)
+            if wait:
+                self._check(self._stamp)
+            else:
+                thread = ThreadPoolExecutor(1)
+                self._hashing = thread.submit(self._check, self._stamp)
+                thread.shutdown(wait=False)
         except FileNotFoundError:
             raise ArtifactError(f"{path} is missing; export the model again or copy the whole folder.") from None
         except OSError as error:
-            raise ArtifactError(f"{path} cannot be read: {error.strerror}.") from None
+            raise self._unreadable(error) from None
 
     @property
     def loadable(self) -> Path:
@@ -152,6 +167,14 @@ class CheckedFile:
     def first(self, count: int) -> bytes:
         """Return the first ``count`` bytes, or all if there are fewer."""
         return os.pread(self._descriptor, count, 0)
+
+    def check_hashed(self) -> None:
+        """Raise ArtifactError if the file is not what is expected, once it is hashed."""
+        try:
+            if self._hashing is not None:
+                self._hashing.result()
+        except OSError as error:
+            raise self._unreadable(error) from None
 
     def check_unchanged(self) -> None:
         """Raise ArtifactError if the bytes have changed. They are read again only if the file was touched."""
@@ -195,6 +218,9 @@ class CheckedFile:
     def _check_size(self, now: Stamp) -> None:
         if (size := now[2]) != self.expected.size:
             raise ArtifactError(f"{self.path} has {size} bytes, but the manifest says {self.expected.size}; copy it again.")
+
+    def _unreadable(self, error: OSError) -> ArtifactError:
+        return ArtifactError(f"{self.path} cannot be read: {error.strerror}.")
 
     def _altered(self) -> ArtifactError:
         return ArtifactError(f"{self.path} was altered: its SHA-256 is not the manifest's. Copy it again.")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from hybridge.errors import ArtifactError
@@ -227,81 +226,103 @@ MOST_ENTRIES = 1 << 20
 """Most entries of a list."""
 
 
-@dataclass(frozen=True, slots=True)
+MOST_FIELDS = 16
+"""More than the number of any field that is asked for."""
+
+
 class Table:
     """A table of a flatbuffer (https://flatbuffers.dev/internals), by its place in the data.
 
-    Fields are found by number through a table of offsets; every offset counts from its own place. Missing fields are None, 0 or
-    empty. An offset that leads out of the data raises ``Damaged``.
+    Fields are found by number through a list of offsets, which tables with the same fields share; every offset counts from its
+    own place. Missing fields are None, 0 or empty. An offset that leads out of the data raises ``Damaged``.
     """
 
-    data: bytes
-    place: int
+    __slots__ = ("_data", "_lists", "_place")
+
+    def __init__(self, data: bytes, place: int, lists: dict[int, tuple[int, ...]]) -> None:
+        """Take a table of ``data``; ``lists`` has the offsets of fields by their list, read once for all tables."""
+        self._data, self._place, self._lists = data, place, lists
 
     @classmethod
     def root(cls, data: bytes) -> Table:
         """Return the root table."""
-        return cls(data, unpack("I", data, 0)[0])
+        return cls(data, _follow(data, 0), {})
 
     def table(self, field: int) -> Table | None:
         """Return the table that a field holds."""
-        place = self._place(field)
-        return None if place is None else Table(self.data, _follow(self.data, place))
+        place = self._field(field)
+        return None if place is None else Table(self._data, _follow(self._data, place), self._lists)
 
     def tables(self, field: int) -> Iterator[Table]:
         """Yield the tables of a field that is a list of them."""
         start, count = self._list(field)
         for place in range(start, start + 4 * count, 4):
-            yield Table(self.data, _follow(self.data, place))
+            yield Table(self._data, _follow(self._data, place), self._lists)
+
+    def entry(self, field: int, index: int) -> Table:
+        """Return one table of a field that is a list of them. Raises IndexError."""
+        start, count = self._list(field)
+        if not 0 <= index < count:
+            raise IndexError("a value is at no place")
+        return Table(self._data, _follow(self._data, start + 4 * index), self._lists)
 
     def text(self, field: int) -> str | None:
         """Return the text of a field."""
         start, count = self._list(field)
-        return self.data[start : start + count].decode() if start else None
+        return self._data[start : start + count].decode() if start else None
 
     def number(self, field: int, kind: str) -> int:
         """Return the number of a field; ``kind`` is one of struct's letters."""
-        place = self._place(field)
-        return 0 if place is None else int(unpack(kind, self.data, place)[0])
+        place = self._field(field)
+        return 0 if place is None else NUMBERS[kind](self._data, place)[0]
 
     def numbers(self, field: int, kind: str) -> tuple[int, ...]:
         """Return the numbers of a field that is a list of them."""
         start, count = self._list(field)
-        return unpack(f"{count}{kind}", self.data, start)
+        return struct.unpack_from(f"<{count}{kind}", self._data, start)
 
     def _list(self, field: int) -> tuple[int, int]:
         """Return the place of a list's first entry and their number; (0, 0) without the list."""
-        place = self._place(field)
+        place = self._field(field)
         if place is None:
             return 0, 0
-        start = _follow(self.data, place)
-        (count,) = unpack("I", self.data, start)
+        start = _follow(self._data, place)
+        count = NUMBERS["I"](self._data, start)[0]
         if count > MOST_ENTRIES:
             raise struct.error(f"a list has {count} entries")
         return start + 4, count
 
-    def _place(self, field: int) -> int | None:
+    def _field(self, field: int) -> int | None:
         """Return the place of a field; None without it."""
-        offsets = self.place - unpack("i", self.data, self.place)[0]
-        at = 4 + 2 * field
-        offset = unpack("H", self.data, offsets + at)[0] if at < unpack("H", self.data, offsets)[0] else 0
-        return self.place + offset if offset else None
+        at = self._place - NUMBERS["i"](self._data, self._place)[0]
+        offsets = self._lists.get(at)
+        if offsets is None:
+            offsets = self._lists[at] = _field_offsets(self._data, at)
+        offset = offsets[field] if field < len(offsets) else 0
+        return self._place + offset if offset else None
 
 
-def unpack(kind: str, data: bytes, place: int) -> tuple[int, ...]:
-    """Return little-endian numbers from a place on. Raises struct.error if they lead out of the data."""
-    if place < 0:
+NUMBERS = {kind: struct.Struct(f"<{kind}").unpack_from for kind in "bBHiIqQ"}
+"""Functions that read a little-endian number from a place on. They raise struct.error if it leads out of the data."""
+
+
+def _field_offsets(data: bytes, place: int) -> tuple[int, ...]:
+    """Return the offsets of a table's fields, of which there are ``MOST_FIELDS`` at most."""
+    if place < 0:  # a list before its tables; struct would count from the end
         raise struct.error("an offset leads out of it")
-    return struct.unpack_from(f"<{kind}", data, place)
+    (size,) = NUMBERS["H"](data, place)
+    count = min(max(0, size - 3) // 2, MOST_FIELDS)  # behind the sizes of the list and of the table
+    return struct.unpack_from(f"<{count}H", data, place + 4)
 
 
 def _follow(data: bytes, place: int) -> int:
-    return place + unpack("I", data, place)[0]
+    offset: int = NUMBERS["I"](data, place)[0]
+    return place + offset
 
 
 def plan_bytes(head: bytes) -> int:
     """Return the number of bytes that the plans take at most, from the program's first on, by its first ``HEAD_BYTES``."""
-    return min(unpack("Q", head, 16)[0], LARGEST_PLAN) if _has_header(head) else LARGEST_PLAN
+    return min(NUMBERS["Q"](head, 16)[0], LARGEST_PLAN) if _has_header(head) else LARGEST_PLAN
 
 
 def plans_of(program: CheckedFile) -> bytes:
@@ -311,7 +332,7 @@ def plans_of(program: CheckedFile) -> bytes:
 
 def segment_base(head: bytes) -> int:
     """Return the offset of a program's segments, by its first ``HEAD_BYTES``; 0 without any."""
-    return unpack("Q", head, 24)[0] if _has_header(head) else 0
+    return NUMBERS["Q"](head, 24)[0] if _has_header(head) else 0
 
 
 def _has_header(head: bytes) -> bool:

@@ -191,11 +191,8 @@ def _plan(plans: Mapping[str | None, Table], method: str) -> Table:
 
 def _values(plan: Table, field: int) -> Iterator[Table]:
     """Yield the values of a plan at the places that a field lists. Raises IndexError."""
-    values = list(plan.tables(PLAN.values))
     for place in plan.numbers(field, "i"):
-        if place < 0:
-            raise IndexError("a value is at no place")
-        yield values[place]
+        yield plan.entry(PLAN.values, place)
 
 
 def _tensor(value: Table) -> tuple[str, list[int]]:

@@ -140,8 +140,7 @@ def build() -> Path:
 
 def path() -> Path:
     """Return the path of the library, compiled or not."""
-    own = _compiled()
-    return own if compiling.is_built(own) else compiling.prebuilt(NAME) or own
+    return compiling.own_or_prebuilt(compiling.cache_folder("native"), _compiled, NAME)
 
 
 def cmake_prefix() -> str:

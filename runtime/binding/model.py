@@ -97,6 +97,7 @@ class Model(Owned):
         else:
             from hybridge.runtime.onnx.program import OnnxProgram  # onnxruntime is an extra
 
+            artifact.check_hashed()
             model = cls.over(OnnxProgram(artifact), artifact.manifest, artifact)
         if context is not None:
             model.limit(context)
@@ -175,9 +176,12 @@ def _opened(artifact: Artifact) -> ModelHandle:
     manifest = artifact.manifest
     check_methods(manifest)
     file = artifact.opened[PROGRAM]
-    check_plans(manifest, file)
-    check_program(manifest, file)
-    load_operators(manifest.namespaces)
+    try:
+        check_plans(manifest, file)
+        check_program(manifest, file)
+        load_operators(manifest.namespaces)
+    finally:
+        artifact.check_hashed()  # of an altered program, this is what is wrong
     delegates = {name for method in manifest.methods.values() for name in method.delegates}
     operators = {name for name in manifest.operators if load().hybridge_has_operator(CText("an operator", name.encode()))}
     check_runtime(

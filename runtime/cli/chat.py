@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
-from pydantic import PositiveInt, TypeAdapter, ValidationError
 from rich.markup import escape
 
 from hybridge.errors import HybridgeError, PictureError, UsageError
@@ -384,6 +383,8 @@ class Terminal:
             raise UsageError(f"there is no setting {name}; /set shows them.")
         given = _given(value.strip())
         if name == "max_new_tokens":
+            from pydantic import PositiveInt
+
             self.conversation.settings = replace(now, max_new_tokens=_checked(PositiveInt, name, given))
         elif name:
             from hybridge.runtime.text.generate import with_dry_breakers
@@ -460,6 +461,8 @@ def _given(value: str) -> object:
 
 def _checked(kind: type[Kind], name: str, given: object) -> Kind:
     """Return what is given as a value of its type, or as a dataclass of such values. Raises UsageError."""
+    from pydantic import TypeAdapter, ValidationError  # takes long to start
+
     try:
         return TypeAdapter(kind).validate_python(given)
     except ValidationError as error:

@@ -15,8 +15,6 @@ from hybridge.runtime.cli.options import JsonOption
 NATIVE_EXAMPLES = ("hybridge native", "hybridge native --cmake-prefix")
 BUNDLE_EXAMPLES = ("hybridge bundle app",)
 LM_EVAL_EXAMPLES = ("hybridge lm-eval run --model hybridge --model_args artifact=OUT,lookup=True --tasks arc_easy,wikitext",)
-LM_EVAL_PARSER = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-"""Leave every word after ``lm-eval`` to lm_eval, ``run --help`` too."""
 
 kernels = typer.Typer(help="Compile hybridge's own kernels, or say where they are.", no_args_is_help=True)
 

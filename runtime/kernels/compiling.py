@@ -63,6 +63,20 @@ def prebuilt(name: str) -> Path | None:
     return path if path.exists() and executorch_version() == EXECUTORCH else None
 
 
+def own_or_prebuilt(folder: Path, own: Callable[[], Path], name: str) -> Path:
+    """Return the path of a library: the one that was compiled here, or our wheel's, or where it is to be compiled.
+
+    Args:
+        folder: of all that were compiled here.
+        own: returns the path of the one of these sources, all of which it reads: that takes long.
+        name: of the library.
+    """
+    wheel = prebuilt(name)
+    if wheel is not None and not folder.is_dir():
+        return wheel
+    return compiled if is_built(compiled := own()) else wheel or compiled
+
+
 def is_built(path: Path) -> bool:
     """Return whether something was built at ``path``; false if we may not look there."""
     return os.path.exists(path) and os.path.exists(hash_path(path))

@@ -56,13 +56,12 @@ def build(*, again: bool = False) -> Path:
 
 def path() -> Path:
     """Return the path of the library, compiled or not."""
-    own = _compiled()
-    return own if compiling.is_built(own) else compiling.prebuilt(NAME) or own
+    return compiling.own_or_prebuilt(cache_folder(), _compiled, NAME)
 
 
 def is_built() -> bool:
     """Return whether ``load`` would find the library without compiling it."""
-    return compiling.is_built(_compiled()) or compiling.prebuilt(NAME) is not None
+    return compiling.prebuilt(NAME) is not None or compiling.is_built(_compiled())
 
 
 def is_available() -> bool:

@@ -231,7 +231,7 @@ def open_text_models(
     """
     if sum((draft is not None, lookup, own, plain)) > 1:
         raise UsageError("--draft, --prompt-lookup, --drafter and --no-speculation exclude each other; give one of them.")
-    opened = open_artifact(folder)
+    opened = open_artifact(folder, wait=False)
     if opened.tokenizer is None:
         raise UsageError(f"{folder} has no tokenizer.json, so text cannot be turned into tokens; use Session from Python.")
     tokenizer = Tokenizer.of(opened)

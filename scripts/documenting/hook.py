@@ -14,7 +14,7 @@ from typer import Context
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 from hybridge.runtime import Manifest
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{match[1]}{os.path.relpath(_place(target), PurePosixPath(uri).parent)}{match[3]}" if target else match[0]
 
     if uri == "reference/command-line.md":
-        command = get_command(app)
+        command = get_command(tree())
         markdown += get_docs_for_click(obj=command, ctx=Context(command), name="hybridge")
         markdown = (
             markdown.replace("[bold]Examples[/]\n", "**Examples**:\n\n").replace("  [dim]$[/] ", "    $ ").replace("\\[", "[")

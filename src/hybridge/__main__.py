@@ -5,47 +5,77 @@ Results go to stdout, everything for people to stderr.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 import hybridge
-from hybridge.export.cli import bench, check, demo, export
-from hybridge.models import cli as models
-from hybridge.runtime.cli import chat, doctor, inspect, run, serve, tools
+from hybridge.models.cli import describes_model, takes_model
 from hybridge.runtime.cli.console import run_and_exit
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command, the examples in its help, and settings of its parser."""
+    """A command, by the module that has it: a command line that names it imports no other.
 
-    run: Callable[..., None]
-    examples: Sequence[str]
-    settings: dict[str, Any] | None = None
+    Args:
+        module: has a function of the command's name, or a group of commands, and examples for the help.
+        name: of the command.
+        wrap: gives the command more options.
+        examples: the name of the examples in the module; empty for a group.
+        settings: of the command's parser.
+    """
+
+    module: str
+    name: str
+    wrap: Callable[[Callable[..., None]], Callable[..., None]] | None = None
+    examples: str = "EXAMPLES"
+    settings: Mapping[str, Any] | None = None
+
+    def shown_examples(self) -> Sequence[str]:
+        """Return the examples of its help."""
+        shown: Sequence[str] = getattr(import_module(self.module), self.examples) if self.examples else ()
+        return shown
+
+    def add_to(self, app: typer.Typer, title: str) -> None:
+        """Add it to the command line, under the title of its group."""
+        found = getattr(import_module(self.module), self.name.replace("-", "_"))
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=self.name, rich_help_panel=title)
+            return
+        epilog = "\n".join(["[bold]Examples[/]", *(f"  [dim]$[/] {escape(each)}" for each in self.shown_examples())])
+        settings = dict(self.settings) if self.settings else None
+        run = self.wrap(found) if self.wrap else found
+        app.command(name=self.name, epilog=epilog, rich_help_panel=title, context_settings=settings)(run)
 
 
+ALL_WORDS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+"""Leave every word after a command to it, ``run --help`` too."""
 COMMANDS = {
-    "Begin": [Command(doctor.doctor, doctor.EXAMPLES), Command(demo.demo, demo.EXAMPLES)],
+    "Begin": [Command("hybridge.runtime.cli.doctor", "doctor"), Command("hybridge.export.cli.demo", "demo")],
     "Export and check": [
-        Command(export.export, export.EXAMPLES),
-        Command(models.describes_model(inspect.inspect), inspect.EXAMPLES),
-        Command(check.validate, check.VALIDATE_EXAMPLES),
-        Command(check.evaluate, check.EVALUATE_EXAMPLES),
-        Command(tools.lm_eval, tools.LM_EVAL_EXAMPLES, tools.LM_EVAL_PARSER),
+        Command("hybridge.export.cli.export", "export"),
+        Command("hybridge.runtime.cli.inspect", "inspect", describes_model),
+        Command("hybridge.export.cli.check", "validate", examples="VALIDATE_EXAMPLES"),
+        Command("hybridge.export.cli.check", "evaluate", examples="EVALUATE_EXAMPLES"),
+        Command("hybridge.runtime.cli.tools", "lm-eval", examples="LM_EVAL_EXAMPLES", settings=ALL_WORDS),
     ],
     "Generate": [
-        Command(models.takes_model(run.run), run.EXAMPLES),
-        Command(models.takes_model(chat.chat), chat.EXAMPLES),
-        Command(models.takes_model(serve.serve), serve.EXAMPLES),
+        Command("hybridge.runtime.cli.run", "run", takes_model),
+        Command("hybridge.runtime.cli.chat", "chat", takes_model),
+        Command("hybridge.runtime.cli.serve", "serve", takes_model),
+        Command("hybridge.models.cli", "cache", examples=""),
     ],
     "Measure and build": [
-        Command(models.takes_model(bench.bench), bench.EXAMPLES),
-        Command(tools.native, tools.NATIVE_EXAMPLES),
-        Command(tools.bundle, tools.BUNDLE_EXAMPLES),
+        Command("hybridge.export.cli.bench", "bench", takes_model),
+        Command("hybridge.runtime.cli.tools", "native", examples="NATIVE_EXAMPLES"),
+        Command("hybridge.runtime.cli.tools", "bundle", examples="BUNDLE_EXAMPLES"),
+        Command("hybridge.runtime.cli.tools", "kernels", examples=""),
     ],
 }
 """The commands by the title of their group in the help."""
@@ -66,13 +96,8 @@ def options(
     """Export hybrid language models to one ExecuTorch program and run it with speculative rollback."""
 
 
-def examples(commands: Sequence[str]) -> str:
-    """Return the examples below a command's options."""
-    return "\n".join(["[bold]Examples[/]", *(f"  [dim]$[/] {escape(command)}" for command in commands)])
-
-
-def tree() -> typer.Typer:
-    """Return the command line with all its commands."""
+def tree(words: Collection[str] = ()) -> typer.Typer:
+    """Return the command line with the command that is one of ``words``, or with all if none is: for help and mistakes."""
     app = typer.Typer(
         name="hybridge",
         no_args_is_help=True,
@@ -80,20 +105,17 @@ def tree() -> typer.Typer:
         context_settings={"help_option_names": ["--help", "-h"]},
     )
     app.callback()(options)
+    is_known = any(each.name in words for commands in COMMANDS.values() for each in commands)
     for title, commands in COMMANDS.items():
         for each in commands:
-            app.command(epilog=examples(each.examples), rich_help_panel=title, context_settings=each.settings)(each.run)
-    app.add_typer(models.cache, name="cache", rich_help_panel="Generate")
-    app.add_typer(tools.kernels, name="kernels", rich_help_panel=title)
+            if each.name in words or not is_known:
+                each.add_to(app, title)
     return app
-
-
-app = tree()
 
 
 def main() -> None:
     """Run the command line."""
-    run_and_exit(app)
+    run_and_exit(lambda: tree(sys.argv[1:2])())
 
 
 if __name__ == "__main__":

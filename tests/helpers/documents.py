@@ -14,7 +14,7 @@ import typer.main
 from checkout import CHECKOUT
 from markdown_it import MarkdownIt
 
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 
 TOP = ("cache", "export", "runtime", "docs", "tests", "scripts", "src", "examples", ".ci")
 PATH = re.compile(rf"(?<![\w./<-])(?:{'|'.join(map(re.escape, TOP))})/[\w./*-]*")
@@ -65,7 +65,7 @@ def command_faults(line: str) -> Iterator[str]:
         words = line.split()
     options = [match[0] for word in words if (match := OPTION.match(word))]
     if words[:1] == ["hybridge"]:
-        command: Any = typer.main.get_command(app)
+        command: Any = typer.main.get_command(tree())
         for word in words[1:]:
             if hasattr(command, "commands") and not word.startswith("-"):
                 if word not in command.commands:

@@ -23,11 +23,6 @@ from hybridge.runtime.cli.options import JsonOption, option_parameters, with_par
 from hybridge.runtime.version import code_version
 
 PANEL = "Of a model that is no artifact"
-EXAMPLES = {
-    "list": ("hybridge cache list",),
-    "remove": ("hybridge cache remove SmolLM2-135M-Instruct.Q4_1", "hybridge cache remove --older-than 30"),
-    "path": ("hybridge cache path",),
-}
 PROGRAMS = "programs"
 """The name of the kept programs in the list."""
 

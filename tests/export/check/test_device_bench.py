@@ -12,7 +12,7 @@ import pytest
 from compiler_flags import instruction_sets
 from typer.testing import CliRunner
 
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 from hybridge.errors import UsageError
 from hybridge.export.profile import device
 from hybridge.runtime import platforms
@@ -45,7 +45,7 @@ def test_the_row_of_the_table() -> None:
 
 @pytest.mark.slow
 def test_what_is_measured_on_this_machine(kernels_artifact: Path) -> None:
-    answer = CliRunner().invoke(app, ["bench", str(kernels_artifact), "--device", "--context", "20", "--json"])
+    answer = CliRunner().invoke(tree(), ["bench", str(kernels_artifact), "--device", "--context", "20", "--json"])
     assert answer.exit_code == 0, answer.output
     found = json.loads(answer.stdout)
     assert found["instruction_set"] in found["instruction_sets"]
@@ -59,7 +59,9 @@ def test_what_is_measured_on_this_machine(kernels_artifact: Path) -> None:
 @pytest.mark.slow
 def test_a_table_and_a_row(kernels_artifact: Path) -> None:
     shown = (
-        CliRunner().invoke(app, ["bench", str(kernels_artifact), "--device", "--context", "20"], env={"COLUMNS": "200"}).stdout
+        CliRunner()
+        .invoke(tree(), ["bench", str(kernels_artifact), "--device", "--context", "20"], env={"COLUMNS": "200"})
+        .stdout
     )
     assert re.search(r"verify of 5 .*commit of 2 .*prefill .*A decode after 20 tokens moves", shown, flags=re.DOTALL)
     assert shown.strip().splitlines()[-1].count("|") == 9
@@ -93,5 +95,5 @@ def test_the_processor_has_a_name(cpuinfo: str, board: str, wanted: str, monkeyp
 
 
 def test_two_kinds_of_figures_at_once_are_refused(kernels_artifact: Path) -> None:
-    answer = CliRunner().invoke(app, ["bench", str(kernels_artifact), "--device", "--profile"])
+    answer = CliRunner().invoke(tree(), ["bench", str(kernels_artifact), "--device", "--profile"])
     assert isinstance(answer.exception, UsageError)

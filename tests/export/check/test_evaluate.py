@@ -10,7 +10,7 @@ from store import exported
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 from typer.testing import CliRunner, Result
 
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 from hybridge.errors import UsageError
 from hybridge.runtime.artifact.options import ExportOptions
 
@@ -32,7 +32,7 @@ def checkpoint_and_artifact(tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 
 def evaluate(checkpoint_and_artifact: tuple[Path, Path], *words: object) -> Result:
     checkpoint, artifact = checkpoint_and_artifact
-    return CliRunner().invoke(app, ["evaluate", str(artifact), "--against", str(checkpoint), *map(str, words)])
+    return CliRunner().invoke(tree(), ["evaluate", str(artifact), "--against", str(checkpoint), *map(str, words)])
 
 
 @pytest.mark.slow

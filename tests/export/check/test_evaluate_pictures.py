@@ -13,7 +13,7 @@ from public_folders import LFM2_VL_OPTIONS, QWEN_OPTIONS
 from store import exported
 from typer.testing import CliRunner, Result
 
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 from hybridge.errors import HybridgeError
 from hybridge.export.check.oracle import load_original, picture_features
 from hybridge.export.check.picture_prompts import embedding_errors
@@ -26,7 +26,7 @@ WINDOW = 88
 
 
 def evaluate(artifact: Path, checkpoint: Path, *words: object) -> Result:
-    return CliRunner().invoke(app, ["evaluate", str(artifact), "--against", str(checkpoint), *map(str, words)])
+    return CliRunner().invoke(tree(), ["evaluate", str(artifact), "--against", str(checkpoint), *map(str, words)])
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tiny import save_checkpoint, tiny_config
 from typer.testing import CliRunner
 
 import hybridge
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 from hybridge.runtime import Session
 
 SCRIPT = Path(sys.executable).parent / "optimum-cli"
@@ -46,7 +46,7 @@ def options(help_text: str) -> set[str]:
 @pytest.mark.slow
 def test_the_help_lists_every_option_of_hybridge_export() -> None:
     code, shown, _ = optimum("export", "hybridge", "--help")
-    ours = CliRunner().invoke(app, ["export", "--help"]).stdout
+    ours = CliRunner().invoke(tree(), ["export", "--help"]).stdout
     assert code == 0
     assert "Usage: optimum-cli export hybridge [OPTIONS] {output}" in shown
     assert options(shown) == (options(ours) - {"--output"}) | {"--model"}

@@ -19,7 +19,7 @@ from store import demo_folder
 from typer.testing import CliRunner
 
 import hybridge
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.binding.library import SOURCES
 from hybridge.runtime.pinned import executorch
@@ -194,7 +194,7 @@ def test_a_checkout_without_a_compiled_library_says_how_to_get_one(tmp_path: Pat
 @pytest.mark.slow
 def test_cmake_builds_the_example_from_sources(tmp_path: Path) -> None:
     cmake = Path(sys.executable).with_name("cmake")
-    prefix = CliRunner().invoke(app, ["native", "--cmake-prefix"]).stdout.strip()
+    prefix = CliRunner().invoke(tree(), ["native", "--cmake-prefix"]).stdout.strip()
     flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wno-pedantic"
     sources = "-DHYBRIDGE_FROM_SOURCE=ON"
     run(cmake, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", flags, sources, ONE_SET)
@@ -248,9 +248,9 @@ def conversation(artifact: Path, message: str) -> str:
 
 
 def test_the_command_says_where_cmake_finds_it() -> None:
-    shown = json.loads(CliRunner().invoke(app, ["native", "--json"]).stdout)
+    shown = json.loads(CliRunner().invoke(tree(), ["native", "--json"]).stdout)
     ours, executorch = (Path(folder) for folder in shown["cmake_prefix"].split(";"))
     assert (ours / "cmake/hybridge-config.cmake").is_file()
     assert (executorch / "lib/cmake/executorch/executorch-config.cmake").is_file()
     assert (Path(shown["include"]) / "hybridge/hybridge.h").is_file()
-    assert "find_package(hybridge)" in CliRunner().invoke(app, ["native"]).stdout
+    assert "find_package(hybridge)" in CliRunner().invoke(tree(), ["native"]).stdout

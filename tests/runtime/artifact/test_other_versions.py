@@ -20,7 +20,7 @@ from forgery import Content, forge
 from tiny import save_tokenizer
 from typer.testing import CliRunner
 
-from hybridge.__main__ import app, main
+from hybridge.__main__ import main, tree
 from hybridge.errors import ArtifactError
 from hybridge.export.profile import program as executorch_program
 from hybridge.export.profile.program import ProgramFile
@@ -54,7 +54,7 @@ def called(*names: str) -> Callable[[Content], object]:
 
 
 def test_it_runs_and_inspect_names_both_versions() -> None:
-    shown = " ".join(CliRunner().invoke(app, ["inspect", str(OLDER_ARTIFACT)]).stdout.split())
+    shown = " ".join(CliRunner().invoke(tree(), ["inspect", str(OLDER_ARTIFACT)]).stdout.split())
     assert f"{BETWEEN} Loading it checks that this one has all of its operators and backends." in shown
     assert np.isfinite(Session.load(OLDER_ARTIFACT).prefill([5, 7])).all()
 
@@ -74,7 +74,7 @@ def test_a_session_gives_the_same_tokens() -> None:
 
 def test_the_same_version_is_not_talked_about(older_artifact: Path) -> None:
     forge(older_artifact, lambda content: content["versions"].update(executorch=installed("executorch")))
-    assert "installed here" not in CliRunner().invoke(app, ["inspect", str(older_artifact)]).stdout
+    assert "installed here" not in CliRunner().invoke(tree(), ["inspect", str(older_artifact)]).stdout
 
 
 def test_a_missing_operator_is_named_with_what_to_do(older_artifact: Path) -> None:

@@ -20,6 +20,7 @@ from forgery import Content, forge
 from hybridge.errors import ArtifactError
 from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifact.manifest import FORMAT_VERSION, MANIFEST, PROGRAM, read_manifest
+from hybridge.runtime.binding.model import Model
 from hybridge.runtime.binding.tokenizer import Tokenizer
 
 FILES = [MANIFEST, PROGRAM, "tokenizer.json", "generation_config.json"]
@@ -86,6 +87,14 @@ def test_a_flipped_bit_is_refused_wherever_it_is(artifact_copy: Path, name: str,
     for position in [0, len(data) - 1, *rng.sample(range(len(data)), 60)]:
         (artifact_copy / name).write_bytes(flipped(data, position, rng.randrange(8)))
         assert_refused(artifact_copy, f"{name} was altered")
+
+
+def test_a_program_that_is_hashed_meanwhile_is_not_loaded_before(artifact_copy: Path) -> None:
+    data = (artifact_copy / PROGRAM).read_bytes()
+    for position in (200, len(data) - 1):  # its plan, which is checked meanwhile, and its weights
+        (artifact_copy / PROGRAM).write_bytes(flipped(data, position, 3))
+        with pytest.raises(ArtifactError, match="was altered"):
+            Model.open(open_artifact(artifact_copy, wait=False))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from babbling import template_of
 from odd_paths import NO_FILES, identity, make, mounted
 from typer.testing import CliRunner
 
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 from hybridge.errors import KernelsError, OutputError, UsageError
 from hybridge.export.write.folder import output_folder
 from hybridge.runtime import Session, files
@@ -164,7 +164,7 @@ def test_a_command_refuses_before_its_work(kind: str, artifact: Path, tmp_path: 
     path = make(tmp_path / "page.html", kind)
     with pytest.raises(UsageError, match=f"page.html cannot be written: it is {NO_FILES.get(kind, 'a folder')}, not a file"):
         check_writable_file(path)
-    done = CliRunner().invoke(app, ["inspect", str(artifact), "--html", str(path)])
+    done = CliRunner().invoke(tree(), ["inspect", str(artifact), "--html", str(path)])
     assert isinstance(done.exception, UsageError)
 
 

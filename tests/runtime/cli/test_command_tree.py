@@ -15,7 +15,7 @@ from documents import command_faults
 from typer.testing import CliRunner
 
 import hybridge
-from hybridge.__main__ import COMMANDS, app
+from hybridge.__main__ import COMMANDS, tree
 from hybridge.export.cli.choices import ExportChoices
 from hybridge.runtime.artifact.options import ExportOptions
 
@@ -48,7 +48,7 @@ ORDER = [
 
 
 def shown(*words: str) -> str:
-    done = CliRunner().invoke(app, list(words), env={"COLUMNS": "160"})
+    done = CliRunner().invoke(tree(), list(words), env={"COLUMNS": "160"})
     assert done.exit_code == 0
     return done.stdout
 
@@ -56,7 +56,7 @@ def shown(*words: str) -> str:
 def examples() -> Iterator[str]:
     for commands in COMMANDS.values():
         for each in commands:
-            yield from each.examples
+            yield from each.shown_examples()
 
 
 def asked(code: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -90,6 +90,11 @@ def test_commands_are_listed_in_the_order_of_use() -> None:
     assert [name for name in listed if name in ORDER] == ORDER
 
 
+def test_a_command_imports_no_other() -> None:
+    script = "import sys; from hybridge.__main__ import tree; tree(['run']); print('hybridge.runtime.cli.chat' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
 def test_h_is_help() -> None:
     assert shown("run", "-h") == shown("run", "--help")
 
@@ -97,9 +102,9 @@ def test_h_is_help() -> None:
 def test_each_command_shows_its_examples_as_they_are_typed() -> None:
     for commands in COMMANDS.values():
         for each in commands:
-            help_text = shown(each.run.__name__.replace("_", "-"), "--help")
-            assert each.examples
-            assert [line for line in each.examples if f"$ {line}\n" not in re.sub(" +\n", "\n", help_text)] == []
+            help_text = shown(each.name, "--help")
+            assert each.shown_examples() or not each.examples  # a group's commands have none
+            assert [line for line in each.shown_examples() if f"$ {line}\n" not in re.sub(" +\n", "\n", help_text)] == []
 
 
 def test_the_examples_name_commands_and_options_that_exist() -> None:

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 from hybridge.errors import KernelsError
 from hybridge.runtime.cli import doctor
 from hybridge.runtime.cli.doctor import Requirements, _of_metadata, requirements
@@ -76,7 +76,7 @@ def test_a_wheels_description_says_the_same_as_a_checkout() -> None:
 
 
 def test_this_checkout_has_what_it_needs_and_names_every_extra() -> None:
-    done = CliRunner().invoke(app, ["doctor", "--json"])
+    done = CliRunner().invoke(tree(), ["doctor", "--json"])
     assert done.exit_code == 0, done.stdout
     content = json.loads(done.stdout)
     assert content["ok"]
@@ -103,7 +103,7 @@ def test_without_kernels_and_without_a_compiler_there_is_nothing_to_run(monkeypa
     kernels = doctor.examine().parts["kernels"]
     assert [(each.name, each.ok) for each in kernels] == [("kernels", False)]
     assert "install g++ or clang++" in kernels[0].remedy
-    assert CliRunner().invoke(app, ["doctor"]).exit_code == 1
+    assert CliRunner().invoke(tree(), ["doctor"]).exit_code == 1
 
 
 @pytest.mark.parametrize(

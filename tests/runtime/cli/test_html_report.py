@@ -17,7 +17,7 @@ from checkout import OLDER_ARTIFACT
 from served import BABBLE, BYTES, babble
 from typer.testing import CliRunner
 
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 from hybridge.errors import OutputError, UsageError
 from hybridge.export.check.validate import CorruptingDrafter
 from hybridge.export.report import ValidationReport
@@ -173,10 +173,12 @@ def test_a_page_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> 
 
 
 def test_inspect_writes_its_page(tmp_path: Path) -> None:
-    assert CliRunner().invoke(app, ["inspect", str(OLDER_ARTIFACT), "--html", str(tmp_path / "page.html")]).output == ""
+    assert CliRunner().invoke(tree(), ["inspect", str(OLDER_ARTIFACT), "--html", str(tmp_path / "page.html")]).output == ""
     assert "<h1>executorch-1.4.1</h1>" in (tmp_path / "page.html").read_text()
     for words, error in (((), "it is a folder"), (("--device",), "leave --profile and --device out")):
-        done = CliRunner().invoke(app, ["bench" if words else "inspect", str(OLDER_ARTIFACT), "--html", str(tmp_path), *words])
+        done = CliRunner().invoke(
+            tree(), ["bench" if words else "inspect", str(OLDER_ARTIFACT), "--html", str(tmp_path), *words]
+        )
         assert error in str(done.exception)
 
 
@@ -184,7 +186,7 @@ def test_inspect_writes_its_page(tmp_path: Path) -> None:
 def test_without_matplotlib_it_is_refused_before_any_work(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     option = "--plot" if "evaluate" in line else "--html"
-    done = CliRunner().invoke(app, [*line.split(), "no", option, "page.svg"])
+    done = CliRunner().invoke(tree(), [*line.split(), "no", option, "page.svg"])
     assert repr(done.exception) == repr(UsageError(f"{option} needs matplotlib: pip install 'hybridge[html]'"))
 
 

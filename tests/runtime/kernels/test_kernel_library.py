@@ -18,7 +18,7 @@ import pytest
 from compiler_flags import instruction_sets, link_flags
 from typer.testing import CliRunner
 
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 from hybridge.errors import KernelsError
 from hybridge.runtime.files import hash_path
 from hybridge.runtime.kernels import compiling, library
@@ -293,8 +293,8 @@ def test_one_builds_while_the_others_wait(empty_cache: Path) -> None:
 def test_the_command_line_says_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "compiler", lambda: None)
     library._key.cache_clear()
-    answer = CliRunner().invoke(app, ["kernels", "info"])
+    answer = CliRunner().invoke(tree(), ["kernels", "info"])
     assert answer.exit_code == 0
     assert "none found; install g++" in answer.stdout
     assert "instruction set: chosen once they are built" in answer.stdout
-    assert isinstance(CliRunner().invoke(app, ["kernels", "build"]).exception, KernelsError)
+    assert isinstance(CliRunner().invoke(tree(), ["kernels", "build"]).exception, KernelsError)

@@ -19,7 +19,7 @@ from command_line import Outcome, Run
 from forgery import forge
 from typer.testing import CliRunner
 
-from hybridge.__main__ import app
+from hybridge.__main__ import tree
 from hybridge.errors import OutputError
 from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifact.folder import file_entry
@@ -128,12 +128,12 @@ def test_the_command_goes_on_from_a_folder_of_checkpoints(chatting_artifact: Pat
     words = ["chat", str(chatting_artifact), "--json", "--max-new-tokens", "4", "--cache-dir", str(tmp_path / "kept")]
     read = []
     for _ in range(2):
-        done = CliRunner().invoke(app, words, input="hello\n")
+        done = CliRunner().invoke(tree(), words, input="hello\n")
         assert done.exit_code == 0, done.output
         read.append(read_all(done.stdout)[0])
     assert read[0]["content"] == read[1]["content"]
     assert read[1]["stats"]["prompt_tokens"] == 1 < read[0]["stats"]["prompt_tokens"]
-    wrong = CliRunner().invoke(app, [*words[:-1], str(chatting_artifact / "model.pte")], input="hello\n")
+    wrong = CliRunner().invoke(tree(), [*words[:-1], str(chatting_artifact / "model.pte")], input="hello\n")
     assert isinstance(wrong.exception, OutputError)
 
 
