@@ -109,7 +109,7 @@ class Answer:
 
     def _kept(self, deltas: list[Delta]) -> list[Delta]:
         for i, each in enumerate(deltas):
-            if self.is_complete:
+            if self.calls and not self._parallel:
                 self.is_cut = True
                 return deltas[:i]
             self.content += each.content

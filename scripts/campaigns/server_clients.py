@@ -62,7 +62,9 @@ def main() -> int:
         url = f"http://127.0.0.1:{server.port}"
         for name in options.only:
             try:
-                said = _evaluate(options.artifact, python, url) if name == "lm-eval" else _asked(python, name, url, model, right)
+                said = (
+                    _evaluate(options.artifact, python, url) if name == "lm-eval" else _asked(python, name, url, model, right)
+                )
             except ClientError as error:
                 wrong, said = wrong + 1, f"wrong: {error}"
             print(f"| {name} | {said} |", flush=True)

@@ -60,8 +60,9 @@ class Turns {
 // and on draft tokens that it refuses; why: says in words why it leaves no token, or nothing. watch: sees each new
 // token. on_read: called between two chunks of the prompt. wait_for: called by a conversation before the answer's first
 // token with the text that ends the answer's reasoning, empty without one, from where on the mask counts.
-// stop_after_reasoning: a conversation's stop strings do not count in its reasoning. turns: of this generation, which are taken while the program runs and not between two rounds; null if nothing else runs. For
-// tests that repeat themselves: clock, in seconds, and noise, the seed of a sampling without one.
+// stop_after_reasoning: a conversation's stop strings do not count in its reasoning. turns: of this generation, which
+// are taken while the program runs and not between two rounds; null if nothing else runs. For tests that repeat
+// themselves: clock, in seconds, and noise, the seed of a sampling without one.
 struct GenerationOptions {
   size_t max_new_tokens = 64, block_length = 0;
   const std::atomic<bool>* cancelled = nullptr;
