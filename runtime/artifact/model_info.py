@@ -18,6 +18,8 @@ class ModelInfo(Protocol):
     @property
     def vocab_size(self) -> int: ...
     @property
+    def bos_id(self) -> int | None: ...
+    @property
     def eos_ids(self) -> list[int]: ...
     @property
     def options(self) -> ExportOptions: ...
@@ -36,6 +38,7 @@ class ProgramInfo:
 
     vocab_size: int
     options: ExportOptions
+    bos_id: int | None = None
     eos_ids: list[int] = field(default_factory=list)
     model_type: str = "text"
     drafter: DrafterDescription | None = None

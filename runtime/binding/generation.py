@@ -108,6 +108,7 @@ class GenerationArguments:
     constraint: Constraint | None = None
     clock: Callable[[], float] | None = None
     noise: int | None = None
+    stop_after_reasoning: bool = False
 
 
 def _reporting(otherwise: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -261,6 +262,7 @@ class Callbacks:
             drafter_id=_number_of(drafter) if written else 0,
             reads_hidden=written and isinstance(drafter, Proposer) and drafter.needs_hidden,
             is_cheap=written and isinstance(drafter, Proposer) and drafter.is_cheap,
+            stop_after_reasoning=arguments.stop_after_reasoning,
             grammar=followed.handle if followed is not None else GrammarHandle(),
             dev=pointer(dev),
         )

@@ -369,6 +369,7 @@ class GenerationStruct(OptionsStruct):
         ("reads_hidden", c_int),
         ("is_cheap", c_int),
         ("dev", POINTER(DevGenerationStruct)),
+        ("stop_after_reasoning", c_int),
     ]
 
 
@@ -582,6 +583,8 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "answer_form_describe": [AnswerFormHandle, c_char_p, c_size_t, Count],
     "answer_form_close": [AnswerFormHandle],
     "answer_open": [AnswerFormHandle, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(AnswerParserHandle)],
+    "answer_stop": [AnswerParserHandle, c_char_p, c_size_t],
+    "answer_stopped": [AnswerParserHandle, POINTER(c_int)],
     "answer_reasoning_end": [AnswerParserHandle, c_char_p, c_size_t, Count],
     "answer_push": [AnswerParserHandle, c_char_p, c_size_t, POINTER(c_void_p), Count],
     "answer_finish": [AnswerParserHandle, POINTER(c_void_p), Count],

@@ -111,7 +111,8 @@ def chat(
     sampling, variables = generation.sampling(), template.variables()
     opened = open_text_model(find(model), threads=threads, context=context, **vars(drafter.found(find)))
     settings = GenerationSettings(
-        drafter=opened.drafter, sampling=sampling.of(opened), stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
+        drafter=opened.drafter, sampling=sampling.of(opened), stop=tuple(generation.stop or ()),
+        stop_after_reasoning=generation.stop_after_reasoning, max_new_tokens=max_new_tokens,
         constrain=generation.constrain(opened),
     )  # fmt: skip
     chat_template = load_template(opened.artifact, variables, template.thinking, opened.tokenizer)

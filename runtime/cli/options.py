@@ -201,6 +201,9 @@ class GenerationOptions(SamplingOptions):
     ] = None
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the sampling; random if left out.")] = None
     stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")] = None
+    stop_after_reasoning: Annotated[
+        bool, typer.Option("--stop-after-reasoning", help="Let --stop end an answer, but not the reasoning before it.")
+    ] = False
     json_schema: Annotated[
         Path | None,
         typer.Option("--json-schema", help="A file with a JSON schema: the text is JSON that fits it, and nothing else."),

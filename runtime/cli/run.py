@@ -117,6 +117,7 @@ def run(
         asked = as_text(opened.tokenizer, text)
     settings = GenerationSettings(
         drafter=opened.drafter, sampling=sampling.of(opened), stop=tuple(generation.stop or ()),
+        stop_after_reasoning=generation.stop_after_reasoning,
         max_new_tokens=USUAL_TOKENS if max_new_tokens is None and not asked.rendered else max_new_tokens,
         constrain=constrain,
     )  # fmt: skip
@@ -163,6 +164,7 @@ def _generate(
     pieces = generate_text(
         model.session, prompt.ids, splitter.decoder, answer=answer, max_new_tokens=settings.max_new_tokens,
         drafter=settings.drafter, sampling=settings.sampling, stop=settings.stop, stats=stats,
+        stop_after_reasoning=settings.stop_after_reasoning,
         constraint=settings.constrain(prompt.rendered) if settings.constrain is not None else None,
     )  # fmt: skip
     try:

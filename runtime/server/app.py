@@ -156,7 +156,7 @@ class Server:
         self.tokenizer, self.settings, self.metrics = tokenizer, settings, Metrics()
         self.answers = form
         session = slots[0].session
-        self._eos_ids = session.manifest.eos_ids
+        self._bos_id, self._eos_ids = session.manifest.bos_id, session.manifest.eos_ids
         self.prompts = Prompts(tokenizer, render, session.max_seq_len, session.manifest.eos_ids)
         self.pictures = RequestPictures(pictures, remote, self.prompts.check_length)
         self.worker = Worker(slots, cache, self.metrics, settings.queue)
@@ -188,6 +188,7 @@ class Server:
             "/v1/embeddings": ("POST", self._embed),
             "/tokenize": ("POST", self._tokenize),
             "/detokenize": ("POST", self._detokenize),
+            "/tokenizer_info": ("GET", self._tokenizer_info),
             "/props": ("GET", self._props),
         }
         routes = [Route(path, self._guarded(path, answer), methods=[method]) for path, (method, answer) in paths.items()]
@@ -246,10 +247,13 @@ class Server:
 
     async def _tokenize(self, request: Request) -> Response:
         asked = await self._parse(request, TokenizeRequest)
-        text = asked.content if asked.prompt is None else asked.prompt
-        if text is None:
+        if asked.prompt is not None:
+            text, around = asked.prompt, asked.add_special_tokens
+        elif asked.content is not None:
+            text, around = asked.content, asked.add_special
+        else:
             raise invalid("content: give the text.", "content")
-        ids = (await asyncio.to_thread(self.tokenizer.encode, text, around=asked.add_special)).ids
+        ids = (await asyncio.to_thread(self.tokenizer.encode, text, around=around)).ids
         shown = [{"id": each, "piece": self.tokenizer.id_to_token(each)} for each in ids] if asked.with_pieces else ids
         return JSONResponse({"tokens": shown, "count": len(ids), "max_model_len": self.prompts.longest})
 
@@ -257,6 +261,12 @@ class Server:
         asked = await self._parse(request, DetokenizeRequest)
         text = await asyncio.to_thread(self.tokenizer.decode, asked.tokens, False)
         return JSONResponse({"content": text, "prompt": text})
+
+    async def _tokenizer_info(self, request: Request) -> Response:
+        begin, end = self._bos_id, next(iter(self._eos_ids), None)
+        named = {"bos_token": begin, "eos_token": end}
+        tokens = {name: None if each is None else self.tokenizer.id_to_token(each) for name, each in named.items()}
+        return JSONResponse({**tokens, "chat_template": self.settings.chat_template})
 
     async def _props(self, request: Request) -> Response:
         sampling = {each.name: getattr(self.settings.sampling, each.name) for each in fields(Sampling)}
@@ -291,6 +301,9 @@ class Server:
             )
             for i in range(1, asked.n or 1)
         ]  # fmt: skip
+        if asked.stop_after_reasoning:
+            for each in (question, *more):
+                each.answer.stop_at(asked.stops)
         return await self.respond(request, form, [question, *more])
 
     def _prompt(self, asked: ChatRequest, pictures: Sequence[Picture]) -> tuple[Prompt, Answer, str]:
@@ -444,8 +457,8 @@ class Server:
         return Job(
             prompt=prompt.tokens, tokenizer=self.decoder if question.chat else self.tokenizer, sampling=question.sampling,
             max_new_tokens=self.settings.limits.new_tokens if most is None else most, deadline=run.deadline,
-            stop=question.asked.stops, marks=prompt.marks, echo=question.echo, logprobs=question.logprobs,
-            constrain=question.constrain, emit=inbox.put, pictures=prompt.pictures, cancelled=run.is_gone,
+            stop=() if question.answer.has_stops else question.asked.stops, marks=prompt.marks, echo=question.echo,
+            logprobs=question.logprobs, constrain=question.constrain, emit=inbox.put, pictures=prompt.pictures, cancelled=run.is_gone,
         )  # fmt: skip
 
     async def stream_events(self, question: Question, job: Job, inbox: Inbox) -> AsyncGenerator[AnswerChunk | Finished, None]:
@@ -475,11 +488,12 @@ class Server:
                     raise end
                 if isinstance(end, Finished):
                     self._count(question, end)
-                    said = self.decoder.decode(tokens) if question.asked.stops else ""
-                    stopped = next((each for each in question.asked.stops if each in said), None)
+                    said = self.decoder.decode(tokens) if answer.has_stopped or not answer.has_stops else ""
+                    stopped = max((each for each in question.asked.stops if each in said), key=said.rfind, default=None)
                     if stopped is None and not answer.is_cut:
                         await asyncio.to_thread(self._remember, question, "".join(texts), tokens)
-                    yield replace(end, reasoning_tokens=reasoning_tokens, stop_string=stopped)
+                    reason = "stop" if answer.has_stopped else end.reason
+                    yield replace(end, reason=reason, reasoning_tokens=reasoning_tokens, stop_string=stopped)
                     return
         finally:
             job.cancelled = True

@@ -225,6 +225,7 @@ class ChosenTool(Lenient):
 class GenerationRequest(BaseModel):
     """Fields that all kinds of requests have; the server's default holds for null. ``Sampling`` checks those of sampling.
 
+    stop_after_reasoning: stop strings end an answer, but not the reasoning before it.
     token_origins: report in each chunk of a stream who proposed its tokens, which OpenAI does not have.
     """
 
@@ -251,6 +252,7 @@ class GenerationRequest(BaseModel):
     response_format: RequestedFormat | None = None
     token_origins: bool | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop_after_reasoning: bool | None = None
 
     @property
     def required(self) -> list[Function]:
@@ -289,7 +291,7 @@ class GenerationRequest(BaseModel):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Return the stop strings."""
+        """Return the stop strings, in the reasoning too unless ``stop_after_reasoning``."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
 
@@ -351,7 +353,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def is_parallel(self) -> bool:
-        return self.parallel_tool_calls is not False
+        return self.parallel_tool_calls is not False and not isinstance(self.tool_choice, ChosenTool)
 
 
 Tokens = Annotated[list[int], Field(min_length=1)]
@@ -390,11 +392,12 @@ class CompletionRequest(GenerationRequest):
 
 
 class TokenizeRequest(GenerationRequest):
-    """The body of ``/tokenize``, as llama.cpp has it: content, add_special, with_pieces; or a prompt, as vLLM has it."""
+    """The body of ``/tokenize``: content, add_special, with_pieces, as llama.cpp has it; prompt, add_special_tokens of vLLM."""
 
     content: Text | None = None
     prompt: Text | None = None
     add_special: bool = False
+    add_special_tokens: bool = True
     with_pieces: bool = False
 
 

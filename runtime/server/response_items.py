@@ -10,7 +10,16 @@ from pydantic import Discriminator, Field, Tag
 
 from hybridge.runtime.server.requests import SAMPLED, Arguments, ChatRequest, GenerationRequest, Lenient, Text, invalid, parse
 
-SAME_IN_CHATS = ("model", "stream", "chat_template_kwargs", "parallel_tool_calls", "truncation", "stop", *SAMPLED)
+SAME_IN_CHATS = (
+    "model",
+    "stream",
+    "chat_template_kwargs",
+    "parallel_tool_calls",
+    "truncation",
+    "stop",
+    "stop_after_reasoning",
+    *SAMPLED,
+)
 """Fields of responses that a chat has under the same name."""
 ELSEWHERE = {
     "response_format": "text.format",

@@ -6,7 +6,7 @@ import json
 import logging
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from ctypes import byref, c_size_t, c_void_p, string_at
+from ctypes import byref, c_int, c_size_t, c_void_p, string_at
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 from uuid import uuid4
@@ -16,7 +16,7 @@ from hybridge.runtime.binding.interface import AnswerFormHandle, AnswerParserHan
 from hybridge.runtime.binding.jinja import JinjaTemplate
 from hybridge.runtime.binding.library import copied_text, load, run
 from hybridge.runtime.binding.statistics import Origin
-from hybridge.runtime.binding.tokenizer import TextStream, Tokenizer
+from hybridge.runtime.binding.tokenizer import TextStream, Tokenizer, check_stop_strings
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +61,32 @@ class Answer:
         self.is_cut = False
         """Something came after the only call, and was dropped."""
         self._parser, self._parallel = parser, parallel
+        self.has_stops = False
+        """Stop strings may end the content; see ``stop_at``."""
 
     @property
     def is_complete(self) -> bool:
         """Return whether nothing may follow."""
-        return bool(self.calls) and not self._parallel
+        return (bool(self.calls) and not self._parallel) or self.has_stopped
+
+    @property
+    def has_parts(self) -> bool:
+        """Return whether there may be more than content."""
+        return self._parser is not None
+
+    @property
+    def has_stopped(self) -> bool:
+        """Return whether the content has ended by a stop string."""
+        return self.has_stops and self._parser is not None and self._parser.has_stopped
+
+    def stop_at(self, strings: Sequence[str]) -> None:
+        """Let the content end before the first of some strings, which the reasoning may have; needs a parser.
+
+        Raises UsageError for an empty string.
+        """
+        assert self._parser is not None
+        self._parser.stop_at(strings)
+        self.has_stops = bool(strings)
 
     def feed(self, text: str) -> list[Delta]:
         """Return what ``text`` adds."""
@@ -88,7 +109,7 @@ class Answer:
 
     def _kept(self, deltas: list[Delta]) -> list[Delta]:
         for i, each in enumerate(deltas):
-            if self.is_complete:
+            if self.calls and not self._parallel:
                 self.is_cut = True
                 return deltas[:i]
             self.content += each.content
@@ -195,6 +216,19 @@ class AnswerParser:
     def reasoning_end(self) -> str:
         """Return the text that ends the reasoning which the prompt has begun, or "" if it has begun none."""
         return copied_text("answer_reasoning_end", self.handle)
+
+    def stop_at(self, strings: Sequence[str]) -> None:
+        """Let the content end before the first of some strings."""
+        check_stop_strings(strings)
+        for each in map(utf8, strings):
+            run("answer_stop", self.handle, each, len(each))
+
+    @property
+    def has_stopped(self) -> bool:
+        """Return whether the content has ended by such a string."""
+        stopped = c_int()
+        run("answer_stopped", self.handle, byref(stopped))
+        return bool(stopped.value)
 
     def _deltas(self, call: str, *arguments: object) -> list[Delta]:
         events, size = c_void_p(), c_size_t()

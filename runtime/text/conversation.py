@@ -121,6 +121,7 @@ class Conversation(OpenChat):
         arguments = GenerationArguments(
             max_new_tokens=settings.max_new_tokens, drafter=settings.drafter,
             sampling=settings.sampling, stats=stats, constraint=self._constraint(asked),
+            stop_after_reasoning=settings.stop_after_reasoning,
         )  # fmt: skip
         calls = Callbacks(session.handle, session.vocab_size, arguments, self._fail)
         began = session.length

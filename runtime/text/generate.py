@@ -67,7 +67,7 @@ def generate_text(
     session: Session, tokens: Sequence[int], decoder: TokenDecoder | None = None, *, answer: Answer | None = None,
     max_new_tokens: int | None, drafter: Drafter | None = None, sampling: Sampling | None = None, stop: Sequence[str] = (),
     eos_ids: Collection[int] | None = None, until: Callable[[int], bool] | None = None, constraint: Constraint | None = None,
-    logprobs: int | None = None, stats: GenerationStats | None = None,
+    logprobs: int | None = None, stats: GenerationStats | None = None, stop_after_reasoning: bool = False,
 ) -> Iterator[TextPiece]:  # fmt: skip
     """Yield a piece for each new token that continues ``tokens``, and a last piece that says why the text ends.
 
@@ -79,7 +79,7 @@ def generate_text(
         decoder: turns tokens into text; left out, pieces have tokens and no text.
         answer: takes the text in and splits it; left out, all of it is content.
         max_new_tokens: None for no limit but the context.
-        stop: texts before the first of which the text ends.
+        stop: texts before the first of which the text ends. stop_after_reasoning: in the content of ``answer`` alone.
         eos_ids: end a text, the model's own if left out.
         until: called with each new token other than those; ends the text by returning True.
         logprobs: number of most likely tokens to report with each token; None for no probabilities.
@@ -91,15 +91,19 @@ def generate_text(
     """
     stats = GenerationStats() if stats is None else stats
     answer = Answer() if answer is None else answer
+    if stop_after_reasoning and answer.has_parts:
+        answer.stop_at(stop)
+        stop = ()
     stream = decoder.stream(stop) if decoder is not None else None
     ends = session.manifest.eos_ids if eos_ids is None else eos_ids
     seen: list[TokenLogprobs] = []
-    is_stopped, last, text = False, -1, ""
+    is_stopped, last, text, parts = False, -1, "", ("", "")
 
     def ends_with(token: int) -> bool:
-        nonlocal is_stopped, text
+        nonlocal is_stopped, text, parts
         text = stream.push(token) if stream is not None else ""
-        is_stopped = (stream is not None and stream.stopped) or (until is not None and until(token))
+        parts = split_text(answer, text)
+        is_stopped = (stream is not None and stream.stopped) or answer.has_stopped or (until is not None and until(token))
         return is_stopped
 
     most = session.max_seq_len if max_new_tokens is None else max_new_tokens
@@ -111,7 +115,7 @@ def generate_text(
     with closing(generated):  # type: ignore[type-var]  # a generator
         for last in generated:
             said, text = text, ""
-            content, reasoning = split_text(answer, said)
+            (content, reasoning), parts = parts, ("", "")
             # The tokens of a verified block are watched at once, and yielded one by one.
             yield TextPiece(said, [last], [seen.pop(0)] if seen else [], stats.origin, content, reasoning)
     text = stream.finish() if stream is not None else ""
@@ -158,6 +162,7 @@ class GenerationSettings:
     drafter: Drafter | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
+    stop_after_reasoning: bool = False
     max_new_tokens: int | None = None
     constrain: Callable[[str], Constraint] | None = None
 

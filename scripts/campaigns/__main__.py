@@ -24,6 +24,7 @@ CAMPAIGNS: Mapping[str, str] = {
     "bench": "speed and size beside llama.cpp, ONNX and eager PyTorch; drafters by acceptance",
     "serve-bench": "the server: checkpoints, grammars, turns",
     "clients": "every client of an artifact, compared with the same greedy tokens",
+    "server-clients": "the server, asked by eight clients that people use",
     "cross-wheel": "build the wheel for Linux on ARM64 here, and load its kernels by emulation",
     "try-wheel": "install a wheel and run its commands, without a compiler",
     "licenses": "write docs/licenses.md",

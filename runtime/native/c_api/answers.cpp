@@ -146,6 +146,16 @@ hybridge_status hybridge_answer_reasoning_end(
   });
 }
 
+hybridge_status hybridge_answer_stop(hybridge_answer_parser answer, const char* stop, size_t size) {
+  if (stop == nullptr || size == 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return with_one_call<OpenAnswer>(answer, [&](OpenAnswer& open) { open.parser.stop_at({stop, size}); });
+}
+
+hybridge_status hybridge_answer_stopped(hybridge_answer_parser answer, int* stopped) {
+  if (stopped == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return with_one_call<OpenAnswer>(answer, [&](OpenAnswer& open) { *stopped = !open.parser.cut().empty(); });
+}
+
 hybridge_status hybridge_answer_push(
     hybridge_answer_parser answer, const char* piece, size_t size, const char** events, size_t* events_size
 ) {

@@ -103,6 +103,7 @@ GenerationOptions to_generation_options(const GivenOptions& options, OpenSession
       call_back(mask, text.data(), text.size(), logits.data(), logits.size(), user);
     };
   }
+  engine_options.stop_after_reasoning = chosen.stop_after_reasoning != 0;
   if (dev.forced != nullptr) {
     engine_options.forced = [forced = dev.forced, user](Tokens text, size_t limit) {
       std::vector<int64_t> tokens(limit);

@@ -197,6 +197,9 @@ void TextOptions::declare(Arguments& arguments) {
     changes.push_back([=](S& sampling) { sampling.seed = seed, sampling.has_seed = 1; });
   });
   arguments.texts("--stop", "TEXT", "End before this text; may be given several times.", stop);
+  arguments.flag(
+      "--stop-after-reasoning", "Let --stop end an answer, but not the reasoning before it.", stop_after_reasoning
+  );
   arguments.text(
       "--json-schema", "FILE", "A file with a JSON schema: the text is JSON that fits it, and nothing else.",
       json_schema
@@ -410,6 +413,7 @@ hybridge_generation TextModel::generation(const TextOptions& options, const hybr
   generation.max_new_tokens = options.max_new_tokens;
   generation.drafter = drafter_;
   generation.sampling = &sampling;
+  generation.stop_after_reasoning = options.stop_after_reasoning;
   generation.draft = draft_;
   return generation;
 }

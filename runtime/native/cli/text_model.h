@@ -82,6 +82,7 @@ struct TextOptions {
   std::vector<Change> changes;
   std::vector<hybridge_bias> logit_bias;
   std::vector<std::string> stop;
+  bool stop_after_reasoning = false;
   std::optional<std::string> json_schema, regex;  // a file, an expression
 
   void declare(Arguments& arguments);

@@ -488,7 +488,11 @@ Result<AnswerEnd> Conversation::say(
     const text::Message* continued
 ) {
   text::TextStream stream(tokenizer_, false);
-  text::StopStrings stopping(std::move(stops));
+  text::StopStrings stopping(generator.options().stop_after_reasoning ? std::vector<std::string>() : stops);
+  if (generator.options().stop_after_reasoning) {
+    for (const std::string& each : stops) splitter.stop_at(each);
+  }
+  const auto has_stopped = [&] { return stopping.is_complete() || !splitter.cut().empty(); };
   const auto& ends = session_.info().eos_ids;
   const auto is_cancelled = [cancelled = generator.options().cancelled] { return cancelled != nullptr && *cancelled; };
   const int64_t last = log_.tokens.back();
@@ -506,7 +510,7 @@ Result<AnswerEnd> Conversation::say(
       const std::string piece = pushed(token);
       add(piece, splitter.push(piece));
     }
-    if (stopping.is_complete())
+    if (has_stopped())
       return Status(HYBRIDGE_INVALID_STATE, "the last answer ended at a stop string, so there is nothing to continue");
     const auto rest_of = [](std::string_view all, std::string_view begun) {
       return all.starts_with(begun) ? all.substr(begun.size()) : std::string_view();
@@ -531,7 +535,7 @@ Result<AnswerEnd> Conversation::say(
       const std::string piece = is_end ? stopping.push("") : pushed(token);
       is_wanted = show(add(piece, splitter.push(piece)));
       if (!is_wanted || is_cancelled()) end = AnswerEnd::BY_CALLER;
-      if (stopping.is_complete()) end = AnswerEnd::BY_STOP;
+      if (has_stopped()) end = AnswerEnd::BY_STOP;
       if (is_end) end = AnswerEnd::BY_MODEL;
       is_wanted = end == AnswerEnd::BY_LENGTH;
     }
@@ -549,6 +553,8 @@ Result<AnswerEnd> Conversation::say(
   (void)show(
       add(rest, {parts.content + last_parts.content, parts.reasoning + last_parts.reasoning, std::move(parts.calls)})
   );
+  std::string& said = *log_.turns.back().said;
+  if (!splitter.cut().empty()) said.resize(std::min(said.size(), said.rfind(splitter.cut())));
   return end;
 }
 

@@ -59,9 +59,10 @@ class Turns {
 // generation runs. mask: what each token may be, if not any; forced and fitting save time where it leaves no choice,
 // and on draft tokens that it refuses; why: says in words why it leaves no token, or nothing. watch: sees each new
 // token. on_read: called between two chunks of the prompt. wait_for: called by a conversation before the answer's first
-// token with the text that ends the answer's reasoning, empty without one, from where on the mask counts. turns: of
-// this generation, which are taken while the program runs and not between two rounds; null if nothing else runs. For
-// tests that repeat themselves: clock, in seconds, and noise, the seed of a sampling without one.
+// token with the text that ends the answer's reasoning, empty without one, from where on the mask counts.
+// stop_after_reasoning: a conversation's stop strings do not count in its reasoning. turns: of this generation, which
+// are taken while the program runs and not between two rounds; null if nothing else runs. For tests that repeat
+// themselves: clock, in seconds, and noise, the seed of a sampling without one.
 struct GenerationOptions {
   size_t max_new_tokens = 64, block_length = 0;
   const std::atomic<bool>* cancelled = nullptr;
@@ -71,6 +72,7 @@ struct GenerationOptions {
   Fitting fitting = nullptr;
   std::function<std::string()> why = nullptr;
   std::function<void(std::string)> wait_for = nullptr;
+  bool stop_after_reasoning = false;
   Watch watch = nullptr;
   OnRead on_read = nullptr;
   Turns* turns = nullptr;

@@ -479,6 +479,8 @@ typedef struct hybridge_generation {
   int reads_hidden;     // not 0 if `propose` reads hidden states, which the model must put out
   int is_cheap;         // not 0 if `propose` takes next to no time, so that it is asked in each round
   const struct hybridge_dev_generation* dev;  // of hybridge_dev.h; null, the default, in an app
+  int stop_after_reasoning;  // not 0 if a chat's stop strings end its answers, but not the reasoning before them; 0,
+                             // the default, if they end both
 } hybridge_generation;
 
 // The counts and seconds of a generation. What on_token takes is in none of them.

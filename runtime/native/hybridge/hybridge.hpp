@@ -257,7 +257,8 @@ struct Generation {
   const Grammar* grammar = nullptr;
   std::function<void(Tokens text, std::span<float> logits)> mask = nullptr;
   std::function<void(size_t count)> on_read = nullptr;
-  std::string tool_choice = "";  // in a chat with tools
+  std::string tool_choice = "";       // in a chat with tools
+  bool stop_after_reasoning = false;  // a chat's stop strings end its answers, but not the reasoning before them
 };
 
 // Calls of an answer's tools; arguments: a JSON object.
@@ -285,6 +286,7 @@ class GenerationCall {
     c_.sampling = options_.sampling ? &*options_.sampling : nullptr;
     if (options.draft_model != nullptr) c_.draft = options.draft_model->id();
     if (options.grammar != nullptr) c_.grammar = options.grammar->id();
+    c_.stop_after_reasoning = options.stop_after_reasoning;
     if (!options.tool_choice.empty()) c_.tool_choice = options_.tool_choice.c_str();
     if (options.mask) c_.mask = mask;
     if (options.on_read) c_.on_read = on_read;

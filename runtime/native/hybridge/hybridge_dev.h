@@ -385,6 +385,13 @@ hybridge_status hybridge_answer_open(
 // Copies the text that ends the reasoning which the prompt has begun; empty if it has begun none.
 hybridge_status hybridge_answer_reasoning_end(hybridge_answer_parser answer, char* text, size_t capacity, size_t* size);
 
+// Lets the answer's content end before a string, which is not empty: before the first of such strings that is complete.
+// What comes then is left out. Reasoning may have it.
+hybridge_status hybridge_answer_stop(hybridge_answer_parser answer, const char* stop, size_t size);
+
+// Gives 1 if the content has ended by such a string, or 0.
+hybridge_status hybridge_answer_stopped(hybridge_answer_parser answer, int* stopped);
+
 // Give the events of a piece and of the end as a JSON list of ["reasoning", TEXT, ""], ["content", TEXT, ""] and
 // ["call", NAME, ARGUMENTS], in which ARGUMENTS is the text of a JSON object. A call comes when it is complete; one
 // that is cut off is content, and a mark that is cut off is dropped. The events are valid until the next call with this

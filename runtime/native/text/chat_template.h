@@ -62,6 +62,12 @@ class Splitter {
   // beforehand. Asked before the first piece.
   virtual std::string reasoning_end() const { return ""; }
 
+  // Lets the content end before a string, but not the reasoning before it.
+  virtual void stop_at(std::string_view string) = 0;
+
+  // The content from a stop string on, which was left out; empty if none was complete.
+  virtual std::string_view cut() const = 0;
+
   // What a piece of the answer adds to its parts, and what its end does.
   virtual Parts push(std::string_view piece) = 0;
   virtual Parts finish() = 0;

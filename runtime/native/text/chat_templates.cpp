@@ -112,6 +112,8 @@ class ParsedAnswer final : public Splitter {
       : parser_(form, prompt, std::move(tools)) {}
 
   std::string reasoning_end() const override { return parser_.reasoning_end(); }
+  void stop_at(std::string_view string) override { parser_.stop_at(string); }
+  std::string_view cut() const override { return parser_.cut(); }
   Parts push(std::string_view piece) override { return parts(parser_.push(piece)); }
   Parts finish() override { return parts(parser_.finish()); }
 

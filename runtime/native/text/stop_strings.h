@@ -40,7 +40,10 @@ class StopStrings {
     return released;
   }
 
-  // Returns what is still held back, as the end of the text.
+  // What is held back: once a string is complete, all from it on.
+  std::string_view held() const { return held_; }
+
+  // Returns what is still held back: it ends the text, or begins no string because of what comes next.
   std::string finish() { return is_complete_ ? "" : std::exchange(held_, ""); }
 
  private:

@@ -4,6 +4,8 @@ import { button, copyText, counted, made } from "./elements.js";
 import { MarkdownView, plainText } from "./markdown.js";
 import { thumbnail } from "./pictures.js";
 
+/** The note of an answer that can be continued. */
+export const REACHED_LIMIT = "The answer reached its limit of tokens.";
 const NAMES = { user: "You", assistant: "Answer", tool: "Result of a tool" };
 
 /** The element of one message. It is changed in place, so that focus, selections and what is unfolded stay. */
@@ -135,6 +137,9 @@ export class MessageView {
       if (node.content) tools.push(act("copy", "Copy", "Copy the text", (event) => copyWith(event.currentTarget, node.content)));
       if (node.role === "user") tools.push(act("edit", "Edit", "Change this message; the old one stays as a branch", () => this.edit()));
       else tools.push(act("retry", "Retry", "Ask for another answer; this one stays as a branch", () => acts.retry(node)));
+      if (isLast && node.note === REACHED_LIMIT) {
+        tools.push(act("continue", "Continue", "Go on with this answer", () => acts.continue(node)));
+      }
       if (isLast) tools.push(act("undo", "Undo", "Take back the last message and its answer", () => acts.undo(node)));
     }
     if (node.note) tools.push(made("span", "note", node.note));

@@ -5,7 +5,7 @@ import { Composer } from "./composer.js";
 import { Conversation, exported } from "./conversation.js";
 import { at, counted, download } from "./elements.js";
 import { laidOut } from "./markdown.js";
-import { MessageView } from "./messages.js";
+import { MessageView, REACHED_LIMIT } from "./messages.js";
 import { Settings } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { Store } from "./store.js";
@@ -41,6 +41,7 @@ class Page {
     this.acts = {
       edit: (node, text) => this.answer(this.conversation.add(node.parent, "user", text, { pictures: node.pictures })),
       retry: (node) => this.answer(this.conversation.nodes.get(node.parent)),
+      continue: (node) => this.answer(this.conversation.nodes.get(node.parent), node),
       undo: (node) => this.undo(node),
       turn: (node, by) => this.turn(node, by),
       results: (node, texts) => this.sendResults(node, texts),
@@ -235,8 +236,8 @@ class Page {
     if (parent) await this.save([parent]);
   }
 
-  /** Ask for an answer to a message, and show it as it comes. */
-  async answer(asked) {
+  /** Ask for an answer to a message, or for the rest of the one that has begun, and show it as it comes. */
+  async answer(asked, begun = null) {
     if (this.running) return;
     const { conversation } = this;
     let fields;
@@ -246,10 +247,11 @@ class Page {
       this.draw();
       return this.tell(error.message);
     }
-    const node = conversation.add(asked.id, "assistant", "");
+    const node = begun ?? conversation.add(asked.id, "assistant", "");
+    Object.assign(node, { note: "", error: "" });
     const run = this.running = { abort: new AbortController(), conversation, node, began: performance.now(), first: 0, last: 0, cost: 0 };
     const body = {
-      ...fields, messages: conversation.messages(asked), stream: true, stream_options: { include_usage: true }, token_origins: true,
+      ...fields, messages: conversation.messages(begun ?? asked), stream: true, stream_options: { include_usage: true }, token_origins: true,
     };
     const before = [conversation.nodes.get(asked.parent), asked, node].filter(Boolean);
     location.hash = conversation.chat.id;
@@ -290,7 +292,7 @@ class Page {
     for (const { id, function: called } of delta.tool_calls ?? []) {
       node.calls.push({ id, name: called.name, arguments: called.arguments });
     }
-    if (choice?.finish_reason === "length") node.note = "The answer reached its limit of tokens.";
+    if (choice?.finish_reason === "length") node.note = REACHED_LIMIT;
     if (chunk.usage) node.figures = figures(chunk.usage, run);
     run.due ||= requestAnimationFrame((time) => this.drawLive(run, time));
   }

@@ -12,6 +12,8 @@ const MORE_NUMBERS = [
   { name: "top_k", words: "Top k", min: 0, max: 1000, step: 1, help: "Only this many of the likeliest words; 0 for all." },
   { name: "min_p", words: "Min p", min: 0, max: 1, step: 0.01, help: "Only words at least this share as likely as the likeliest." },
   { name: "repetition_penalty", words: "Repetition penalty", min: 0.1, max: 2, step: 0.05, help: "Above 1, used words become less likely." },
+  { name: "presence_penalty", words: "Presence penalty", min: -2, max: 2, step: 0.1, help: "Above 0, words of the answer come back less often." },
+  { name: "frequency_penalty", words: "Frequency penalty", min: -2, max: 2, step: 0.1, help: "The same, more with each time that a word was used." },
   { name: "seed", words: "Seed", min: 0, step: 1, help: "The same number gives the same answer again." },
 ];
 const KEPT = "hybridge.settings";

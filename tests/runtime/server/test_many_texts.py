@@ -86,6 +86,9 @@ def test_tokens_there_and_back(babbling_server: Served) -> None:
     _, there = ask(babbling_server, "/tokenize", {"content": "a word", "with_pieces": True})
     ids = [each["id"] for each in there["tokens"]]
     assert (ids, there["count"]) == (BYTES.encode("a word", around=False).ids, len(ids))
+    assert ask(babbling_server, "/tokenize", {"prompt": "a word", "add_special_tokens": False})[1]["tokens"] == ids
+    info = ask(babbling_server, "/tokenizer_info", method="GET")[1]
+    assert (info["eos_token"], info["bos_token"]) == ("<|im_end|>", None)
     assert ask(babbling_server, "/detokenize", {"tokens": ids})[1]["content"] == "a word"
     assert ask(babbling_server, "/props", method="GET")[1]["default_generation_settings"]["n_ctx"] == 600
 

@@ -74,6 +74,19 @@ def test_a_conversation_with_branches(page: Browser) -> None:
 
 
 @needs_browser
+def test_an_answer_that_reached_its_limit_is_continued(page: Browser) -> None:
+    with served() as one:
+        open_page(page, one.url)
+        settings(page, max_completion_tokens="10", origins=True, presence_penalty="0", frequency_penalty="0")
+        say(page, "hello")
+        assert answered(page, 2)[1] == alone(chat_tokens("hello"), 10)
+        reload(page)
+        click(page, "Continue")
+        assert answered(page, 2)[1] == alone(chat_tokens("hello"), 20)
+        assert page.run("document.querySelector('.note').textContent") == "The answer reached its limit of tokens."
+
+
+@needs_browser
 def test_escape_stops_an_answer(page: Browser) -> None:
     with served(seconds=0.01) as one:
         open_page(page, one.url)

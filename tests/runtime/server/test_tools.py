@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
-from served import BYTES, Served, chat, client, user
+from served import BYTES, Served, ask, chat, client, user
 
 from hybridge.runtime import GenerationStats, Sampling
 from hybridge.runtime.server.app import Question
@@ -201,6 +201,23 @@ def test_a_template_without_tools_gets_a_general_form_of_them(template: str) -> 
         assert answer.choices[0].message.content == "It rains."
         none = chat(calling_server, messages[:1], max_tokens=60)
         assert none.choices[0].message.content == "What can I do?"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_may_be_left_to_the_reasoning(stream: bool) -> None:
+    with speaker(lambda prompt: "<think>\nto STOP or not\n</think>\n\nI STOP here") as server:
+        body = {"messages": user("a"), "stop": "STOP", "stop_after_reasoning": True, "max_tokens": 200}
+        message = {"content": "", "reasoning_content": ""}
+        if stream:
+            for chunk in chat(server, "a", stop="STOP", stream=True, extra_body={"stop_after_reasoning": True}):
+                for name in message:
+                    message[name] += getattr(chunk.choices[0].delta, name, None) or ""
+        else:
+            message = ask(server, "/v1/chat/completions", body)[1]["choices"][0]["message"]
+        assert (message["reasoning_content"], message["content"]) == ("to STOP or not", "I ")
+        body = {"messages": user("a"), "stop_sequences": ["STOP"], "stop_after_reasoning": True, "max_tokens": 200}
+        answer = ask(server, "/v1/messages", body)[1]
+        assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "STOP")
 
 
 def test_a_general_call_can_be_asked_for_behind_a_system_turn() -> None:

@@ -13,6 +13,9 @@ import pytest
 from answer_cases import ANSWERS
 from answer_program import CHATML, Answer, AnswerProgram, cut
 from hypothesis import given, settings
+from scripted import TOOLS
+
+from hybridge.runtime.text.answers import AnswerFormat
 
 CASES = [(name, *case) for name, cases in ANSWERS.items() for case in cases]
 
@@ -34,6 +37,22 @@ def test_answers_are_those_of_python(core: AnswerProgram, case: Any, data: st.Da
     name, prompt, text, content, reasoning, calls = case
     pieces = cut(text, data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     assert core.read(name, pieces, f"x{prompt}") == (content, reasoning, calls)
+
+
+@given(case=st.sampled_from([case for case in CASES if case[3] and not case[5]]), data=st.data())
+def test_a_stop_string_may_end_the_content_alone(case: Any, data: st.DataObject) -> None:
+    name, prompt, text, content, reasoning, _ = case  # what would come after the content does not
+    begin = data.draw(st.integers(0, len(content) - 1))
+    stop = content[begin : begin + data.draw(st.integers(1, 6))]
+    answer = AnswerFormat.named(name).answer(f"x{prompt}", TOOLS)
+    answer.stop_at([stop, "never"])
+    for piece in cut(text, data.draw(st.lists(st.integers(0, len(text)), max_size=8))):
+        answer.feed(piece)
+    answer.finish()
+    assert answer.content == content[: content.find(stop)]
+    assert reasoning.startswith(answer.reasoning)
+    assert answer.has_stopped
+    assert answer.is_complete
 
 
 def test_a_form_is_known_by_its_template_and_its_tokens(core: AnswerProgram) -> None:

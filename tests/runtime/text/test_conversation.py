@@ -152,6 +152,19 @@ def test_a_stop_string_ends_an_answer_and_stays_out_of_it() -> None:
     assert stopped.messages[-1]["content"] == plain[: plain.find(plain[2:4])]
 
 
+def test_a_stop_string_may_be_in_the_reasoning() -> None:
+    script = "<think>\nto STOP or not\n</think>\n\nI STOP here"
+    settings = GenerationSettings(stop=("STOP",), stop_after_reasoning=True)
+    conversation = thoughtful(answer=script, settings=settings)
+    assert conversation.say("hello") == "I "
+    said = conversation.messages[-1]
+    assert (said["reasoning_content"], said["content"]) == ("to STOP or not", "I ")
+    read = conversation.session.length
+    conversation.say("again")
+    assert conversation.session.length > read
+    assert thoughtful(answer=script, settings=replace(settings, stop_after_reasoning=False)).say("hello") == ""
+
+
 class Tapped(TextProgram):
     """Also puts out a hidden state for each token: its place in the text."""
 
@@ -298,14 +311,17 @@ THOUGHTS = "<think>\nhm\n</think>\n\nyes"
 
 
 def thoughtful(
-    template: str = scripted.TEMPLATE, answer: str = THOUGHTS, variables: dict[str, Any] | None = None
+    template: str = scripted.TEMPLATE,
+    answer: str = THOUGHTS,
+    variables: dict[str, Any] | None = None,
+    settings: GenerationSettings | None = None,
 ) -> Conversation:
     """A conversation with a model that thinks "hm" and says "yes", in the form of the template."""
     model = scripted.speaking(lambda prompt: answer)
     options = ExportOptions(max_seq_len=1500, verify_len=4, snapshot_slots=2)
     session = Session.over(TextProgram(model), ProgramInfo(vocab_size=260, options=options, eos_ids=[scripted.END]))
     chat_template = ChatTemplate(JinjaTemplate(template), variables)
-    return Conversation(session, BYTES, chat_template, GenerationSettings())
+    return Conversation(session, BYTES, chat_template, settings or GenerationSettings())
 
 
 @pytest.mark.parametrize(("template", "kept"), [(scripted.TEMPLATE, True), (FORGETFUL, False)], ids=["kept", "left out"])

@@ -36,9 +36,11 @@ public final class Artifact: Sendable {
     get throws {
       var found = hybridge_sampling_defaults()
       try expectOK(hybridge_artifact_sampling(handle, &found))
-      return Sampling(
+      var sampling = Sampling(
         temperature: found.temperature, topK: Int(found.top_k), topP: found.top_p, minP: found.min_p,
         repetitionPenalty: found.repetition_penalty)
+      (sampling.presencePenalty, sampling.frequencyPenalty) = (found.presence_penalty, found.frequency_penalty)
+      return sampling
     }
   }
 
@@ -154,20 +156,21 @@ public final class Chat: @unchecked Sendable {
     }
   }
 
-  /// Answers a message; what `onPiece` throws ends the answer, and is thrown on. grammar: what the answer must be; it begins after
-  /// the reasoning of a model that thinks. pictures: before the message. toolChoice, of a chat with tools: `auto` or nil if the model
+  /// Answers a message; what `onPiece` throws ends the answer, and is thrown on. maxNewTokens: nil until the model ends its answer, or
+  /// the context is full. sampling: nil for the model's own. stopAfterReasoning: stops end the answer, but not the reasoning before
+  /// it. grammar: what the answer must be; it begins after the reasoning of a model that thinks. pictures: before the message. toolChoice, of a chat with tools: `auto` or nil if the model
   /// may call them, `none`, `required`, or the name of one.
   @discardableResult
   public func send(
-    _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
+    _ message: String, maxNewTokens: Int? = nil, drafter: Drafter = .auto, sampling: Sampling? = nil,
     stops: [String] = [], grammar: Grammar? = nil, pictures: [Picture] = [], toolChoice: String? = nil,
-    onPiece: (Piece) throws -> Bool
+    stopAfterReasoning: Bool = false, onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
     var message = message
     let handles = pictures.map { $0.handle }
     return try message.withUTF8 { bytes in
       try bytes.withMemoryRebound(to: CChar.self) { words in
-        try answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
+        try answer(maxNewTokens, drafter, sampling, stops, stopAfterReasoning, grammar, toolChoice, onPiece) {
           let shown = hybridge_chat_show(handle, handles, handles.count)
           guard shown == HYBRIDGE_OK else { return shown }
           // An empty message has no bytes, and is one all the same.
@@ -180,13 +183,14 @@ public final class Chat: @unchecked Sendable {
   /// Answers the results of the tools that the last answer called, one for each of its calls, in their order; see `send`.
   @discardableResult
   public func giveResults(
-    _ results: [String], maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
-    stops: [String] = [], grammar: Grammar? = nil, toolChoice: String? = nil, onPiece: (Piece) throws -> Bool
+    _ results: [String], maxNewTokens: Int? = nil, drafter: Drafter = .auto, sampling: Sampling? = nil,
+    stops: [String] = [], grammar: Grammar? = nil, toolChoice: String? = nil, stopAfterReasoning: Bool = false,
+    onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
     let copies = results.map { ($0.utf8.count, strdup($0)) }
     defer { copies.forEach { free($0.1) } }
     let given = copies.map { hybridge_result(content: constant($0.1), size: $0.0) }
-    return try answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
+    return try answer(maxNewTokens, drafter, sampling, stops, stopAfterReasoning, grammar, toolChoice, onPiece) {
       hybridge_chat_give_results(handle, given, given.count, $0, $1, stops.count, takePiece, $2, $3)
     }
   }
@@ -194,10 +198,11 @@ public final class Chat: @unchecked Sendable {
   /// Answers the last message, or the last results, again.
   @discardableResult
   public func retry(
-    maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(), stops: [String] = [],
-    grammar: Grammar? = nil, toolChoice: String? = nil, onPiece: (Piece) throws -> Bool
+    maxNewTokens: Int? = nil, drafter: Drafter = .auto, sampling: Sampling? = nil, stops: [String] = [],
+    grammar: Grammar? = nil, toolChoice: String? = nil, stopAfterReasoning: Bool = false,
+    onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
-    try answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
+    try answer(maxNewTokens, drafter, sampling, stops, stopAfterReasoning, grammar, toolChoice, onPiece) {
       hybridge_chat_retry(handle, $0, $1, stops.count, takePiece, $2, $3)
     }
   }
@@ -206,25 +211,27 @@ public final class Chat: @unchecked Sendable {
   ///
   ///     for try await piece in chat.stream("Hello") { show(piece.content) }
   public func stream(
-    _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
-    stops: [String] = [], grammar: Grammar? = nil, pictures: [Picture] = [], toolChoice: String? = nil
+    _ message: String, maxNewTokens: Int? = nil, drafter: Drafter = .auto, sampling: Sampling? = nil,
+    stops: [String] = [], grammar: Grammar? = nil, pictures: [Picture] = [], toolChoice: String? = nil,
+    stopAfterReasoning: Bool = false
   ) -> AsyncThrowingStream<Piece, Error> {
     pieces {
       try self.send(
         message, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops, grammar: grammar,
-        pictures: pictures, toolChoice: toolChoice, onPiece: $0)
+        pictures: pictures, toolChoice: toolChoice, stopAfterReasoning: stopAfterReasoning, onPiece: $0)
     }
   }
 
   /// The pieces of `giveResults`, likewise.
   public func stream(
-    results: [String], maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(),
-    stops: [String] = [], grammar: Grammar? = nil, toolChoice: String? = nil
+    results: [String], maxNewTokens: Int? = nil, drafter: Drafter = .auto, sampling: Sampling? = nil,
+    stops: [String] = [], grammar: Grammar? = nil, toolChoice: String? = nil,
+    stopAfterReasoning: Bool = false
   ) -> AsyncThrowingStream<Piece, Error> {
     pieces {
       try self.giveResults(
         results, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops, grammar: grammar,
-        toolChoice: toolChoice, onPiece: $0)
+        toolChoice: toolChoice, stopAfterReasoning: stopAfterReasoning, onPiece: $0)
     }
   }
 
@@ -252,10 +259,10 @@ public final class Chat: @unchecked Sendable {
   /// Goes on with the last answer, such as one that ended by its length; `onPiece` gets what is new.
   @discardableResult
   public func continueAnswer(
-    maxNewTokens: Int = 512, drafter: Drafter = .auto, sampling: Sampling = Sampling(), stops: [String] = [],
-    onPiece: (Piece) throws -> Bool
+    maxNewTokens: Int? = nil, drafter: Drafter = .auto, sampling: Sampling? = nil, stops: [String] = [],
+    stopAfterReasoning: Bool = false, onPiece: (Piece) throws -> Bool
   ) throws -> Answer {
-    try answer(maxNewTokens, drafter, sampling, stops, nil, nil, onPiece) {
+    try answer(maxNewTokens, drafter, sampling, stops, stopAfterReasoning, nil, nil, onPiece) {
       hybridge_chat_continue(handle, $0, $1, stops.count, takePiece, $2, $3)
     }
   }
@@ -292,11 +299,10 @@ public final class Chat: @unchecked Sendable {
   ) -> hybridge_status
 
   private func answer(
-    _ maxNewTokens: Int, _ drafter: Drafter, _ sampling: Sampling, _ stops: [String], _ grammar: Grammar?,
-    _ toolChoice: String?, _ onPiece: (Piece) throws -> Bool, _ ask: Ask
+    _ maxNewTokens: Int?, _ drafter: Drafter, _ sampling: Sampling?, _ stops: [String],
+    _ stopAfterReasoning: Bool, _ grammar: Grammar?, _ toolChoice: String?, _ onPiece: (Piece) throws -> Bool, _ ask: Ask
   ) throws -> Answer {
-    guard maxNewTokens > 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }
-    var draws = sampling.code
+    guard maxNewTokens ?? 1 > 0 else { throw HybridgeError(status: .invalidArgument) }
     var done = hybridge_answer()
     let copies = try stops.map { try terminated("a stop string", $0) }.map { strdup($0) }
     defer { copies.forEach { free($0) } }
@@ -305,10 +311,11 @@ public final class Chat: @unchecked Sendable {
     defer { free(choice) }
     try withoutActuallyEscaping(onPiece) { onPiece in
       let callback = PieceCallback(onPiece)
-      try call {
-        withUnsafePointer(to: &draws) { draws in
+      func asking(_ draws: UnsafePointer<hybridge_sampling>?) throws {
+        try call {
           var options = hybridge_generation_defaults()
-          (options.max_new_tokens, options.drafter) = (maxNewTokens, drafter.code)
+          (options.max_new_tokens, options.drafter) = (maxNewTokens ?? Int.max, drafter.code)
+          options.stop_after_reasoning = stopAfterReasoning ? 1 : 0
           (options.draft, options.sampling, options.grammar) = (drafter.draft, draws, grammar?.handle ?? hybridge_grammar())
           options.tool_choice = constant(choice)
           // An array without elements has no address to give.
@@ -317,6 +324,7 @@ public final class Chat: @unchecked Sendable {
           }
         }
       }
+      if let sampling { try sampling.withCode { try asking($0) } } else { try asking(nil) }  // the model's own
       if let thrown = callback.thrown { throw thrown }
     }
     return Answer(

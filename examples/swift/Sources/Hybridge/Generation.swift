@@ -11,11 +11,16 @@ public struct Generated: Equatable, Sendable {
 }
 
 /// How tokens are drawn: a temperature of 0 is greedy, a `topK` of 0 and the other defaults leave the distribution as it is. Of
-/// the same seed comes the same text, with every drafter; without one a seed is drawn.
+/// the same seed comes the same text, with every drafter; without one a seed is drawn. hybridge.h says what each option does.
 public struct Sampling: Equatable, Sendable {
   public var temperature, topP, minP, repetitionPenalty: Double
   public var topK: Int
   public var seed: UInt64?
+  public var presencePenalty = 0.0, frequencyPenalty = 0.0, topNSigma = 0.0, dryMultiplier = 0.0, dryBase = 1.75
+  public var repeatLastN = -1, dryAllowedLength = 2
+  public var dryBreakers: [Int64] = []
+  /// Numbers from -100 to 100 that are added to the logits of tokens.
+  public var logitBias: [Int64: Double] = [:]
 
   public init(
     temperature: Double = 0, topK: Int = 0, topP: Double = 1, minP: Double = 0, repetitionPenalty: Double = 1,
@@ -25,12 +30,24 @@ public struct Sampling: Equatable, Sendable {
     (self.repetitionPenalty, self.seed) = (repetitionPenalty, seed)
   }
 
-  var code: hybridge_sampling {
+  /// Calls `body` with what C takes, which lasts as long as the call.
+  func withCode<T>(_ body: (UnsafePointer<hybridge_sampling>) throws -> T) throws -> T {
+    guard topK >= 0, dryAllowedLength >= 0 else { throw HybridgeError(status: .invalidArgument) }
     var code = hybridge_sampling_defaults()
     (code.temperature, code.top_p, code.min_p) = (temperature, topP, minP)
     (code.repetition_penalty, code.top_k) = (repetitionPenalty, topK)
     (code.seed, code.has_seed) = (seed ?? 0, seed == nil ? 0 : 1)
-    return code
+    (code.presence_penalty, code.frequency_penalty) = (presencePenalty, frequencyPenalty)
+    (code.repeat_last_n, code.top_n_sigma) = (Int64(repeatLastN), topNSigma)
+    (code.dry_multiplier, code.dry_base, code.dry_allowed_length) = (dryMultiplier, dryBase, dryAllowedLength)
+    let biases = logitBias.map { hybridge_bias(token: $0.key, bias: $0.value) }
+    return try dryBreakers.withUnsafeBufferPointer { breakers in
+      try biases.withUnsafeBufferPointer { biases in
+        (code.dry_breakers, code.dry_breaker_count) = (breakers.baseAddress, breakers.count)
+        (code.logit_bias, code.bias_count) = (biases.baseAddress, biases.count)
+        return try withUnsafePointer(to: &code, body)
+      }
+    }
   }
 }
 

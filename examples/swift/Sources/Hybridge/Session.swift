@@ -114,14 +114,13 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
     sampling: Sampling = Sampling(), mask: Mask? = nil, grammar: Grammar? = nil,
     onToken: (Int64) throws -> Bool
   ) throws -> Generated {
-    guard maxNewTokens > 0, blockLength >= 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }
-    var draws = sampling.code
+    guard maxNewTokens > 0, blockLength >= 0 else { throw HybridgeError(status: .invalidArgument) }
     var done = hybridge_generated()
     try withoutActuallyEscaping(onToken) { onToken in
       let callbacks = Callbacks(onToken, mask)
       do {
-        try call {
-          withUnsafePointer(to: &draws) { draws in
+        try sampling.withCode { draws in
+          try call {
             var options = hybridge_generation_defaults()
             (options.max_new_tokens, options.block_length) = (maxNewTokens, blockLength)
             (options.drafter, options.draft, options.sampling) = (drafter.code, drafter.draft, draws)

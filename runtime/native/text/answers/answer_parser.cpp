@@ -87,12 +87,29 @@ std::vector<AnswerEvent> AnswerParser::push(std::string_view piece) {
     text_ += piece;
     advance(false);
   }
-  return std::exchange(events_, {});
+  return take_events();
 }
 
 std::vector<AnswerEvent> AnswerParser::finish() {
   if (!is_plain_) advance(true);
-  return std::exchange(events_, {});
+  std::vector<AnswerEvent> events = take_events();
+  if (std::string rest = stopping_.finish(); !rest.empty()) events.push_back({Kind::CONTENT, std::move(rest)});
+  return events;
+}
+
+std::vector<AnswerEvent> AnswerParser::take_events() {
+  std::vector<AnswerEvent> taken;
+  for (AnswerEvent& each : std::exchange(events_, {})) {
+    if (stopping_.is_complete()) break;
+    if (each.kind == Kind::CONTENT) {
+      each.text = stopping_.push(each.text);
+      if (each.text.empty()) continue;
+    } else if (std::string rest = stopping_.finish(); !rest.empty()) {
+      taken.push_back({Kind::CONTENT, std::move(rest)});  // no stop string goes across a call
+    }
+    taken.push_back(std::move(each));
+  }
+  return taken;
 }
 
 void AnswerParser::advance(bool has_ended) {

@@ -11,6 +11,7 @@
 
 #include "call.h"
 #include "form.h"
+#include "../stop_strings.h"
 #include "tool_schema.h"
 
 namespace hybridge::text {
@@ -33,6 +34,13 @@ class AnswerParser {
   // Begins the answer to a rendered prompt, which may have begun its reasoning. tools: those that are offered; without
   // any, text that looks like a call is content. The form must outlive this.
   AnswerParser(const AnswerForm& form, std::string_view prompt, std::shared_ptr<const ToolSchemas> tools);
+
+  // Lets the content end before a string, which is not empty: before the first of such strings that is complete. What
+  // comes then is left out, calls too. Reasoning may have it.
+  void stop_at(std::string_view string) { stopping_.add(string); }
+
+  // The content from a stop string on, which was left out; empty if none was complete.
+  std::string_view cut() const { return stopping_.is_complete() ? stopping_.held() : std::string_view(); }
 
   // Return what a piece of the answer adds, and what its end does.
   std::vector<AnswerEvent> push(std::string_view piece);
@@ -71,6 +79,7 @@ class AnswerParser {
   void read_header(std::string_view header);
   void say(std::string_view text);
   void add(AnswerEvent::Kind kind, std::string_view text);
+  std::vector<AnswerEvent> take_events();
 
   const AnswerForm& form_;
   std::shared_ptr<const ToolSchemas> tools_;
@@ -94,6 +103,7 @@ class AnswerParser {
   std::string spaces_ = {}, content_spaces_ = {};  // which may be the last of their part
   size_t marks_ = 0;
   std::vector<AnswerEvent> events_ = {};
+  StopStrings stopping_;
 };
 
 }  // namespace hybridge::text

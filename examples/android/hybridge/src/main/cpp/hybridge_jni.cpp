@@ -361,32 +361,52 @@ NATIVE(jint, bringTo)(JNIEnv* env, jclass, jlong session, jlong cache, jlongArra
 
 namespace {
 
-// The wishes of a generation that Kotlin puts into arrays. options: max_new_tokens, block_length, drafter, draft, and of the
-// sampling top_k, seed, has_seed; a grammar, or 0. sampling: the rest of it.
+// The wishes of a generation that Kotlin puts into arrays. options: max_new_tokens, block_length, drafter, draft, a grammar or 0,
+// stop_after_reasoning, whether there is a sampling, and of it top_k, seed, has_seed, repeat_last_n, dry_allowed_length, the number
+// of dry_breakers, these, and the tokens of logit_bias. sampling: the rest of it, then the biases.
 struct Wishes {
   Wishes(JNIEnv* env, jlongArray options, jdoubleArray sampling) {
-    const std::vector<int64_t> chosen = tokens(env, options);
-    double heat[4] = {};
-    env->GetDoubleArrayRegion(sampling, 0, 4, heat);
-    fit = !env->ExceptionCheck() && chosen.size() == 8 && chosen[0] >= 0 && chosen[1] >= 0 && chosen[4] >= 0;
+    constexpr size_t WHOLE = 13, REAL = 9;
+    chosen = tokens(env, options);
+    std::vector<double> real(static_cast<size_t>(env->GetArrayLength(sampling)));
+    env->GetDoubleArrayRegion(sampling, 0, static_cast<jsize>(real.size()), real.data());
+    if (env->ExceptionCheck() || chosen.size() < WHOLE || real.size() < REAL || chosen[12] < 0) return;
+    const size_t breakers = static_cast<size_t>(chosen[12]), rest = chosen.size() - WHOLE;
+    fit = chosen[0] >= 0 && chosen[1] >= 0 && chosen[7] >= 0 && chosen[11] >= 0 && breakers <= rest &&
+          rest - breakers == real.size() - REAL;
     if (!fit) return;
-    draws.temperature = heat[0];
-    draws.top_p = heat[1];
-    draws.min_p = heat[2];
-    draws.repetition_penalty = heat[3];
-    draws.top_k = static_cast<size_t>(chosen[4]);
-    draws.seed = static_cast<uint64_t>(chosen[5]);
-    draws.has_seed = chosen[6] != 0;
+    for (size_t i = 0; i < rest - breakers; i++) biases.push_back({chosen[WHOLE + breakers + i], real[REAL + i]});
+    draws.temperature = real[0];
+    draws.top_p = real[1];
+    draws.min_p = real[2];
+    draws.repetition_penalty = real[3];
+    draws.presence_penalty = real[4];
+    draws.frequency_penalty = real[5];
+    draws.top_n_sigma = real[6];
+    draws.dry_multiplier = real[7];
+    draws.dry_base = real[8];
+    draws.top_k = static_cast<size_t>(chosen[7]);
+    draws.seed = static_cast<uint64_t>(chosen[8]);
+    draws.has_seed = chosen[9] != 0;
+    draws.repeat_last_n = chosen[10];
+    draws.dry_allowed_length = static_cast<size_t>(chosen[11]);
+    draws.dry_breakers = chosen.data() + WHOLE;
+    draws.dry_breaker_count = breakers;
+    draws.logit_bias = biases.data();
+    draws.bias_count = biases.size();
     generation.max_new_tokens = static_cast<size_t>(chosen[0]);
     generation.block_length = static_cast<size_t>(chosen[1]);
     generation.drafter = static_cast<hybridge_drafter>(chosen[2]);
-    generation.sampling = &draws;
     generation.draft = handle(chosen[3]);
-    generation.grammar = handle(chosen[7]);
+    generation.grammar = handle(chosen[4]);
+    generation.stop_after_reasoning = chosen[5] != 0;
+    generation.sampling = chosen[6] != 0 ? &draws : nullptr;
   }
   Wishes(const Wishes&) = delete;
 
   bool fit = false;
+  std::vector<int64_t> chosen;
+  std::vector<hybridge_bias> biases;
   hybridge_sampling draws = hybridge_sampling_defaults();
   hybridge_generation generation = hybridge_generation_defaults();
 };
@@ -597,8 +617,9 @@ NATIVE(jint, artifactSampling)(JNIEnv* env, jclass, jlong artifact, jdoubleArray
     hybridge_sampling found = hybridge_sampling_defaults();
     const hybridge_status status = hybridge_artifact_sampling(handle(artifact), &found);
     if (status != HYBRIDGE_OK) return status;
-    const double heat[] = {found.temperature, found.top_p, found.min_p, found.repetition_penalty};
-    env->SetDoubleArrayRegion(sampling, 0, 4, heat);
+    const double heat[] = {found.temperature,        found.top_p,           found.min_p,
+                           found.repetition_penalty, found.presence_penalty, found.frequency_penalty};
+    env->SetDoubleArrayRegion(sampling, 0, 6, heat);
     put(env, topK, {static_cast<int64_t>(found.top_k)});
     return status;
   });

@@ -66,10 +66,13 @@ public class Artifact(folder: File, context: Int? = null) : AutoCloseable {
     /** How the model is meant to be sampled, for its answers. Greedy if its generation_config.json does not say. */
     public val sampling: Sampling
         get() {
-            val found = DoubleArray(4)
+            val found = DoubleArray(6)
             val topK = LongArray(1)
             expectOk { Native.artifactSampling(handle, found, topK) }
-            return Sampling(found[0], topK[0].toInt(), found[1], found[2], found[3])
+            val penalties = Sampling(presencePenalty = found[4], frequencyPenalty = found[5])
+            return penalties.copy(
+                temperature = found[0], topK = topK[0].toInt(), topP = found[1], minP = found[2], repetitionPenalty = found[3],
+            )
         }
 
     private val tokenizer get() = LongArray(1).also { found -> expectOk { Native.artifactTokenizer(handle, found) } }[0]
@@ -143,20 +146,24 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
      * Answers a message; what [onPiece] throws ends the answer, and is thrown on.
      *
      * @param pictures of [Artifact.picture], before the message; they may be closed once it is answered.
+     * @param maxNewTokens null until the model ends its answer, or the context is full.
+     * @param sampling null for the model's own, [Artifact.sampling].
+     * @param stopAfterReasoning [stops] end the answer, but not the reasoning before it.
      * @param grammar what the answer must be; it begins after the reasoning of a model that thinks. Null for any.
      * @param toolChoice of a chat with tools: `auto` or null if the model may call them, `none`, `required`, or the name of one.
      */
     public fun send(
         message: String,
-        maxNewTokens: Int = 512,
+        maxNewTokens: Int? = null,
         drafter: Drafter = Drafter.Auto,
-        sampling: Sampling = Sampling(),
+        sampling: Sampling? = null,
         stops: List<String> = emptyList(),
         grammar: Grammar? = null,
         pictures: List<Picture> = emptyList(),
         toolChoice: String? = null,
+        stopAfterReasoning: Boolean = false,
         onPiece: (Piece) -> Boolean,
-    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, stopAfterReasoning, grammar, toolChoice, onPiece) {
             options, draws, ends, choice, take, answered ->
         expectOk { Native.chatShow(handle, LongArray(pictures.size) { pictures[it].handle }) }
         Native.chatSend(handle, message.encodeToByteArray(), options, draws, ends, choice, take, answered)
@@ -165,14 +172,15 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
     /** Answers the results of the tools that the last answer called, one for each of its calls, in their order; see [send]. */
     public fun giveResults(
         results: List<String>,
-        maxNewTokens: Int = 512,
+        maxNewTokens: Int? = null,
         drafter: Drafter = Drafter.Auto,
-        sampling: Sampling = Sampling(),
+        sampling: Sampling? = null,
         stops: List<String> = emptyList(),
         grammar: Grammar? = null,
         toolChoice: String? = null,
+        stopAfterReasoning: Boolean = false,
         onPiece: (Piece) -> Boolean,
-    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, stopAfterReasoning, grammar, toolChoice, onPiece) {
             options, draws, ends, choice, take, answered ->
         val given = results.map { it.encodeToByteArray() }.toTypedArray()
         Native.chatGiveResults(handle, given, options, draws, ends, choice, take, answered)
@@ -180,26 +188,28 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
 
     /** Answers the last message, or the last results, again. */
     public fun retry(
-        maxNewTokens: Int = 512,
+        maxNewTokens: Int? = null,
         drafter: Drafter = Drafter.Auto,
-        sampling: Sampling = Sampling(),
+        sampling: Sampling? = null,
         stops: List<String> = emptyList(),
         grammar: Grammar? = null,
         toolChoice: String? = null,
+        stopAfterReasoning: Boolean = false,
         onPiece: (Piece) -> Boolean,
-    ): Answer = answer(maxNewTokens, drafter, sampling, stops, grammar, toolChoice, onPiece) {
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, stopAfterReasoning, grammar, toolChoice, onPiece) {
             options, draws, ends, choice, take, answered ->
         Native.chatRetry(handle, options, draws, ends, choice, take, answered)
     }
 
     /** Goes on with the last answer, such as one that ended by its length; [onPiece] gets what is new. */
     public fun continueAnswer(
-        maxNewTokens: Int = 512,
+        maxNewTokens: Int? = null,
         drafter: Drafter = Drafter.Auto,
-        sampling: Sampling = Sampling(),
+        sampling: Sampling? = null,
         stops: List<String> = emptyList(),
+        stopAfterReasoning: Boolean = false,
         onPiece: (Piece) -> Boolean,
-    ): Answer = answer(maxNewTokens, drafter, sampling, stops, null, null, onPiece) {
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, stopAfterReasoning, null, null, onPiece) {
             options, draws, ends, choice, take, answered ->
         Native.chatContinue(handle, options, draws, ends, choice, take, answered)
     }
@@ -234,16 +244,17 @@ public class Chat internal constructor(private val handle: Long) : AutoCloseable
     }
 
     private fun answer(
-        maxNewTokens: Int,
+        maxNewTokens: Int?,
         drafter: Drafter,
-        sampling: Sampling,
+        sampling: Sampling?,
         stops: List<String>,
+        stopAfterReasoning: Boolean,
         grammar: Grammar?,
         toolChoice: String?,
         onPiece: (Piece) -> Boolean,
         ask: (LongArray, DoubleArray, Array<ByteArray>, ByteArray?, OnPiece, LongArray) -> Int,
     ): Answer {
-        val (options, draws) = wishes(maxNewTokens, 0, drafter, sampling, grammar)
+        val (options, draws) = wishes(maxNewTokens, 0, drafter, sampling, grammar, stopAfterReasoning)
         val ends = stops.map { terminated("a stop string", it) }.toTypedArray()
         val answered = LongArray(9)
         val take = OnPiece { content, reasoning, words ->

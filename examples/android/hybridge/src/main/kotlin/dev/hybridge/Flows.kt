@@ -33,25 +33,31 @@ public fun HybridgeSession.flow(
 /** The pieces of [Chat.send]. Where the collector is cancelled, so is the answer; what was said by then stays. */
 public fun Chat.flow(
     message: String,
-    maxNewTokens: Int = 512,
+    maxNewTokens: Int? = null,
     drafter: Drafter = Drafter.Auto,
-    sampling: Sampling = Sampling(),
+    sampling: Sampling? = null,
     stops: List<String> = emptyList(),
     grammar: Grammar? = null,
     pictures: List<Picture> = emptyList(),
     toolChoice: String? = null,
-): Flow<Piece> = pieces { send(message, maxNewTokens, drafter, sampling, stops, grammar, pictures, toolChoice, it) }
+    stopAfterReasoning: Boolean = false,
+): Flow<Piece> = pieces {
+    send(message, maxNewTokens, drafter, sampling, stops, grammar, pictures, toolChoice, stopAfterReasoning, it)
+}
 
 /** The pieces of [Chat.giveResults], likewise. */
 public fun Chat.resultsFlow(
     results: List<String>,
-    maxNewTokens: Int = 512,
+    maxNewTokens: Int? = null,
     drafter: Drafter = Drafter.Auto,
-    sampling: Sampling = Sampling(),
+    sampling: Sampling? = null,
     stops: List<String> = emptyList(),
     grammar: Grammar? = null,
     toolChoice: String? = null,
-): Flow<Piece> = pieces { giveResults(results, maxNewTokens, drafter, sampling, stops, grammar, toolChoice, it) }
+    stopAfterReasoning: Boolean = false,
+): Flow<Piece> = pieces {
+    giveResults(results, maxNewTokens, drafter, sampling, stops, grammar, toolChoice, stopAfterReasoning, it)
+}
 
 private fun Chat.pieces(answer: Chat.((Piece) -> Boolean) -> Answer): Flow<Piece> = callbackFlow {
     launch(Dispatchers.IO) {

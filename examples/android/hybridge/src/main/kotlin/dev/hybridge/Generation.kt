@@ -36,7 +36,9 @@ public sealed interface Drafter {
 
 /**
  * How tokens are drawn: a [temperature] of 0 is greedy, a [topK] of 0 and the other defaults leave the distribution as it is. Of
- * the same [seed] comes the same text, with every drafter; without one a seed is drawn.
+ * the same [seed] comes the same text, with every drafter; without one a seed is drawn. hybridge.h says what each option does.
+ *
+ * @param logitBias numbers from -100 to 100 that are added to the logits of tokens.
  */
 public data class Sampling(
     val temperature: Double = 0.0,
@@ -45,6 +47,15 @@ public data class Sampling(
     val minP: Double = 0.0,
     val repetitionPenalty: Double = 1.0,
     val seed: Long? = null,
+    val presencePenalty: Double = 0.0,
+    val frequencyPenalty: Double = 0.0,
+    val repeatLastN: Long = -1,
+    val topNSigma: Double = 0.0,
+    val dryMultiplier: Double = 0.0,
+    val dryBase: Double = 1.75,
+    val dryAllowedLength: Int = 2,
+    val dryBreakers: List<Long> = emptyList(),
+    val logitBias: Map<Long, Double> = emptyMap(),
 )
 
 /** Counts of one generation: its tokens, draft tokens proposed and accepted, and blocks verified and not accepted whole. */
@@ -65,26 +76,44 @@ internal fun Drafter.code(): Long = when (this) {
     Drafter.Auto -> 5
 }
 
-/** What hybridge_jni.cpp takes of a generation: whole numbers, and numbers of the sampling. */
+/**
+ * What hybridge_jni.cpp takes of a generation: whole numbers, and numbers of the sampling.
+ *
+ * @param maxNewTokens null for no limit.
+ * @param sampling null for the model's own.
+ */
 internal fun wishes(
-    maxNewTokens: Int,
+    maxNewTokens: Int?,
     blockLength: Int,
     drafter: Drafter,
-    sampling: Sampling,
+    sampling: Sampling?,
     grammar: Grammar?,
+    stopAfterReasoning: Boolean = false,
 ): Pair<LongArray, DoubleArray> {
-    val seed = sampling.seed
+    val draws = sampling ?: Sampling()
+    val seed = draws.seed
+    val biases = draws.logitBias.toList()
     val options = longArrayOf(
-        maxNewTokens.toLong(),
+        maxNewTokens?.toLong() ?: Long.MAX_VALUE,
         blockLength.toLong(),
         drafter.code(),
         if (drafter is Drafter.Model) drafter.model.handle else 0,
-        sampling.topK.toLong(),
+        grammar?.handle ?: 0,
+        if (stopAfterReasoning) 1 else 0,
+        if (sampling == null) 0 else 1,
+        draws.topK.toLong(),
         seed ?: 0,
         if (seed == null) 0 else 1,
-        grammar?.handle ?: 0,
-    )
-    return options to sampling.run { doubleArrayOf(temperature, topP, minP, repetitionPenalty) }
+        draws.repeatLastN,
+        draws.dryAllowedLength.toLong(),
+        draws.dryBreakers.size.toLong(),
+    ) + draws.dryBreakers + biases.map { it.first }
+    val numbers = draws.run {
+        doubleArrayOf(
+            temperature, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty, topNSigma, dryMultiplier, dryBase,
+        )
+    }
+    return options to numbers + biases.map { it.second }
 }
 
 /** The counts that hybridge_jni.cpp answers with, from a place of an array on. */
