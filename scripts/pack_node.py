@@ -41,10 +41,10 @@ def run(*command: object, folder: Path | None = None) -> str:
     return done.stdout
 
 
-def tool(name: str) -> Path:
-    """Return the path of a program. Raises PackError without it."""
+def tool(name: str, how: str = "install Node.js, with npm") -> Path:
+    """Return the path of a program. Raises PackError without it, with the words of how to get it."""
     if (found := shutil.which(name)) is None:
-        raise PackError(f"there is no {name} here: install Node.js, with npm.")
+        raise PackError(f"there is no {name} here: {how}.")
     return Path(found)
 
 

@@ -1,4 +1,5 @@
-// An agent with two tools: node agent.mjs FOLDER "How many hours are 90 minutes?"
+// An agent with two tools: node agent.mjs FOLDER "How many hours are 90 minutes?" [TOOL-CHOICE]
+// A model that was not trained for tools calls one where TOOL-CHOICE is required, or the name of a tool.
 import { readdir } from "node:fs/promises";
 
 import { Artifact } from "hybridge";
@@ -18,10 +19,10 @@ const tools = [
   { name: "list_files", description: "List the files of this folder", run: () => readdir(".") },
 ];
 
-const [folder, question] = process.argv.slice(2);
+const [folder, question, toolChoice] = process.argv.slice(2);
 const artifact = await Artifact.open(folder);
 const chat = await artifact.chat({ system: "Use the tools where they help.", tools });
-for await (const part of chat.send(question)) {
+for await (const part of chat.send(question, { toolChoice })) {
   if (part.type === "content") process.stdout.write(part.text);
   if (part.type === "call") console.log(`${part.name}(${JSON.stringify(part.arguments)})`);
   if (part.type === "result") console.log(`→ ${part.content}`);

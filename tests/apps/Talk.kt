@@ -249,7 +249,7 @@ fun pictures(artifact: File, folder: File): LongArray = Artifact(artifact).use {
     expect(picture.encodings == 1) { "encoded ${picture.encodings} times" }
     refused(Status.INVALID_ARGUMENT) { opened.picture(rgb, 30, 21) }
     refused(Status.INVALID_ARGUMENT) { opened.picture(rgb, -30, -20) }
-    refused(Status.INVALID_ARGUMENT) { opened.picture(ByteArray(0), 0, 0) }
+    refused(Status.INVALID_PICTURE) { opened.picture(ByteArray(0), 0, 0) }
     val narrow = runCatching { opened.picture(ByteArray(3 * 20_000), 20_000, 1) }.exceptionOrNull()
     expect("too long and narrow" in narrow?.message.orEmpty()) { "$narrow" }
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import release
 import yaml
 from checkout import CHECKOUT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import hybridge
 
@@ -21,6 +25,30 @@ def test_the_changelog_begins_with_this_version() -> None:
     versions = re.findall(r"(?m)^## (\S+)", (CHECKOUT / "CHANGELOG.md").read_text(encoding="utf-8"))
     assert versions[0] == hybridge.__version__
     assert len(versions) == len(set(versions))
+
+
+def test_all_parts_have_this_version() -> None:
+    """The others read it in hybridge.h."""
+    package = json.loads((CHECKOUT / "bindings/node/package.json").read_text(encoding="utf-8"))
+    described = (CHECKOUT / "runtime/native/cmake/hybridge.pc").read_text(encoding="utf-8")
+    assert [package["version"], *re.findall(r"(?m)^Version: (.+)", described)] == [hybridge.__version__] * 2
+
+
+def test_the_list_of_components_names_all_libraries_with_versions() -> None:
+    found = {str(each["name"]).lower().replace("_", "-"): each for each in release.components()}
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = {canonicalize_name(Requirement(each).name) for each in project["dependencies"]}
+    native = {path.name for path in (CHECKOUT / "runtime/native/third_party").iterdir() if path.is_dir()}
+    assert asked | native | {"executorch", "xnnpack", "cpuinfo", "marked", "dompurify"} <= found.keys()
+    assert all(each["version"] and each["licenses"] for each in found.values())
+
+
+def test_a_release_replaces_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert release.main(["-o", str(tmp_path), "--without", *release.PARTS]) == 1
+    assert "name a new folder" in capsys.readouterr().err
+    assert release.main(["-o", str(tmp_path / "new"), "--without", *release.PARTS]) == 0
+    sums = next((tmp_path / "new").glob("SHA256SUMS*")).read_text(encoding="ascii").splitlines()
+    assert len(sums) == len(list((tmp_path / "new").iterdir())) - 1 == 3
 
 
 def jobs() -> dict[str, Any]:
@@ -37,9 +65,9 @@ def test_wheels_are_built_for_each_platform_that_is_locked() -> None:
 def test_the_workflow_runs_scripts_that_there_are() -> None:
     run = "\n".join(step.get("run", "") for job in jobs().values() for step in job["steps"])
     scripts = set(re.findall(r"(?<![\w/])(?:scripts/[\w-]+|\.ci/run)", run))
-    assert scripts == {".ci/run", "scripts/test", "scripts/setup", "scripts/trust", "scripts/docs"}
+    assert scripts == {".ci/run", "scripts/test", "scripts/setup", "scripts/trust", "scripts/docs", "scripts/release"}
     assert all((CHECKOUT / each).is_file() for each in scripts)
-    assert set(jobs()["release"]["needs"]) == jobs().keys() - {"release"}
+    assert set(jobs()["release"]["needs"]) == jobs().keys() - {"release", "aar", "xcframework"}  # these have never run
 
 
 def test_jobs_may_read_alone_but_the_release() -> None:

@@ -7,22 +7,24 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pack_jar
 import pytest
 from c_functions import uncalled
 from checkout import CHECKOUT
 from cross_compiled import has_zig, zig
+from documents import Document
 from forgery import TOOLS, with_file
 from store import demo_folder
 
 import hybridge
 from hybridge.runtime import Sampling, Session
-from hybridge.runtime.binding import bundle, library
+from hybridge.runtime.binding import library
 from hybridge.runtime.binding.chat import Chat
 from hybridge.runtime.binding.interface import GenerationStruct
 from hybridge.runtime.binding.pictures import Picture
@@ -140,19 +142,18 @@ def test_the_jni_functions_compile(name: str, tmp_path: Path) -> None:
 @needs_jni
 @needs_kotlin
 @pytest.mark.slow
-def test_kotlin_does_all_that_a_session_and_a_chat_can(kernels_artifact: Path, pictures_artifact: Path, tmp_path: Path) -> None:
-    """The module's own CMakeLists.txt over the compiled libraries, and its Kotlin, checked by the virtual machine."""
+def test_kotlin_does_all_that_a_session_and_a_chat_can(
+    jar: Path, kernels_artifact: Path, pictures_artifact: Path, tmp_path: Path
+) -> None:
+    """From the jar alone, checked by the virtual machine."""
     home = java_home()
     assert home
-    cmake, build = Path(sys.executable).with_name("cmake"), tmp_path / "build"
-    prefix = bundle.write(tmp_path / "bundle")
-    run(cmake, "-S", MAIN / "cpp", "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", JAVA_HOME=str(home))
-    run(cmake, "--build", build, "--parallel", 2)
-    classes, demo = compile_kotlin(tmp_path, home), demo_folder() / "hybridge-demo"
-    java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.library.path={build}"]
+    classes, demo = compile_kotlin(jar, tmp_path, CHECKOUT / "tests/apps/Talk.kt"), demo_folder() / "hybridge-demo"
+    java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.io.tmpdir={tmp_path}"]
     tools = with_file(demo, tmp_path / "tools", "chat_template.jinja", TOOLS)
     words = (kernels_artifact / "model.pte", tmp_path, demo, pictures_artifact, tools, *PROMPT)
     said = run(*java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", *words)
+    assert list(tmp_path.glob("hybridge*")) == []  # the libraries, which were loaded from there
     picture, chat, version, *texts = said.splitlines()[-5:]
     model = open_text_model(pictures_artifact)
     assert model.pictures
@@ -169,15 +170,69 @@ def test_kotlin_does_all_that_a_session_and_a_chat_can(kernels_artifact: Path, p
         assert [int(token) for token in text.split()] == wanted
 
 
-def compile_kotlin(folder: Path, home: Path) -> Sequence[Path]:
-    """The module, and the program of the tests over it; the class path of both."""
-    assert KOTLINC
-    libraries = Path(KOTLINC).resolve().parents[1] / "lib"
-    standard, coroutines = libraries / "kotlin-stdlib.jar", libraries / "kotlinx-coroutines-core-jvm.jar"
-    module, program = folder / "module", folder / "program"
-    kotlinc = [KOTLINC, "-Werror", "-no-reflect", "-jvm-target", "17"]
-    environment = {"JAVA_HOME": str(home)}
-    run(*kotlinc, "-Xexplicit-api=strict", "-cp", coroutines, MAIN / "kotlin", "-d", module, **environment)
-    talk = CHECKOUT / "tests/apps/Talk.kt"
-    run(*kotlinc, "-cp", f"{coroutines}:{module}", talk, "-d", program, **environment)
-    return [standard, coroutines, module, program]
+@needs_jni
+@needs_kotlin
+@pytest.mark.slow
+def test_the_chat_of_the_page_answers(jar: Path, tmp_path: Path) -> None:
+    """Of docs/apps.md."""
+    (source,) = Document.read(CHECKOUT / "docs/apps.md").blocks("kotlin")
+    (tmp_path / "chat.kt").write_text(source, encoding="utf-8")
+    demo, home, pieces = demo_folder() / "hybridge-demo", java_home(), list[str]()
+    assert home
+    (tmp_path / "OUT").symlink_to(demo)
+    classes = compile_kotlin(jar, tmp_path, tmp_path / "chat.kt")
+    Chat.open(demo).send("how to read a file", lambda content, _: pieces.append(content))
+    words = [home / "bin/java", "-Xcheck:jni", "-Dfile.encoding=UTF-8", "-cp", ":".join(map(str, classes)), "ChatKt"]
+    done = subprocess.run(words, input=b"how to read a file\n", cwd=tmp_path, capture_output=True, check=True, timeout=300)
+    assert done.stdout.decode() == "".join(pieces) + "\n"
+
+
+@needs_jni
+@needs_kotlin
+@pytest.mark.slow
+def test_copies_of_the_jar_share_libraries_of_one_version(jar: Path, tmp_path: Path) -> None:
+    home = java_home()
+    assert home
+    other, damaged = tmp_path / "other.jar", tmp_path / "damaged.jar"
+    place = "dev/hybridge/native/linux-"
+    change(
+        jar,
+        other,
+        lambda name, content: (
+            content.replace(hybridge.__version__.encode(), b"9.9.9") if name.endswith("libraries.txt") else content
+        ),
+    )
+    change(jar, damaged, lambda name, content: content[:-1] if name.startswith(place) and "executorch.so" in name else content)
+    java = [home / "bin/java", "-Xcheck:jni", "-cp", libraries_of_kotlin()[0], CHECKOUT / "tests/apps/Copies.java"]
+    assert run(*java, jar) == f"{hybridge.__version__}\n" * 2
+    refused = f"this process has the libraries of hybridge {hybridge.__version__}, and these classes are 9.9.9: use one version"
+    assert run(*java, jar, other) == f"{hybridge.__version__}\n{refused}\n"
+    assert run(*java, damaged).splitlines()[0] == "libexecutorch.so is damaged in the jar of hybridge: get it again"
+
+
+def change(jar: Path, out: Path, changed: Callable[[str, bytes], bytes]) -> None:
+    """Write a jar with the contents that ``changed`` gives for each name and content."""
+    with zipfile.ZipFile(jar) as read, zipfile.ZipFile(out, "w") as written:
+        for name in read.namelist():
+            written.writestr(name, changed(name, read.read(name)))
+
+
+@pytest.fixture(scope="module")
+def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What scripts/pack-jar makes."""
+    return pack_jar.pack(tmp_path_factory.mktemp("jar"), java_home())
+
+
+def libraries_of_kotlin() -> list[Path]:
+    """The standard library, and that of coroutines."""
+    folder = pack_jar.compiler_libraries()
+    return [folder / "kotlin-stdlib.jar", folder / "kotlinx-coroutines-core-jvm.jar"]
+
+
+def compile_kotlin(jar: Path, folder: Path, source: Path) -> Sequence[Path]:
+    """A program over the jar; the class path of both."""
+    standard, coroutines = libraries_of_kotlin()
+    program = folder / "program"
+    flags = ["-Werror", "-no-reflect", "-jvm-target", "17", "-cp", f"{coroutines}:{jar}"]
+    run(str(KOTLINC), *flags, source, "-d", program)
+    return [standard, coroutines, jar, program]

@@ -36,10 +36,10 @@ HEAT = Sampling(temperature=0.9, top_p=0.95, top_k=30, repetition_penalty=1.2, s
 QUESTION = "how to read a file"
 
 
-def run(*words: object, typed: Sequence[str] = (), **environment: str) -> str:
+def run(*words: object, typed: Sequence[str] = (), folder: Path | None = None, **environment: str) -> str:
     done = subprocess.run(
         list(map(str, words)), check=False, capture_output=True, encoding="latin-1", timeout=900, env=os.environ | environment,
-        input="".join(f"{line}\n" for line in typed),
+        input="".join(f"{line}\n" for line in typed), cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, f"{words[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done.stdout
@@ -171,6 +171,23 @@ def test_pkg_config_links_a_program_to_the_bundle(bundle: Path, tmp_path: Path) 
     assert run("pkg-config", "--modversion", "hybridge", PKG_CONFIG_PATH=str(SOURCES / "cmake")).strip() == hybridge.__version__
     run("cc", tmp_path / "version.c", "-o", tmp_path / "version", *flags)
     assert run(tmp_path / "version") == f"{hybridge.__version__} 1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("language", "name"), [("c", "main.c"), ("cpp", "main.cpp"), ("python", "main.py")])
+def test_the_chat_of_the_page_answers(bundle: Path, tmp_path: Path, language: str, name: str) -> None:
+    """Of docs/apps.md, whose other languages are in the tests of their packages."""
+    (source,) = Document.read(CHECKOUT / "docs/apps.md").blocks(language)
+    (tmp_path / name).write_text(source, encoding="utf-8")
+    (tmp_path / "OUT").symlink_to(demo_folder() / "hybridge-demo")
+    program: list[object] = [sys.executable, "-X", "utf8", name]
+    if language != "python":
+        flags = [*STRICT, f"-I{bundle / 'include'}", f"-L{bundle / 'lib'}", f"-Wl,-rpath,{bundle / 'lib'},--no-as-needed"]
+        compiler = ["cc", "-std=c11"] if language == "c" else ["c++", "-std=c++20"]
+        run(*compiler, tmp_path / name, "-o", tmp_path / "app", *flags, "-lhybridge", "-lhybridge_kernels")
+        program = [tmp_path / "app"]
+    said = conversation(demo_folder() / "hybridge-demo", QUESTION) + "\n"
+    assert run(*program, typed=[QUESTION], folder=tmp_path) == said
 
 
 def test_a_bundle_replaces_nothing(tmp_path: Path) -> None:

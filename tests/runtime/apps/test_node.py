@@ -14,12 +14,13 @@ import pack_node
 import pytest
 from c_functions import functions
 from checkout import CHECKOUT
+from documents import Document
 from forgery import TOOLS, forge, with_file
 from store import demo_folder
 
 import hybridge
 from hybridge.runtime import Sampling, Session
-from hybridge.runtime.binding import library
+from hybridge.runtime.binding import bundle, library
 from hybridge.runtime.binding.chat import Chat
 from hybridge.runtime.binding.interface import GenerationStruct, Status
 from hybridge.runtime.binding.pictures import Picture
@@ -95,10 +96,6 @@ def test_the_types_name_what_the_package_gives() -> None:
     assert set(re.findall(r"^export (?:class|const|function) (\w+)", text(PACKAGE / "index.d.ts"), re.MULTILINE)) == names
 
 
-def test_the_package_has_this_version() -> None:
-    assert json.loads(text(PACKAGE / "package.json"))["version"] == hybridge.__version__
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the package is installed, without a network and without a compiler, and the tests beside it."""
@@ -152,7 +149,7 @@ def cases(kernels_artifact: Path, pictures_artifact: Path, tmp_path_factory: pyt
         "heat": HEAT,
         "tokens": open_text_model(demo).tokenizer.encode("漢字 👩 <|endoftext|>", plain=[(0, 18)]).ids,
         "library": library.NAME,
-        "companions": [path.name for path in pack_node.libraries() if path.name != library.NAME],
+        "companions": [path.name for path in bundle.libraries() if path.name != library.NAME],
     }
     path = folder / "cases.json"
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -163,6 +160,20 @@ def cases(kernels_artifact: Path, pictures_artifact: Path, tmp_path_factory: pyt
 @pytest.mark.slow
 def test_the_installed_package_answers(installed: Path, cases: Path) -> None:
     run("node", "--test", *sorted(path.name for path in installed.glob("*.test.mjs")), folder=installed, CASES=str(cases))
+
+
+@needs_node
+@pytest.mark.slow
+def test_the_chat_of_the_page_answers(installed: Path) -> None:
+    """Of docs/apps.md."""
+    (source,) = Document.read(CHECKOUT / "docs/apps.md").blocks("js")
+    (installed / "chat.mjs").write_text(source, encoding="utf-8")
+    demo, pieces = demo_folder() / "hybridge-demo", list[str]()
+    (installed / "OUT").symlink_to(demo)
+    Chat.open(demo).send("how to read a file", lambda content, _: pieces.append(content))
+    words = ["node", "chat.mjs"]
+    done = subprocess.run(words, input=b"how to read a file\n", cwd=installed, capture_output=True, check=True, timeout=300)
+    assert done.stdout.decode() == "".join(pieces) + "\n"
 
 
 @pytest.mark.skipif(shutil.which("tsc") is None, reason="needs tsc: npm install --global typescript")

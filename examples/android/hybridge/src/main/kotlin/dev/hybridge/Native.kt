@@ -3,7 +3,7 @@ package dev.hybridge
 /** The functions of hybridge_jni.cpp; each answers with a [Status]'s code and puts results into the arrays that it is given. */
 internal object Native {
     init {
-        System.loadLibrary("hybridge_jni")
+        if (!Bundled.load()) System.loadLibrary("hybridge_jni") // of an Android package, or in java.library.path
     }
 
     @JvmStatic external fun version(): String
