@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.lower.repeat import plain_attributes
 from hybridge.export.lower.sources import compute, is_known, traced_source
 from hybridge.export.pinned.executorch import Source, StoredTensor
 from hybridge.export.pinned.torch_export import is_persistent
 from hybridge.export.pinned.transformers import origin_of
 from hybridge.export.source.gguf.architecture import MadeTensor
-from hybridge.export.weights import PackedExperts
+from hybridge.export.weights import PackedExperts, PanelLinear
 from hybridge.runtime.artifact.manifest import Manifest, MethodEntry
 from hybridge.runtime.pack.programs import Constant, KeptProgram, UnfitProgramError, exporting_code
 from hybridge.runtime.pack.weights import GgufWeights
@@ -80,7 +81,7 @@ def packed_apart(
                 parts.append(data)
                 continue
             try:
-                same = weights.fill(source) == data
+                same = source in DRAFT_ROWS.values() or weights.fill(source) == data
             except UnfitProgramError:
                 same = False
             if not same:
@@ -95,6 +96,10 @@ CONFIG: Source = {"config": True}
 """The source of a buffer that the config alone decides, such as the angles of RoPE."""
 
 
+DRAFT_ROWS: Mapping[str, Source] = {name: {"chosen": name} for name in ("ids", "panels")}
+"""The sources of the constants that say which tokens a drafter may propose, by their names in its modules."""
+
+
 def file_sources(state: nn.Module) -> Iterator[tuple[str, Source]]:
     """Yield the sources of a model's tensors in its GGUF file, by the tensors' names, as far as they are known."""
     for prefix, module in state.named_modules():
@@ -107,6 +112,8 @@ def file_sources(state: nn.Module) -> Iterator[tuple[str, Source]]:
                 yield full, _made(origin)["make"]
             elif name in dict(module.named_buffers(recurse=False)) and not is_persistent(module, name):
                 yield full, CONFIG
+            elif isinstance(module, ArtifactDrafter | PanelLinear) and name in DRAFT_ROWS:
+                yield full, DRAFT_ROWS[name]
 
 
 PARTS = ("packed", "scales", "minima", "superscales", "table")

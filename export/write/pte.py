@@ -16,7 +16,7 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.errors import CheckpointError
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.drafters.vocabulary import choose_rows, sampled_scores, steps_of
+from hybridge.export.drafters.vocabulary import choose_rows, sampled_rows
 from hybridge.export.lower.lower import Methods, calls, lower, outputs
 from hybridge.export.lower.sources import mark_sources
 from hybridge.export.pinned.executorch import file_parts
@@ -51,7 +51,6 @@ from hybridge.runtime.artifact.manifest import (
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.artifact.pictures import PictureDescription, StockSizes
 from hybridge.runtime.artifact.program_check import BOUNDED
-from hybridge.runtime.binding.session import Session
 from hybridge.runtime.pack.programs import KeptProgram, UnfitProgramError, find_program, installed_versions, keep_program
 from hybridge.runtime.pack.weights import GgufWeights
 
@@ -129,12 +128,9 @@ class PteWriter:
             stock_tokenizer=stock_tokenizer,
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-        self._written = (kept, state) if kept and drafter is None and pictures is None else None
+        self._written = (kept, state) if kept and pictures is None else None
         if drafter and vocabulary and vocabulary.source == "self":
-            with Session.load(folder) as session, steps.counted("Sampling texts for the draft vocabulary") as progress:
-                many = steps_of(manifest.parameters or 0)
-                scores = sampled_scores(session, loaded.source.tokenizer.core, many, progress)
-            drafter.choose(choose_rows(loaded, vocabulary, scores))
+            drafter.choose(sampled_rows(folder, loaded, vocabulary, manifest.parameters or 0, steps))
             rewrite()
             update = {"drafter": drafter.description, "files": manifest.files | {PROGRAM: file_entry(folder / PROGRAM)}}
             manifest = manifest.model_copy(update=update)
