@@ -92,6 +92,10 @@ def vocabulary_of(name: str | int | Path | None, size: int, options: ExportOptio
     return DraftVocabulary("self" if options.has_own_kernels and library.is_available() else "first", ROWS)
 
 
+CHOSEN = {"ids": "chosen.ids", "panels": "chosen.panels"}
+"""Names of the constants that say which tokens a drafter may propose, among those of a file, by their names in modules."""
+
+
 @dataclass(frozen=True)
 class DraftRows:
     """The tokens that a drafter may propose. ids: int64 [C], ascending, whole panels of the target's output layer."""
@@ -103,6 +107,11 @@ class DraftRows:
     def panels(self) -> Array:
         """Return the panels int64 [P] of the output layer that have these tokens."""
         return self.ids[::LANES] // LANES
+
+    @property
+    def constants(self) -> dict[str, Array]:
+        """Return them by their names in ``CHOSEN``."""
+        return {CHOSEN["ids"]: self.ids, CHOSEN["panels"]: self.panels}
 
 
 class ModelTokens(Protocol):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.export.drafters.drafter import ArtifactDrafter
+from hybridge.export.drafters.vocabulary import CHOSEN
 from hybridge.export.lower.repeat import plain_attributes
 from hybridge.export.lower.sources import compute, is_known, traced_source
 from hybridge.export.pinned.executorch import Source, StoredTensor
@@ -68,7 +69,7 @@ def packed_apart(
         program: with the sources of its constants in the model.
         state: the model over its cache.
         tensors: of the model, by name.
-        weights: of the file.
+        weights: of the file, with the tokens that a drafter may propose.
         manifest: of the artifact.
     """
     stored = dict(file_sources(state))
@@ -81,7 +82,7 @@ def packed_apart(
                 parts.append(data)
                 continue
             try:
-                same = source in DRAFT_ROWS.values() or weights.fill(source) == data
+                same = weights.fill(source) == data
             except UnfitProgramError:
                 same = False
             if not same:
@@ -96,10 +97,6 @@ CONFIG: Source = {"config": True}
 """The source of a buffer that the config alone decides, such as the angles of RoPE."""
 
 
-DRAFT_ROWS: Mapping[str, Source] = {name: {"chosen": name} for name in ("ids", "panels")}
-"""The sources of the constants that say which tokens a drafter may propose, by their names in its modules."""
-
-
 def file_sources(state: nn.Module) -> Iterator[tuple[str, Source]]:
     """Yield the sources of a model's tensors in its GGUF file, by the tensors' names, as far as they are known."""
     for prefix, module in state.named_modules():
@@ -112,8 +109,8 @@ def file_sources(state: nn.Module) -> Iterator[tuple[str, Source]]:
                 yield full, _made(origin)["make"]
             elif name in dict(module.named_buffers(recurse=False)) and not is_persistent(module, name):
                 yield full, CONFIG
-            elif isinstance(module, ArtifactDrafter | PanelLinear) and name in DRAFT_ROWS:
-                yield full, DRAFT_ROWS[name]
+            elif isinstance(module, ArtifactDrafter | PanelLinear) and name in CHOSEN:
+                yield full, {"of": CHOSEN[name]}
 
 
 PARTS = ("packed", "scales", "minima", "superscales", "table")

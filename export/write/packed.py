@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from hybridge.errors import CheckpointError, HybridgeError
 from hybridge.export.drafters.vocabulary import ROWS, DraftRows, DraftVocabulary, choose_rows, sampled_rows
 from hybridge.export.progress import ExportProgress
@@ -24,7 +22,7 @@ from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.pack.catalogue import Catalogue, installed_catalogue
 from hybridge.runtime.pack.gguf import hub_origin
-from hybridge.runtime.pack.programs import PINNED, KeptProgram, Source, UnfitProgramError, find_program, installed_versions
+from hybridge.runtime.pack.programs import PINNED, KeptProgram, UnfitProgramError, find_program, installed_versions
 from hybridge.runtime.pack.tokenizer import special_ids, write_tokenizer
 from hybridge.runtime.pack.weights import GgufWeights
 from hybridge.runtime.version import code_version
@@ -122,7 +120,7 @@ class _Packing:
     """Writes a kept program with a file's weights. The tokenizer's files are in the folder."""
 
     def __init__(self, file: GgufFile, folder: Path, program: KeptProgram, manifest: Manifest) -> None:
-        self.folder, self.program, self.weights = folder, program, GgufWeights(file.tensors)
+        self.file, self.folder, self.program = file, folder, program
         self.manifest = manifest.model_copy(update={"source": hub_origin(file.path)})
 
     def write(self, steps: ExportProgress) -> Manifest:
@@ -139,16 +137,8 @@ class _Packing:
 
     def _write(self, rows: DraftRows | None) -> Manifest:
         """Return the manifest. rows: the tokens that a drafter may propose, if these are not all."""
-
-        def fill(source: Source) -> memoryview:
-            chosen = {} if rows is None else {"ids": rows.ids, "panels": rows.panels}
-            match source:
-                case {"chosen": str() as name} if name in chosen:
-                    return np.ascontiguousarray(chosen[name]).view(np.uint8).data
-                case _:
-                    return self.weights.fill(source)
-
-        self.program.write(self.folder / PROGRAM, fill)
+        weights = GgufWeights(self.file.tensors, rows.constants if rows else {})
+        self.program.write(self.folder / PROGRAM, weights.fill)
         (self.folder / MANIFEST).unlink(missing_ok=True)
         update: dict[str, object] = {"files": {path.name: file_entry(path) for path in sorted(self.folder.iterdir())}}
         if rows is not None and self.manifest.drafter:
