@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hybridge.errors import UsageError
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.files import read_regular
+
+if TYPE_CHECKING:  # a drafter's tokens are chosen where PyTorch is not installed
+    from torch import Tensor
 
 LARGEST_TEXT = 1 << 30
 """Most bytes of a file of text."""
@@ -78,6 +80,8 @@ def logits_of(session: Session, tokens: Sequence[int], prompt: Sequence[int] = (
 
     prompt: is read first, and may have pictures in it; the logits after its last token come before the others, [1 + T, V].
     """
+    import torch
+
     session.reset()
     rows = [session.prefill(prompt)[None]] if prompt else []
     for start in range(0, len(tokens), session.verify_len):

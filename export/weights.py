@@ -250,6 +250,13 @@ def constant(values: Tensor) -> nn.Parameter:
     return parameter
 
 
+def computed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> nn.Parameter:
+    """Return the constant that ``change`` makes of another one, which has an origin if that one has."""
+    parameter, origin = constant(change(tensor.detach()).contiguous()), origin_of(tensor)
+    with_origin(parameter, None if origin is None else origin.changed(change))
+    return parameter
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run the body with one thread, because threads that wait for each other at every chunk cost far more than they save."""

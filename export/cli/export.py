@@ -101,13 +101,14 @@ def _packed(checkpoint: Path, output: Path, options: ExportOptions, *, force: bo
     """Write the artifact of a GGUF file of a shape whose program is kept, which takes no PyTorch; None for any other."""
     if not checkpoint.is_file() or (options.images and find_projectors(checkpoint)):
         return None
+    from hybridge.export.cli.progress import ConsoleProgress
     from hybridge.export.write.folder import output_folder
     from hybridge.export.write.packed import pack_artifact
     from hybridge.runtime.pack.programs import UnfitProgramError
 
     try:
         with output_folder(output, force=force) as folder:
-            if (manifest := pack_artifact(checkpoint, folder, options)) is None:
+            if (manifest := pack_artifact(checkpoint, folder, options, ConsoleProgress(err))) is None:
                 raise UnfitProgramError("no program is kept for it")  # so that nothing appears
     except UnfitProgramError:
         return None

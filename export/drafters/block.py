@@ -41,6 +41,7 @@ from hybridge.export.drafters.drafter import (
     TargetNeeds,
     VocabularyName,
     fitted,
+    outputs_of,
 )
 from hybridge.export.drafters.folder import MOST_LAYERS, ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.layers import (
@@ -256,7 +257,7 @@ class MaskedBlockDrafter(ArtifactDrafter):
     def restricted_to(self, rows: DraftRows | None, head: Any) -> Self:
         tail = self.weights.tail
         if rows is not None and isinstance(tail, MarkovTail):
-            tail.markov_head.markov_w2 = rows.head(tail.markov_head.markov_w2)  # type: ignore[assignment]  # packed layers too
+            tail.markov_head.markov_w2 = outputs_of(tail.markov_head.markov_w2, rows)  # type: ignore[assignment]  # packed layers too
         return super().restricted_to(rows, head)
 
     def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ class ArtifactDrafter(nn.Module):
     def restricted_to(self, rows: DraftRows | None, head: Any) -> Self:
         """Propose the tokens of ``rows`` alone, by those rows of the target's ``head``."""
         if rows is not None:
-            self.head, self.ids = rows.head(head), constant(rows.ids)
+            self.head, self.ids = outputs_of(head, rows), constant(torch.from_numpy(rows.ids))
             self.description = replace(self.description, vocabulary=rows.description)
         return self
 
@@ -115,10 +115,10 @@ class ArtifactDrafter(nn.Module):
         In place: the constants of a program that was lowered are these tensors.
         """
         assert self.ids is not None
-        self.ids.copy_(rows.ids)
+        self.ids.copy_(torch.from_numpy(rows.ids))
         for module in self.modules():
             if isinstance(module, PanelLinear):
-                module.panels.copy_(rows.panels)
+                module.panels.copy_(torch.from_numpy(rows.panels))
         self.description = replace(self.description, vocabulary=rows.description)
 
     @property
@@ -155,6 +155,20 @@ class ArtifactDrafter(nn.Module):
         length = self.length.close(block)
         self.cache.count(block.count > 0)
         return length
+
+
+def outputs_of(head: Any, rows: DraftRows) -> nn.Module:
+    """Return a layer with the outputs of the target's output layer, float, quantized or packed, for these tokens alone."""
+    some, ids = getattr(head, "some_outputs", None), torch.from_numpy(rows.ids)
+    if some is not None:
+        layer: nn.Module = some(ids)
+        return layer
+    with torch.device("meta"):
+        part = nn.Linear(head.in_features, len(ids), bias=head.bias is not None)
+    part.weight = constant(head.weight.detach()[ids].float())
+    if head.bias is not None:
+        part.bias = constant(head.bias.detach()[ids].float())
+    return part
 
 
 # Fit a drafter that is a checkpoint of its own to its target

@@ -4,7 +4,8 @@ That layer is a drafter's largest read, and most of a large vocabulary is rare; 
 are chosen with their neighbours, in the whole panels of 16 rows that our kernels read, so that no row is stored twice.
 Source: FR-Spec, arXiv:2502.14856.
 
-A token counts by how often it comes in a text, or by how probable the model makes it in texts that it samples itself.
+A token counts by how often it comes in a text, or by how probable the model makes it in texts that it samples itself. This
+imports no PyTorch, because a file whose program is kept is packed without it.
 """
 
 from __future__ import annotations
@@ -13,23 +14,19 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from hybridge.errors import UsageError
-from hybridge.export.operators.linear import LANES
-from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.progress import ExportProgress
 from hybridge.export.texts import read_text
-from hybridge.export.weights import constant
 from hybridge.runtime.artifact.drafter import VocabularyDescription, VocabularySource
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.kernels import library
+from hybridge.runtime.pack.panels import LANES, Array
 
 LARGEST_WHOLE = 65_536
 """Tokens of a vocabulary up to which a drafter proposes all of them by default."""
@@ -44,7 +41,7 @@ HELD_OUT = 4
 
 Progress = Callable[[int, int], None]
 """Takes the number of steps done and the total."""
-Scores = tuple[Tensor, Tensor]
+Scores = tuple[Array, Array]
 """Scores float64 [V] of the tokens, and those by texts that are held out."""
 
 
@@ -95,37 +92,46 @@ def vocabulary_of(name: str | int | Path | None, size: int, options: ExportOptio
     return DraftVocabulary("self" if options.has_own_kernels and library.is_available() else "first", ROWS)
 
 
+CHOSEN = {"ids": "chosen.ids", "panels": "chosen.panels"}
+"""Names of the constants that say which tokens a drafter may propose, among those of a file, by their names in modules."""
+
+
 @dataclass(frozen=True)
 class DraftRows:
     """The tokens that a drafter may propose. ids: int64 [C], ascending, whole panels of the target's output layer."""
 
-    ids: Tensor
+    ids: Array
     description: VocabularyDescription
 
     @property
-    def panels(self) -> Tensor:
+    def panels(self) -> Array:
         """Return the panels int64 [P] of the output layer that have these tokens."""
         return self.ids[::LANES] // LANES
 
-    def head(self, head: Any) -> nn.Module:
-        """Return the rows of the target's output layer, float, quantized or packed, that these tokens have."""
-        some = getattr(head, "some_outputs", None)
-        layer: nn.Module = rows_of(head, self.ids) if some is None else some(self.ids)
-        return layer
+    @property
+    def constants(self) -> dict[str, Array]:
+        """Return them by their names in ``CHOSEN``."""
+        return {CHOSEN["ids"]: self.ids, CHOSEN["panels"]: self.panels}
 
 
-def rows_of(layer: nn.Linear, ids: Tensor) -> nn.Linear:
-    """Return a layer with the outputs ``ids`` of another alone."""
-    with torch.device("meta"):
-        part = nn.Linear(layer.in_features, len(ids), bias=layer.bias is not None)
-    part.weight = constant(layer.weight.detach()[ids].float())
-    if layer.bias is not None:
-        part.bias = constant(layer.bias.detach()[ids].float())
-    return part
+class ModelTokens(Protocol):
+    """The tokens of a model."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Return their number."""
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Return those that end a text."""
+
+    @property
+    def core_tokenizer(self) -> Tokenizer | None:
+        """Return what makes tokens of texts, None if the model has none."""
 
 
-def choose_rows(loaded: LoadedModel, vocabulary: DraftVocabulary, sampled: Scores | None = None) -> DraftRows:
-    """Choose the tokens of ``vocabulary`` for a model, with those that end a text and those that the tokenizer adds.
+def choose_rows(model: ModelTokens, vocabulary: DraftVocabulary, sampled: Scores | None = None) -> DraftRows:
+    """Choose the tokens of ``vocabulary``, with those that end a text and those that the tokenizer adds.
 
     Args:
         sampled: the result of ``sampled_scores``, for a vocabulary by ``self``. Without it, as many other tokens are chosen:
@@ -134,7 +140,7 @@ def choose_rows(loaded: LoadedModel, vocabulary: DraftVocabulary, sampled: Score
     Raises:
         UsageError: all tokens of the model are chosen or none, or a file cannot be read or is another model's.
     """
-    size, source = loaded.vocab_size, vocabulary.source
+    size, source = model.vocab_size, vocabulary.source
     wanted = min(ROWS, size // 4) if vocabulary.tokens is None else vocabulary.tokens
     if not 1 <= wanted < size:
         raise UsageError(
@@ -142,15 +148,15 @@ def choose_rows(loaded: LoadedModel, vocabulary: DraftVocabulary, sampled: Score
             "leave it out, or give 'all' for all of them."
         )
     if isinstance(source, Path):
-        chosen_by, held_out = _file_scores(loaded, source)
+        chosen_by, held_out = _file_scores(model, source)
     elif sampled is not None:
         chosen_by, held_out = sampled
     else:
-        ascending = torch.arange(1, size + 1, dtype=torch.float64)
-        chosen_by, held_out = (ascending.flip(0) if source == "first" else ascending), torch.zeros_like(ascending)
-    always, estimate = _always(loaded), torch.zeros(size, dtype=torch.float64) if sampled is None else by_id(size)
+        ascending = np.arange(1.0, size + 1)
+        chosen_by, held_out = (ascending[::-1] if source == "first" else ascending), np.zeros(size)
+    always, estimate = _always(model), np.zeros(size) if sampled is None else by_id(size)
 
-    def best(scores: Tensor) -> Tensor:
+    def best(scores: Array) -> Array:
         return whole_panels(scores + scores.sum() * estimate, wanted, always)
 
     ids = best(chosen_by + held_out)
@@ -158,43 +164,56 @@ def choose_rows(loaded: LoadedModel, vocabulary: DraftVocabulary, sampled: Score
         raise UsageError(f"--draft-vocab {vocabulary} comes to all of the model's {size} tokens; give fewer, or 'all'.")
     # Tokens that were chosen without the texts that they are measured on: the shipped ones know those, too.
     measured = best(chosen_by)
-    coverage = float(held_out[measured].sum() / held_out.sum()) if bool(held_out.any()) else None
+    coverage = float(held_out[measured].sum() / held_out.sum()) if held_out.any() else None
     kind: VocabularySource = "text" if isinstance(source, Path) else source
     return DraftRows(ids, VocabularyDescription(tokens=len(ids), source=kind, coverage=coverage))
 
 
-def by_id(size: int) -> Tensor:
+def sampled_rows(
+    folder: Path, model: ModelTokens, vocabulary: DraftVocabulary, parameters: int, steps: ExportProgress
+) -> DraftRows:
+    """Choose the tokens that the artifact in ``folder``, a model of so many parameters, says itself.
+
+    Raises what opening it raises.
+    """
+    with Session.load(folder) as session, steps.counted("Sampling texts for the draft vocabulary") as progress:
+        scores = sampled_scores(session, model.core_tokenizer, steps_of(parameters), progress)
+    return choose_rows(model, vocabulary, scores)
+
+
+def by_id(size: int) -> Array:
     """Return float64 [V] that sums to 1: how often tokens come by Zipf's law, the first ids most often, as merges are learned.
 
     A thousand sampled tokens say little of the rare ones, of which a vocabulary mostly consists.
     """
-    weights = 1.0 / (torch.arange(size, dtype=torch.float64) + COMMON)
-    return weights / weights.sum()
+    weights = 1.0 / (np.arange(size) + COMMON)
+    shares: Array = weights / weights.sum()
+    return shares
 
 
-def whole_panels(scores: Tensor, wanted: int, always: Sequence[int]) -> Tensor:
+def whole_panels(scores: Array, wanted: int, always: Sequence[int]) -> Array:
     """Return the ids int64 [C] of the panels with the highest sums of ``scores`` [V], those with ``always`` first.
 
     C is ``wanted``, rounded up to panels, or less if the others have no score. A last panel that is not whole needs one of
     ``always`` to be chosen, so that the number does not depend on the scores.
     """
     size = len(scores)
-    panels = F.pad(scores, (0, -size % LANES)).view(-1, LANES).sum(1)
+    panels = np.pad(scores, (0, -size % LANES)).reshape(-1, LANES).sum(1)
     if size % LANES:
         panels[-1] = 0.0
-    forced = torch.tensor(sorted({token // LANES for token in always}), dtype=torch.long)
-    panels[forced] = float("inf")
-    order = panels.sort(descending=True, stable=True).indices[: max(-(-wanted // LANES), len(forced))]
-    best = order[panels[order] > 0].sort().values
-    ids = (best[:, None] * LANES + torch.arange(LANES)).flatten()
+    forced = sorted({token // LANES for token in always})
+    panels[forced] = np.inf
+    order = np.argsort(-panels, kind="stable")[: max(-(-wanted // LANES), len(forced))]
+    best = np.sort(order[panels[order] > 0])
+    ids: Array = (best[:, None] * LANES + np.arange(LANES)).reshape(-1)
     return ids[ids < size]
 
 
-def _always(loaded: LoadedModel) -> list[int]:
+def _always(model: ModelTokens) -> list[int]:
     """Return the tokens that end a text, and those that the tokenizer adds to its vocabulary unless there are many."""
-    tokenizer = loaded.source.tokenizer.core
-    added = [token for token in tokenizer.added_tokens() if token < loaded.vocab_size] if tokenizer else []
-    return [*loaded.eos_ids, *(added if len(added) <= MOST_ADDED else [])]
+    tokenizer = model.core_tokenizer
+    added = [token for token in tokenizer.added_tokens() if token < model.vocab_size] if tokenizer else []
+    return [*model.eos_ids, *(added if len(added) <= MOST_ADDED else [])]
 
 
 # Of a file: a text, or a list of ids in JSON
@@ -203,24 +222,24 @@ LARGEST_FILE = 64 << 20
 """Most bytes to count tokens in; more text would only add rare ones."""
 
 
-def _file_scores(loaded: LoadedModel, path: Path) -> Scores:
-    size, option = loaded.vocab_size, f"--draft-vocab {path}"
+def _file_scores(model: ModelTokens, path: Path) -> Scores:
+    size, option = model.vocab_size, f"--draft-vocab {path}"
     text = read_text(path, "--draft-vocab", LARGEST_FILE)
     if text.lstrip().startswith("["):
-        return _listed(text, size, option), torch.zeros(size, dtype=torch.float64)
-    tokenizer = loaded.source.tokenizer.core
+        return _listed(text, size, option), np.zeros(size)
+    tokenizer = model.core_tokenizer
     if tokenizer is None:
         raise UsageError(f"{option} needs the model's tokenizer, and it has none; give 'self', or a number of tokens.")
-    halves = torch.zeros(2, size, dtype=torch.float64)
+    halves = np.zeros((2, size))
     for index, line in enumerate(text.splitlines(keepends=True)):
-        ids = torch.tensor([token for token in tokenizer.encode(line, around=False).ids if token < size], dtype=torch.long)
-        halves[int(index % HELD_OUT == HELD_OUT - 1)] += ids.bincount(minlength=size)
-    if not bool(halves.any()):
+        ids = [token for token in tokenizer.encode(line, around=False).ids if token < size]
+        halves[int(index % HELD_OUT == HELD_OUT - 1)] += np.bincount(np.array(ids, np.int64), minlength=size)
+    if not halves.any():
         raise UsageError(f"{option} has no tokens of this model; give a longer text, 'self', or a number of tokens.")
     return halves[0], halves[1]
 
 
-def _listed(text: str, size: int, option: str) -> Tensor:
+def _listed(text: str, size: int, option: str) -> Array:
     """Return scores of a JSON list of ids, the most frequent first. Raises UsageError for ids of another model."""
     try:
         ids = json.loads(text)
@@ -233,9 +252,8 @@ def _listed(text: str, size: int, option: str) -> Tensor:
             f"{option} has the token {wrong[0]}, but this model has {size} tokens: it is of another tokenizer. "
             "Give a list that was made with this model's."
         )
-    scores = torch.zeros(size, dtype=torch.float64)
-    unique = torch.tensor(list(dict.fromkeys(ids)))
-    scores[unique] = 1.0 / torch.arange(1, len(unique) + 1, dtype=torch.float64)  # Zipf's law
+    scores, unique = np.zeros(size), list(dict.fromkeys(ids))
+    scores[unique] = 1.0 / np.arange(1, len(unique) + 1)  # Zipf's law
     return scores
 
 
@@ -307,7 +325,7 @@ def sampled_scores(
             progress(index * steps + step + 1, total)
             if step < steps - 1:
                 logits = session.decode(min(drawn, session.vocab_size - 1))
-    chosen_by, held_out = torch.from_numpy(sums)
+    chosen_by, held_out = sums
     return chosen_by, held_out
 
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 from unittest import mock
 
 import safetensors
@@ -261,6 +261,10 @@ class Origin(Protocol):
 
     def without_kernels(self) -> list[str]:
         """Return the names of the file's types without kernels."""
+        ...
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the origin of what ``change`` makes of the tensor."""
         ...
 
 

@@ -353,7 +353,7 @@ def _pack_projection(name: str, module: Any, projection: str, options: ExportOpt
     delattr(module, projection)
     bias = None
     if module.has_bias:
-        bias = getattr(module, f"{projection}_bias").detach()
+        bias = getattr(module, f"{projection}_bias")
         delattr(module, f"{projection}_bias")
     setattr(module, projection, PackedExperts(packed, rows, bias, integer=options.rounds_inputs))
 

@@ -65,6 +65,7 @@ from hybridge.export.source.tokenizer import (
     read_tokenizer,
 )
 from hybridge.export.source.weight_files import loadable, stored_tensors, unread_tensors
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.pack.gguf import hub_origin
 
 
@@ -262,6 +263,11 @@ class LoadedModel:
     def vocab_size(self) -> int:
         """Return the number of tokens that have a logit; some models pad their embedding beyond them."""
         return logits_width(self.config)
+
+    @property
+    def core_tokenizer(self) -> Tokenizer | None:
+        """Return the core's tokenizer of these files, None if there are none."""
+        return self.source.tokenizer.core
 
     @property
     def bos_id(self) -> int | None:

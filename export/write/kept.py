@@ -16,13 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hybridge.export.drafters.drafter import ArtifactDrafter
+from hybridge.export.drafters.vocabulary import CHOSEN
 from hybridge.export.lower.repeat import plain_attributes
 from hybridge.export.lower.sources import compute, is_known, traced_source
 from hybridge.export.pinned.executorch import Source, StoredTensor
 from hybridge.export.pinned.torch_export import is_persistent
 from hybridge.export.pinned.transformers import origin_of
 from hybridge.export.source.gguf.architecture import MadeTensor
-from hybridge.export.weights import PackedExperts
+from hybridge.export.weights import PackedExperts, PanelLinear
 from hybridge.runtime.artifact.manifest import Manifest, MethodEntry
 from hybridge.runtime.pack.programs import Constant, KeptProgram, UnfitProgramError, exporting_code
 from hybridge.runtime.pack.weights import GgufWeights
@@ -67,7 +69,7 @@ def packed_apart(
         program: with the sources of its constants in the model.
         state: the model over its cache.
         tensors: of the model, by name.
-        weights: of the file.
+        weights: of the file, with the tokens that a drafter may propose.
         manifest: of the artifact.
     """
     stored = dict(file_sources(state))
@@ -107,6 +109,8 @@ def file_sources(state: nn.Module) -> Iterator[tuple[str, Source]]:
                 yield full, _made(origin)["make"]
             elif name in dict(module.named_buffers(recurse=False)) and not is_persistent(module, name):
                 yield full, CONFIG
+            elif isinstance(module, ArtifactDrafter | PanelLinear) and name in CHOSEN:
+                yield full, {"of": CHOSEN[name]}
 
 
 PARTS = ("packed", "scales", "minima", "superscales", "table")

@@ -8,15 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hybridge.errors import CheckpointError
+from hybridge.errors import CheckpointError, HybridgeError
+from hybridge.export.drafters.vocabulary import ROWS, DraftRows, DraftVocabulary, choose_rows, sampled_rows
+from hybridge.export.progress import ExportProgress
 from hybridge.export.source.gguf.checkpoint import gguf_config
 from hybridge.export.source.gguf.file import GgufFile, open_gguf
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.artifact.manifest import MANIFEST, PROGRAM, Manifest
 from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.pack.catalogue import Catalogue, installed_catalogue
 from hybridge.runtime.pack.gguf import hub_origin
 from hybridge.runtime.pack.programs import PINNED, KeptProgram, UnfitProgramError, find_program, installed_versions
@@ -70,7 +73,24 @@ def _hash(*parts: object) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def pack_artifact(checkpoint: Path, folder: Path, options: ExportOptions) -> Manifest | None:
+@dataclass(frozen=True, kw_only=True)
+class PackedTokens:
+    """The tokens of an artifact that is being packed, as a draft vocabulary is chosen of them."""
+
+    vocab_size: int
+    eos_ids: list[int]
+    core_tokenizer: Tokenizer
+
+    @classmethod
+    def of(cls, folder: Path, manifest: Manifest) -> PackedTokens:
+        """Return those of the model of ``manifest`` and of the tokenizer in ``folder``."""
+        tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
+        return cls(vocab_size=manifest.vocab_size, eos_ids=manifest.eos_ids, core_tokenizer=tokenizer)
+
+
+def pack_artifact(
+    checkpoint: Path, folder: Path, options: ExportOptions, steps: ExportProgress | None = None
+) -> Manifest | None:
     """Write the artifact of a GGUF file into the existing, empty ``folder`` and return its manifest.
 
     The folder has the same files, byte for byte, as after an export with these options and nothing else. Returns None, and
@@ -79,22 +99,53 @@ def pack_artifact(checkpoint: Path, folder: Path, options: ExportOptions) -> Man
     Args:
         checkpoint: the path of a file, or of one of its parts.
         options: as an export is asked for, with ``auto`` where it is.
+        steps: is told what an export warns of.
     """
+    steps = steps or ExportProgress()
     try:
         file = open_gguf(checkpoint)
         program = _find(PackingShape.of(file, options))
         if program is None or program.manifest is None:
             return None
-        write_tokenizer(file.path, folder)
-        program.write(folder / PROGRAM, GgufWeights(file.tensors).fill)
-    except (CheckpointError, UnfitProgramError, OSError):  # an export says what is wrong
+        if note := write_tokenizer(file.path, folder):
+            steps.warn(f"{file.path}: {note}")
+        return _Packing(file, folder, program, program.manifest).write(steps)
+    except (HybridgeError, UnfitProgramError, OSError):  # an export says what is wrong
         for path in folder.iterdir():
             path.unlink()
         return None
-    files = {path.name: file_entry(path) for path in sorted(folder.iterdir())}
-    manifest = program.manifest.model_copy(update={"files": files, "source": hub_origin(file.path)})
-    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-    return manifest
+
+
+class _Packing:
+    """Writes a kept program with a file's weights. The tokenizer's files are in the folder."""
+
+    def __init__(self, file: GgufFile, folder: Path, program: KeptProgram, manifest: Manifest) -> None:
+        self.file, self.folder, self.program = file, folder, program
+        self.manifest = manifest.model_copy(update={"source": hub_origin(file.path)})
+
+    def write(self, steps: ExportProgress) -> Manifest:
+        """Write program and manifest, again after the model has said which tokens its drafter may propose."""
+        described = self.manifest.drafter.vocabulary if self.manifest.drafter else None
+        if described is None:
+            return self._write(None)
+        assert described.source != "text", "a program with one of those is not kept"
+        tokens, vocabulary = PackedTokens.of(self.folder, self.manifest), DraftVocabulary(described.source, ROWS)
+        manifest = self._write(choose_rows(tokens, vocabulary))
+        if described.source == "self":
+            manifest = self._write(sampled_rows(self.folder, tokens, vocabulary, manifest.parameters or 0, steps))
+        return manifest
+
+    def _write(self, rows: DraftRows | None) -> Manifest:
+        """Return the manifest. rows: the tokens that a drafter may propose, if these are not all."""
+        weights = GgufWeights(self.file.tensors, rows.constants if rows else {})
+        self.program.write(self.folder / PROGRAM, weights.fill)
+        (self.folder / MANIFEST).unlink(missing_ok=True)
+        update: dict[str, object] = {"files": {path.name: file_entry(path) for path in sorted(self.folder.iterdir())}}
+        if rows is not None and self.manifest.drafter:
+            update["drafter"] = replace(self.manifest.drafter, vocabulary=rows.description)
+        manifest = self.manifest.model_copy(update=update)
+        (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        return manifest
 
 
 def _find(shape: PackingShape) -> KeptProgram | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.errors import CheckpointError
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.drafters.vocabulary import choose_rows, sampled_scores, steps_of
+from hybridge.export.drafters.vocabulary import choose_rows, sampled_rows
 from hybridge.export.lower.lower import Methods, calls, lower, outputs
 from hybridge.export.lower.sources import mark_sources
 from hybridge.export.pinned.executorch import file_parts
@@ -51,7 +51,7 @@ from hybridge.runtime.artifact.manifest import (
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.artifact.pictures import PictureDescription, StockSizes
 from hybridge.runtime.artifact.program_check import BOUNDED
-from hybridge.runtime.binding.session import Session
+from hybridge.runtime.pack.panels import Array
 from hybridge.runtime.pack.programs import KeptProgram, UnfitProgramError, find_program, installed_versions, keep_program
 from hybridge.runtime.pack.weights import GgufWeights
 
@@ -80,7 +80,7 @@ class PteWriter:
         self.config, self.options, self.pictures, self.keep = config, options, pictures, keep
         self.plan = drafter or plan_drafter(config, options)[0]
         self.cache = build_cache(config, options, self.plan, pictures)
-        self._written: tuple[KeptProgram, State] | None = None
+        self._written: tuple[KeptProgram, State, Mapping[str, Array]] | None = None
 
     def reader(self) -> Reader | None:
         """Return a packer for weights as they are read, if the artifact has packed layers."""
@@ -129,16 +129,14 @@ class PteWriter:
             stock_tokenizer=stock_tokenizer,
         )
         (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-        self._written = (kept, state) if kept and drafter is None and pictures is None else None
         if drafter and vocabulary and vocabulary.source == "self":
-            with Session.load(folder) as session, steps.counted("Sampling texts for the draft vocabulary") as progress:
-                many = steps_of(manifest.parameters or 0)
-                scores = sampled_scores(session, loaded.source.tokenizer.core, many, progress)
-            drafter.choose(choose_rows(loaded, vocabulary, scores))
+            rows = sampled_rows(folder, loaded, vocabulary, manifest.parameters or 0, steps)
+            drafter.choose(rows)
             rewrite()
             update = {"drafter": drafter.description, "files": manifest.files | {PROGRAM: file_entry(folder / PROGRAM)}}
             manifest = manifest.model_copy(update=update)
             (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        self._written = (kept, state, rows.constants if rows else {}) if kept and pictures is None else None
         return manifest
 
     def keep_packing(self, file: GgufFile, asked: ExportOptions, manifest: Manifest) -> str | None:
@@ -149,10 +147,10 @@ class PteWriter:
         versions = installed_versions()
         if self._written is None or versions is None:
             return None
-        program, state = self._written
+        program, state, chosen = self._written
         key = PackingShape.of(file, asked).key(versions)
         if find_program(key) is None:
-            weights = GgufWeights(file.tensors)
+            weights = GgufWeights(file.tensors, chosen)
             without_files = manifest.model_copy(update={"files": {}, "source": None})
             packed = packed_apart(program, state, mark_sources(state), weights, without_files)
             if packed is None:

@@ -43,8 +43,9 @@ class Stored(Protocol):
 class GgufWeights:
     """The weights of a file, or of the parts of one, read when they are asked for."""
 
-    def __init__(self, tensors: Mapping[str, Stored]) -> None:
-        self._tensors = tensors
+    def __init__(self, tensors: Mapping[str, Stored], others: Mapping[str, Array] | None = None) -> None:
+        """Open a file. others: further arrays by name, which are not of the file."""
+        self._tensors, self._others = tensors, others or {}
         self._data = {path: np.memmap(path, mode="r", dtype=np.uint8) for path in {each.path for each in tensors.values()}}
         self._last: tuple[str, Blocks] | None = None  # the parts of a weight are asked for one after the other
 
@@ -60,7 +61,7 @@ class GgufWeights:
         return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
 
     def _numbers(self, expression: Any) -> Array:
-        value = evaluate(expression, lambda name: self._floats(self._tensor(name)))
+        value = evaluate(expression, self._array)
         if not isinstance(value, np.ndarray) or not np.isfinite(value).all():
             raise UnfitProgramError("a weight is not finite")
         return value
@@ -97,6 +98,9 @@ class GgufWeights:
         for name in ("scales", "minima", "superscales"):
             factors[name] = None if factors[name] is None else pack_factors(factors[name])
         return Blocks(**factors)
+
+    def _array(self, name: str) -> Array:
+        return self._others[name] if name in self._others else self._floats(self._tensor(name))
 
     def _tensor(self, name: str) -> Stored:
         if name not in self._tensors or self._tensors[name].kind not in SIZES:

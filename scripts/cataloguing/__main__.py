@@ -77,16 +77,22 @@ def _mixes(named: str | None, shape: object) -> tuple[str, ...]:
 
 def _is_made(folder: Path, model: str, mix: str) -> bool:
     """Make a program in a process of its own, unless it is there, and say how long it took. Return whether it is there."""
-    if any((entry.model, entry.mix) == (Path(model).stem, mix) for entry in _entries(folder)):
+    name = _name(model)
+    if any((entry.model, entry.mix) == (name, mix) for entry in _entries(folder)):
         return True
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-m", "cataloguing", str(folder), "--one", model, mix], check=False)
-    made = [entry for entry in _entries(folder) if (entry.model, entry.mix) == (Path(model).stem, mix)]
+    made = [entry for entry in _entries(folder) if (entry.model, entry.mix) == (name, mix)]
     if done.returncode or not made:
         return False
     size = (folder / "programs" / made[0].key).stat().st_size
     print(f"{model:24} {mix:8} {time.monotonic() - began:6.0f} s {size:9,} bytes", flush=True)
     return True
+
+
+def _name(model: str) -> str:
+    """Return the name of a model of the table, or of a file without its ending; the table's names have dots."""
+    return model if model in SHAPES else Path(model).stem
 
 
 def _entries(folder: Path) -> Iterator[CatalogueEntry]:
@@ -119,7 +125,7 @@ def make(folder: Path, model: str, mix: str) -> None:
         raise SystemExit(f"{model} {mix}: nothing could be kept of its program, so it needs PyTorch")
     data = program_file(program)
     entry = CatalogueEntry(
-        key=key, shape=shape.name, kinds=shape.kinds, model=file.stem if model not in SHAPES else model, mix=mix,
+        key=key, shape=shape.name, kinds=shape.kinds, model=_name(model), mix=mix,
         sha256=hashlib.sha256(data).hexdigest(),
     )  # fmt: skip
     (folder / "programs" / key).write_bytes(data)

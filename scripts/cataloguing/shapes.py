@@ -1,6 +1,16 @@
 """The table of published models whose programs are in the catalogue: the numbers of their configs, in transformers' names.
 
 A number that is wrong costs a program that fits no file; ``scripts/catalogue --file FILE.gguf`` takes the shape of a file.
+
+Sources, as far as the numbers were compared with any:
+- SmolLM2-135M: the published file.
+- LFM2-350M and 1.2B, Qwen3-0.6B and 4B, Qwen3.5-0.8B, Gemma 4 E2B: their config.json in tests of public repositories.
+- Gemma 3's and 4's, Granite 4's and Qwen3.5's tokens that end texts, Gemma 3 4B's vocabulary and Gemma 4 E4B's sizes: what
+  llama.cpp logs of files, in its issues 12433, 12784 and 21730, ollama's 12692 and 18123, and ik_llama.cpp's 1363. Files of
+  Gemma 3 name either of two such tokens.
+- granite-4.0-h-350m: its layers, heads and context in a public description.
+- LFM2.5 of 350M and 1.2B has LFM2's layers by its model cards; whether its files name the same context was not seen.
+- All others are from memory.
 """
 
 from __future__ import annotations
@@ -88,10 +98,12 @@ def _lfm2(*sizes: int, attention: tuple[int, ...] = (2, 5, 8, 10, 12, 14)) -> Sh
     return Shape(architecture="lfm2", model_type="lfm2", config=config, ids={"bos": 1, "eos": 7}, adds_bos=True, mixes=MORE)
 
 
-def _gemma3(*sizes: int, context: int = 32768, window: int = 512, **rope: Any) -> Shape:
+def _gemma3(
+    *sizes: int, context: int = 32768, window: int = 512, vocabulary: int = 262144, eos: int = 106, **rope: Any
+) -> Shape:
     layers = sizes[2]
     config = _sizes(
-        *sizes, vocab_size=262144, max_position_embeddings=context, rms_norm_eps=1e-6, sliding_window=window,
+        *sizes, vocab_size=vocabulary, max_position_embeddings=context, rms_norm_eps=1e-6, sliding_window=window,
         query_pre_attn_scalar=sizes[5],
         layer_types=["sliding_attention" if (layer + 1) % 6 else "full_attention" for layer in range(layers)],
         rope_parameters={
@@ -99,10 +111,26 @@ def _gemma3(*sizes: int, context: int = 32768, window: int = 512, **rope: Any) -
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         },
     )  # fmt: skip
-    ids = {"bos": 2, "eos": 106}
+    ids = {"bos": 2, "eos": eos}
     return Shape(
         architecture="gemma3", model_type="gemma3_text", config=config, ids=ids, tokenizer="llama", adds_bos=True, mixes=MORE
     )
+
+
+def _gemma4(*sizes: int, every: int, shared: int, wide: bool) -> Shape:
+    config = _sizes(
+        *sizes, vocab_size=262144, vocab_size_per_layer_input=262144, hidden_size_per_layer_input=256,
+        max_position_embeddings=131072, rms_norm_eps=1e-6, sliding_window=512, global_head_dim=512,
+        num_global_key_value_heads=None, num_kv_shared_layers=shared, use_double_wide_mlp=wide, attention_k_eq_v=False,
+        final_logit_softcapping=30.0, enable_moe_block=False,
+        layer_types=["sliding_attention" if (layer + 1) % every else "full_attention" for layer in range(sizes[2])],
+        rope_parameters={
+            "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    )  # fmt: skip
+    ids = {"bos": 2, "eos": 1}
+    return Shape(architecture="gemma4", model_type="gemma4_text", config=config, ids=ids, tokenizer="gemma4", adds_bos=True)
 
 
 def _granite_h(
@@ -173,7 +201,13 @@ SHAPES: Mapping[str, Shape] = {
     "LFM2-2.6B": _lfm2(2048, 10752, 30, 32, 8, attention=(2, 5, 9, 13, 17, 21, 24, 27)),
     "gemma-3-270m": _gemma3(640, 2048, 18, 4, 1, 256),
     "gemma-3-1b": _gemma3(1152, 6912, 26, 4, 1, 256),
-    "gemma-3-4b": _gemma3(2560, 10240, 34, 8, 4, 256, context=131072, window=1024, rope_type="linear", factor=8.0),
+    "gemma-3-4b": _gemma3(
+        2560, 10240, 34, 8, 4, 256, context=131072, window=1024, vocabulary=262208, rope_type="linear", factor=8.0
+    ),
+    "gemma-3-270m (eos 1)": _gemma3(640, 2048, 18, 4, 1, 256, eos=1),
+    "gemma-3-1b (eos 1)": _gemma3(1152, 6912, 26, 4, 1, 256, eos=1),
+    "gemma-4-E2B": _gemma4(1536, 6144, 35, 8, 1, 256, every=5, shared=20, wide=True),
+    "gemma-4-E4B": _gemma4(2560, 10240, 42, 8, 2, 256, every=6, shared=18, wide=False),
     "Qwen3.5-0.8B": _qwen35(1024, 3584, 24, 8, 2, 256),
     "Qwen3.5-2B": _qwen35(2048, 6144, 24, 8, 2, 256),
     "Qwen3.5-4B": _qwen35(2560, 9216, 32, 16, 4, 256, value_heads=32),

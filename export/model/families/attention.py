@@ -17,6 +17,7 @@ from hybridge.cache.operations.kernels import Scoring
 from hybridge.export.model.families.family import Adaptation, StatefulMixer, UngroupedRouter
 from hybridge.export.pinned.transformers import replace_method
 from hybridge.export.source.text_model import decoder_of
+from hybridge.export.weights import computed
 
 PLAIN = (
     "cohere2", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "gemma4_unified_text", "gpt_oss", "granite_swa",
@@ -112,9 +113,9 @@ class LatentProjections(nn.Module):
     def __init__(self, attention: Any) -> None:
         super().__init__()
         self.own = attention.qk_nope_head_dim
-        weight = attention.kv_b_proj.weight.detach().unflatten(0, (attention.num_heads, -1))  # [H, N + V, C]
-        self.key = nn.Parameter(weight[:, : self.own].clone())  # [H, N, C]
-        self.value = nn.Parameter(weight[:, self.own :].transpose(1, 2).clone())  # [H, C, V]
+        own, heads, weight = self.own, attention.num_heads, attention.kv_b_proj.weight  # [H (N + V), C]
+        self.key = computed(weight, lambda each: each.unflatten(0, (heads, -1))[:, :own])  # [H, N, C]
+        self.value = computed(weight, lambda each: each.unflatten(0, (heads, -1))[:, own:].transpose(1, 2))  # [H, C, V]
 
     def absorb(self, query: Tensor) -> Tensor:
         absorbed = (query[..., : self.own].transpose(1, 2) @ self.key).transpose(1, 2)

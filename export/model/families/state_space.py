@@ -17,6 +17,7 @@ from hybridge.cache.recurrences.recurrence import swapped
 from hybridge.cache.recurrences.selective_scan import Selected
 from hybridge.export.model.families.family import Adaptation, StatefulMixer, short_convolution
 from hybridge.export.source.text_model import decoder_of
+from hybridge.export.weights import computed
 
 
 class Mamba2(StatefulMixer):
@@ -93,8 +94,9 @@ class Mamba(StatefulMixer):
         super().__init__(original, cache)
         layer = self.cache_layer(MambaLayer, "mamba")
         layer.convolution = short_convolution(original.conv1d, original.activation)
-        # A parameter of its own, because it is too large to be folded.
-        self.rate = nn.Parameter(-original.A_log.detach().float().exp().view(-1, original.ssm_state_size), requires_grad=False)
+        # A parameter of its own, because it is too large to be folded; by way of float64, where NumPy's numbers are the same.
+        states = original.ssm_state_size
+        self.rate = computed(original.A_log, lambda each: -each.double().exp().float().view(-1, states))
         layer.rate = lambda: self.rate
         layer.skip = lambda: original.D.float().flatten()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,10 @@ class MadeTensor:
         tensors = [torch.from_numpy(np.ascontiguousarray(each)) for each in arrays]
         made = self.make(self.config, *tensors)
         return arrays[0] if made is tensors[0] else made.numpy()
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> MadeTensor:
+        """Return what ``change`` makes of the weight."""
+        return replace(self, make=lambda config, *tensors: change(self.make(config, *tensors)))
 
     def without_kernels(self) -> list[str]:
         """Return GGML's names of the types of its sources that have no kernels."""

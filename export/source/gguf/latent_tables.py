@@ -95,12 +95,20 @@ def _numbers(file: GgufFile, end: str) -> int:
     return next((max(tensor.shape) for name, tensor in file.tensors.items() if name.endswith(end)), 0)
 
 
+CONVOLUTIONS = ("ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight")
+
+
+def _joined_convolutions(config: Config, *parts: Tensor) -> Tensor:
+    """Join the convolutions of queries, keys and values, as transformers has them in memory."""
+    return conv(config, joined([each.flatten(0, -2) for each in parts], dim=0))
+
+
 KIMI = (
     *LATENT,
     *same({"attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj"}),
     *same({f"ssm_{part}": f"self_attn.{part}_proj" for part in ("f_a", "f_b", "g_a", "g_b")}),
     *same({"ssm_beta": "self_attn.b_proj", "ssm_norm": "self_attn.o_norm"}),
-    *same({f"ssm_conv1d_{part}": f"self_attn.{part}_conv1d" for part in "qkv"}, conv),
+    Weight(name="self_attn.conv1d.weight", of=CONVOLUTIONS, make=_joined_convolutions),
     one("self_attn.A_log", "ssm_a", lambda config, tensor: decay(config, tensor).view(1, 1, -1, 1)),
     one("self_attn.dt_bias", "ssm_dt.bias", flat),
     *SHARED_EXPERTS,
@@ -132,7 +140,7 @@ BAILING = (
     *same({"attn_output": "attention.dense", "attn_gate": "attention.g_proj"} | NORMS | MLP),
     *same({"ssm_f_a": "attention.f_proj", "ssm_g_a": "attention.g_proj", "ssm_beta": "attention.b_proj"}),
     *same({"ssm_norm": "attention.o_norm"}),
-    *same({f"ssm_conv1d_{part}": f"attention.{part}_conv1d" for part in "qkv"}, conv),
+    Weight(name="attention.conv1d.weight", of=CONVOLUTIONS, make=_joined_convolutions),
     *same({"attn_kv_a_mqa": "attention.kv_a_proj_with_mqa", "attn_kv_a_norm": "attention.kv_a_layernorm"}),
     Weight(name="attention.kv_b_proj.weight", of=("attn_k_b.weight", "attn_v_b.weight"), make=_expanded),
     one("attention.A_log", "ssm_a", lambda config, tensor: decay_of_channels(config, -tensor).flatten()),

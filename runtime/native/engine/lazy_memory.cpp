@@ -1,6 +1,7 @@
 #include "engine/lazy_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -14,6 +15,13 @@ constexpr int FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 constexpr int FLAGS = MAP_PRIVATE | MAP_ANONYMOUS;
 #endif
 
+// On Linux the pages are gone at once; where that name only advises, this one frees them when room is short.
+#ifdef __linux__
+constexpr int UNUSED = MADV_DONTNEED;
+#else
+constexpr int UNUSED = MADV_FREE;
+#endif
+
 }  // namespace
 
 LazyMemory::LazyMemory(size_t size) : size_(std::max(size, size_t(1))) {
@@ -22,6 +30,15 @@ LazyMemory::LazyMemory(size_t size) : size_(std::max(size, size_t(1))) {
 #ifdef MADV_NOHUGEPAGE
   if (memory_ != nullptr) (void)::madvise(memory_, size_, MADV_NOHUGEPAGE);  // kernels without large pages refuse it
 #endif
+}
+
+void LazyMemory::give_back(Bytes part) const {
+  const auto* begin = static_cast<uint8_t*>(memory_);
+  if (part.data() < begin || part.data() + part.size() > begin + size_) return;
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = static_cast<size_t>(part.data() - begin + page - 1) / page * page;
+  const auto last = static_cast<size_t>(part.data() + part.size() - begin) / page * page;
+  if (first < last) (void)::madvise(static_cast<uint8_t*>(memory_) + first, last - first, UNUSED);
 }
 
 LazyMemory::~LazyMemory() {

@@ -26,6 +26,10 @@ class LazyMemory {
 
   Bytes bytes() const { return {static_cast<uint8_t*>(memory_), size_}; }
 
+  // Gives the room of whole pages within a part back to the system, if it is a part of this memory. Their numbers are
+  // lost: they are the old ones or zeros.
+  void give_back(Bytes part) const;
+
  private:
   void* memory_;
   size_t size_;

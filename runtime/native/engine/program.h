@@ -39,6 +39,10 @@ class Program {
   // One of the buffers that methods keep between calls, where it is now. PROGRAM_FAILED without one.
   virtual Result<Array> buffer(const std::string& name) = 0;
 
+  // Gives memory of a buffer back to the system until it is written again, where that can be; it may have any numbers
+  // then.
+  virtual void give_back(Bytes) {}
+
   // All of them by name, in the program's order.
   const Names& names() const { return names_; }
 

@@ -85,6 +85,19 @@ size_t RowBuffer::filled(size_t length) const {
   return std::min(length / positions_, rows);
 }
 
+std::vector<Bytes> RowBuffer::from(Bytes memory, size_t first) const {
+  size_t inner = 1;
+  for (size_t axis = 1; axis < places_.size(); ++axis) inner *= places_[axis].size;
+  const Axis& outer = places_.front();
+  const size_t whole = outer.size * outer.stride, begin = (first + inner - 1) / inner * outer.stride;
+  std::vector<Bytes> parts;
+  // Rows of a head follow each other, or those of all heads do: then there is one part.
+  for (size_t place = 0; begin < whole && place < pieces_.size() && pieces_[place] % whole == 0; ++place) {
+    parts.push_back(memory.subspan(pieces_[place] + begin, whole - begin));
+  }
+  return parts;
+}
+
 std::vector<uint8_t> RowBuffer::read(Bytes memory, size_t start, size_t stop) const {
   std::vector<uint8_t> rows((stop - start) * row_bytes());
   uint8_t* out = rows.data();
@@ -124,6 +137,19 @@ std::vector<size_t> RowBuffers::filled(size_t length, size_t drafted) const {
   std::vector<size_t> counts;
   for (size_t i = 0; i < size(); ++i) counts.push_back(buffers_[i].filled(is_drafters_[i] ? drafted : length));
   return counts;
+}
+
+size_t RowBuffers::position_bytes() const {
+  size_t bytes = 0;
+  for (const RowBuffer& buffer : buffers_) bytes += buffer.position_bytes();
+  return bytes;
+}
+
+void RowBuffers::give_back(size_t length) const {
+  for (size_t i = 0; i < size(); ++i) {
+    const size_t used = buffers_[i].filled(length) + 1;  // a pool that is not whole yet
+    for (const Bytes part : buffers_[i].from(memory(i), used)) program_->give_back(part);
+  }
 }
 
 size_t RowBuffers::drafted(size_t length) const {

@@ -33,9 +33,13 @@ class RowBuffer {
   bool fits(size_t bytes) const;
 
   size_t row_bytes() const { return pieces_.size() * piece_; }
+  size_t position_bytes() const { return row_bytes() / positions_; }
 
   // Returns the number of rows that a number of positions fills, at most all.
   size_t filled(size_t length) const;
+
+  // Returns the parts of its memory that have rows from `first` on and no others, as far as whole blocks of rows go.
+  std::vector<Bytes> from(Bytes memory, size_t first) const;
 
   std::vector<uint8_t> read(Bytes memory, size_t start, size_t stop) const;
 
@@ -70,6 +74,12 @@ class RowBuffers {
   // Rows of each that a text of so many tokens has filled, of which a drafter has read `drafted`: those of its layers
   // go by that.
   std::vector<size_t> filled(size_t length, size_t drafted) const;
+
+  // Returns the bytes that a position takes.
+  size_t position_bytes() const;
+
+  // Gives the memory of rows back that no text of so many tokens has filled.
+  void give_back(size_t length) const;
 
   // Returns the number of tokens that the drafter has read of a text; all of them without a drafter.
   size_t drafted(size_t length) const;

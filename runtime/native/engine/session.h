@@ -213,6 +213,10 @@ class Session {
 
   void drop_staged();
 
+  // Gives the memory of rows back that neither the text nor a slot has, if there is much of it. longest: tokens of the
+  // text before.
+  void give_back(size_t longest);
+
   // Tokens, or rows of a picture from `begin` on.
   struct Piece {
     Tokens ids;
@@ -304,6 +308,7 @@ class Session {
   Floats last_;
   HiddenStates hidden_;
   RoundCosts costs_;
+  size_t longest_ = 0;  // text since memory was given back
 };
 
 }  // namespace hybridge

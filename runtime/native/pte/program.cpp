@@ -179,6 +179,10 @@ class PteMethods final : public Program {
     return found->second;
   }
 
+  void give_back(Bytes part) override {
+    for (const LazyMemory& arena : arenas_) arena.give_back(part);
+  }
+
   bool is_unchanged() const override { return mapped_ == nullptr || mapped_->is_unchanged(); }
 
   // Finds the buffers, those at `bounded` places of the program's list among them.

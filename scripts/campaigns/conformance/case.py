@@ -148,7 +148,7 @@ def chosen_tokens(folder: Path, few: str) -> Tensor:
     with Session.load(folder / "artifact") as session:
         steps = steps_of(session.manifest.parameters or 0)
         scores = sampled_scores(session, loaded.source.tokenizer.core, steps) if vocabulary.source == "self" else None
-    return choose_rows(loaded, vocabulary, scores).ids
+    return torch.from_numpy(choose_rows(loaded, vocabulary, scores).ids)
 
 
 def with_drafter(folder: Path, family: str, variant: int, kernels: str, kind: str, few: str | None) -> Definition:

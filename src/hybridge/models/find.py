@@ -117,7 +117,8 @@ class NamedModel:
         line = ExportLine(console, self.shown, expected(cache.models(), identity.size))
 
         def export(folder: Path) -> Entry:
-            if not self._is_packed(folder, options):
+            packing = ExportLine(console, self.shown, line.expected)  # whose steps say nothing of an export's
+            if not self._is_packed(folder, options, packing):
                 if not _has_torch():  # said before the export is announced
                     raise UsageError(self._missing(options))
                 with line:
@@ -134,14 +135,14 @@ class NamedModel:
         self._hashes.remember()  # the cache's folder may be new
         return artifact
 
-    def _is_packed(self, folder: Path, options: ExportOptions) -> bool:
+    def _is_packed(self, folder: Path, options: ExportOptions, steps: ExportLine) -> bool:
         """Write the artifact without PyTorch, if it is a GGUF file of a shape whose program is kept. Return whether it is."""
         if self.checkpoint.is_dir() or (options.images and find_projectors(self.checkpoint)):
             return False
         from hybridge.export.write.packed import pack_artifact  # numpy takes long to start
 
         folder.mkdir()
-        if pack_artifact(self.checkpoint, folder, options) is not None:
+        if pack_artifact(self.checkpoint, folder, options, steps) is not None:
             return True
         folder.rmdir()
         return False

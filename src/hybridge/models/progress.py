@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -100,6 +100,16 @@ class ExportLine(ExportProgress):
         finally:
             self.steps.append((what, round(time.perf_counter() - self._step_began, 3)))
             self._current = None
+
+    @contextmanager
+    def counted(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show ``what`` in the line, or in a line of its own if there is none, as while a file is packed."""
+        with self.step(what):
+            if self._live is not None or self.console is None or not self.console.is_terminal:
+                yield lambda done, total: None
+                return
+            with self.console.status(what) as status:
+                yield lambda done, total: status.update(f"{what}: {done} of {total}")
 
     def warn(self, text: str) -> None:
         """Print a line of its own."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from drafter_programs import compare_blocks, definition_of, distributions, hidden_states
 from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
 from numpy.typing import NDArray
@@ -75,7 +76,7 @@ def test_a_part_of_the_vocabulary_may_be_proposed(tmp_path: Path, kind: str) -> 
     assert subject.rows is not None
     ids = subject.rows.ids
     assert {*range(70)} < {*ids.tolist()} < {*range(subject.session.vocab_size)}
-    subject.twin.allowed = ids
+    subject.twin.allowed = torch.from_numpy(ids)
     assert compare_blocks(subject.session, definition_of(subject.twin, subject.model), seed=0, operations=25) > 10
     session = subject.session
     drafted = session.draft(read(session, [4, 5, 6]), [5, 6, 8], limit=5, draws=DraftNoise([0.1, 0.3, 0.5, 0.7, 0.9], 1.0))

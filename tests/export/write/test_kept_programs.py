@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from gguf_files import TYPES, random_model, save_gguf
+from mtp_reference import published, random_mtp
 from store import exported
 from tiny import save_checkpoint, save_lively_checkpoint, tiny_config
 from torch import Tensor, nn
 from zoo import VARIANTS
 
 from hybridge.export.api import export_model
+from hybridge.export.drafters import vocabulary
 from hybridge.export.lower.sources import mark_sources
 from hybridge.export.pinned.executorch import StoredTensor, source_of
+from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.bits import table_factor
+from hybridge.export.write import packed as packed_module
 from hybridge.export.write import pte
 from hybridge.export.write.kept import kept_apart, shape_key, write_filled
 from hybridge.export.write.packed import pack_artifact
@@ -208,27 +213,48 @@ def test_a_shape_has_one_key_whatever_the_order_of_its_sets() -> None:
 
 
 @pytest.mark.slow
-def test_a_second_gguf_file_of_a_shape_is_packed_to_the_files_of_an_export(tmp_path: Path, kept_folder: Path) -> None:
-    sizes = {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
-    options = replace(SMALL, quantize="auto")
+def test_a_second_gguf_file_of_a_shape_is_packed_to_the_files_of_an_export(
+    tmp_path: Path, kept_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one is in parts. It drafts by its MTP layer, of the tokens that it says itself."""
+    for module, name, value in ((vocabulary, "LARGEST_WHOLE", 64), (vocabulary, "ROWS", 64), (packed_module, "ROWS", 64)):
+        monkeypatch.setattr(module, name, value)
+    options = replace(SMALL, quantize="auto", mtp=True, draft_len=2)
     files = [tmp_path / f"{name}.gguf" for name in ("first", "second", "wider")]
     for seed, (file, more) in enumerate(zip(files, ({}, {}, {"intermediate_size": 160}), strict=True)):
-        model = random_model("llama", **sizes, **more)
+        model = random_model("qwen35", **HYBRID, **more)
         torch.manual_seed(seed)
         with torch.no_grad():
             for weight in model.parameters():
                 weight.normal_(std=0.1)
-        save_gguf(file, "llama", model, TYPES.Q8_0)
-    packed = tmp_path / "packed"
+        mtp, parts = published(model, random_mtp(model)), 9 if file is files[1] else 0
+        save_gguf(file, "qwen35", model, TYPES.Q8_0, mtp=mtp, tensors_per_part=parts)
+    files[1] = min(tmp_path.glob("second-*-of-*.gguf"))
+    packed, progress = tmp_path / "packed", Counted()
     packed.mkdir()
     assert pack_artifact(files[1], packed, options) is None, "no program is kept yet"
     export_model(files[0], tmp_path / "kept", options)
     export_model(files[1], tmp_path / "fresh", options, fresh=True)
     assert pack_artifact(files[2], packed, options) is None, "another shape"
     assert not [*packed.iterdir()]
-    assert pack_artifact(files[1], packed, options) is not None
+    manifest = pack_artifact(files[1], packed, options, progress)
+    assert manifest is not None
+    assert manifest.drafter is not None
+    assert manifest.drafter.vocabulary is not None
+    assert manifest.drafter.vocabulary.source == "self"
+    assert progress.steps == ["Sampling texts for the draft vocabulary"]
     assert contents(packed) == contents(tmp_path / "fresh")
     assert contents(packed) != contents(tmp_path / "kept")
+
+
+class Counted(ExportProgress):
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    @contextmanager
+    def counted(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        self.steps.append(what)
+        yield lambda done, total: None
 
 
 def contents(folder: Path) -> dict[str, bytes]:

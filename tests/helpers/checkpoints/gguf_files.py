@@ -45,7 +45,7 @@ LONG_LATENT: dict[str, Any] = {
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen35": ("qwen3_5_text", {**SIZES, "linear_value_head_dim": 32}),  # as 128 is a multiple of a group's columns
-    "qwen35moe": ("qwen3_5_moe_text", {**SIZES, **EXPERTS}),
+    "qwen35moe": ("qwen3_5_moe_text", {**SIZES, **EXPERTS, "linear_value_head_dim": 32}),
     "qwen3next": ("qwen3_next", {**SIZES, **EXPERTS, "num_experts": 5, "num_experts_per_tok": 2}),
     "kimi-linear": ("kimi_linear", {**SIZES, **EXPERTS, "linear_head_dim": 16, "kv_lora_rank": 24}),
     "lfm2": ("lfm2", {**SIZES, "block_auto_adjust_ff_dim": False}),

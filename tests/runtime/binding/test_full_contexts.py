@@ -151,3 +151,19 @@ def test_sessions_take_memory_for_what_was_read() -> None:
         each.prefill([1, 2, 3])
     assert anonymous_bytes() - before < 20 * state / 3
     assert all(np.array_equal(each.state()["length"], [3]) for each in others)
+
+
+@needs_proc
+def test_a_shorter_text_gives_its_memory_back() -> None:
+    session = Session.load(demo_folder() / "hybridge-demo")
+    start, more = [*range(100)], [each % 256 for each in range(1800)]
+    want = session.prefill([*start, 7])
+    session.reset()
+    session.prefill(start)
+    session.snapshot(0)
+    for go_back, rest in ((lambda: session.restore(0), [7]), (session.reset, [*start, 7])):
+        session.prefill(more)
+        held = anonymous_bytes()
+        go_back()
+        assert held - anonymous_bytes() > 2 << 20
+        assert np.array_equal(session.prefill(rest), want)
