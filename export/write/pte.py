@@ -174,14 +174,16 @@ class PteWriter:
                 return fill, kept, kept.methods
         named = {program_method(name): method for name, method in methods.items()}
         program = lower(named, options=self.options, constants=constants, step=steps.step, holder=state)
-        write = partial(_write, program, path)
         with steps.step(f"Writing {PROGRAM}"):
-            write()
+            _write(program, path)
         entries = {name: _method(name, inputs, program) for name, (_, inputs) in methods.items()}
-        apart = kept_apart(file_parts(program), entries) if key else None
-        if key and apart:
+        apart = kept_apart(file_parts(program), entries) if self.options.has_own_kernels else None
+        if apart is None:
+            return partial(_write, program, path), None, entries
+        if key:
             keep_program(key, apart)
-        return write, apart, entries
+        # By their sources, because what is computed of constants was folded while the program was lowered.
+        return partial(write_filled, apart, path, tensors), apart, entries
 
     def _load_drafter(self, loaded: LoadedModel, steps: ExportProgress) -> nn.Module | None:
         """Read the drafter's weights. One that may be left out is, with a warning, if they make none."""

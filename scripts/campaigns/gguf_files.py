@@ -276,7 +276,11 @@ def model_of(form: str) -> Any:
 
     name, sizes = FORMS[form]
     model_type, own = MODELS.get(name, (name, {}))
-    return lively(tiny_model(tiny_config(model_type, **{**own, **SIZES, **sizes})))
+    model = lively(tiny_model(tiny_config(model_type, **{**own, **SIZES, **sizes})))
+    table = model.get_input_embeddings().weight.data
+    # transformers gives a padding token zeros, which no published model has: llama.cpp's AltUp divides 0 by 0 then.
+    table[~table.any(1)] = table[-1]
+    return model
 
 
 def save(form: str, folder: Path) -> None:

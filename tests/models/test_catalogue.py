@@ -57,10 +57,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patched.setattr(programs, "KIND", kind)
         patched.setattr(pte, "find_program", find_program)
         patched.setattr(pte, "keep_program", keep_program)
-        patched.setitem(SHAPES, "Tiny", TINY)
+        patched.setitem(SHAPES, "Tiny-0.1B", TINY)
         for folder in ("programs", "entries"):
             (made / folder).mkdir()
-        cataloguing.make(made, "Tiny", "Q8_0")
+        cataloguing.make(made, "Tiny-0.1B", "Q8_0")
+        assert cataloguing._is_made(made, "Tiny-0.1B", "Q8_0"), "it would be made again, in a process of its own"
         cataloguing.wheel(made)
         yield made / f"{PACKAGE}-{__version__}-py3-none-any.whl"
         remove(cache_folder(kind))
@@ -121,7 +122,7 @@ OTHERS = {
     "vocabulary": ({"vocab_size": 301}, "has no program for this shape"),
     "ties": ({"tie_word_embeddings": True}, "has no program for this shape"),
     "width": ({"intermediate_size": 160}, "has no program for this shape"),
-    "blocks": ({"kind": TYPES.Q4_0}, r"has Tiny as Q8_0, but not with this file's kinds of blocks \(F32, Q4_0\)"),
+    "blocks": ({"kind": TYPES.Q4_0}, r"has Tiny-0.1B as Q8_0, but not with this file's kinds of blocks \(F32, Q4_0\)"),
 }
 
 

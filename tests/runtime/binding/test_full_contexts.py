@@ -165,5 +165,5 @@ def test_a_shorter_text_gives_its_memory_back() -> None:
         session.prefill(more)
         held = anonymous_bytes()
         go_back()
-        assert held - anonymous_bytes() > 2 << 20
+        assert held - anonymous_bytes() > 1500 << 10, "1,800 rows of 1 KB: the drafter has read none"
         assert np.array_equal(session.prefill(rest), want)
