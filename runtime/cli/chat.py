@@ -212,7 +212,7 @@ class Terminal:
         talk = self.talks.newest() if name is None else self.talks.named(name)
         self.conversation.restore(talk.note)
         self.asked = talk.asked
-        err.print(f"[dim]{escape(self.talks.name)}: {self._exchanges()} exchanges[/]", highlight=False, soft_wrap=True)
+        err.print(f"[dim]{escape(self.talks.name)}: {self._exchanges()}[/]", highlight=False, soft_wrap=True)
         for each in self.conversation.messages[-2:]:
             if isinstance(each["content"], str) and each["role"] in ("user", "assistant"):
                 mark = "> " if each["role"] == "user" else ""
@@ -316,7 +316,7 @@ class Terminal:
 
     def _undo(self, _: str) -> None:
         self.conversation.undo()
-        err.print(f"[dim]{self._exchanges()} exchanges left[/]")
+        err.print(f"[dim]{self._exchanges()} left[/]")
         self._keep()
 
     def _retry(self, _: str) -> None:
@@ -417,10 +417,11 @@ class Terminal:
         self.conversation.load(_file(argument, "/load"))
         if self.talks is not None:
             self.talks.begin()
-        err.print(f"[dim]{self._exchanges()} exchanges, {self.conversation.session.length} tokens[/]")
+        err.print(f"[dim]{self._exchanges()}, {self.conversation.session.length} tokens[/]")
 
-    def _exchanges(self) -> int:
-        return sum(each["role"] == "user" for each in self.conversation.messages)
+    def _exchanges(self) -> str:
+        count = sum(each["role"] == "user" for each in self.conversation.messages)
+        return f"{count} exchange{'' if count == 1 else 's'}"
 
     def _reset(self, _: str) -> None:
         self.conversation.reset()

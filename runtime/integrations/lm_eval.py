@@ -162,7 +162,7 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
             rows.append(self.session.verify(block))
             self.session.commit(len(block))
         logits, tokens = torch.from_numpy(np.concatenate(rows)), torch.tensor(continuation)
-        scores = logits.log_softmax(-1).gather(-1, tokens[:, None])
+        scores = logits.double().log_softmax(-1).gather(-1, tokens[:, None])
         return float(scores.sum()), bool((logits.argmax(-1) == tokens).all())
 
     def _written(self, context: str, choices: dict[str, Any]) -> str:

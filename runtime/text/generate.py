@@ -145,8 +145,9 @@ def prompt_logprobs(session: Session, tokens: Sequence[int], most: int) -> Itera
 
 
 def _logprobs(logits: NDArray[np.float32], token: int, most: int) -> TokenLogprobs:
-    largest = logits.max()
-    logprobs = logits - (largest + np.log(np.exp(logits - largest).sum()))
+    exact = logits.astype(np.float64)  # the sum over a large vocabulary takes float32 to its last digits
+    largest = exact.max()
+    logprobs = exact - (largest + np.log(np.exp(exact - largest).sum()))
     best = np.argsort(-logprobs, kind="stable")[: min(most, len(logprobs))]
     pairs = [(int(each), float(logprobs[each])) for each in best]
     return TokenLogprobs(token, max(float(logprobs[token]), LEAST_LOGPROB), pairs)

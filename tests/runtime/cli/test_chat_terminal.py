@@ -85,7 +85,7 @@ def test_an_interrupt_stops_an_answer_and_a_killed_chat_loses_no_more_than_its_a
     person.sees_an_answer()
     person.is_killed()
     later = Person(chatting_artifact, tmp_path, *SHORT, "--continue")
-    later.sees("1 exchanges")
+    later.sees("1 exchange")
     later.shows("> typed ahead")  # it waits to be sent again
     assert later.messages() == stopped
     later.interrupts()
