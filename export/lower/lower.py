@@ -101,7 +101,7 @@ def _lower(
             edge = _to_edge(programs, backend, constants)
         if whole:
             with step(f"Compiling parts for {options.delegate}"), explained("the delegate's compiler"):
-                edge = edge.to_backend({name: delegate_partitioner(options) if name in whole else [] for name in programs})
+                edge = edge.to_backend({name: delegate_partitioner(options) for name in whole})
         if own:
             edge = edge.transform(EDGE_PASSES)
         with step("Planning memory"), explained("memory planning"), signatures_read_once():
@@ -121,6 +121,12 @@ def calls(program: ExecutorchProgramManager, method: str) -> tuple[list[str], Co
     plan = _plan(program, method)
     operators = sorted({f"{each.name}.{each.overload}" if each.overload else each.name for each in plan.operators})
     return operators, Counter(each.id for each in plan.delegates)
+
+
+def delegate_bytes(program: ExecutorchProgramManager, method: str) -> int:
+    """Return the bytes of the parts of a method that an accelerator has, with its copy of the weights."""
+    data = program.executorch_program.backend_delegate_data
+    return sum(len(data[each.processed.index].data) for each in _plan(program, method).delegates)
 
 
 def outputs(program: ExecutorchProgramManager, method: str) -> list[tuple[list[int], str]]:

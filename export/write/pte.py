@@ -17,7 +17,7 @@ from hybridge.errors import CheckpointError
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.drafters.vocabulary import choose_rows, sampled_scores, steps_of
-from hybridge.export.lower.lower import Methods, calls, lower, outputs
+from hybridge.export.lower.lower import Methods, calls, delegate_bytes, lower, outputs
 from hybridge.export.lower.sources import mark_sources
 from hybridge.export.pinned.executorch import file_parts
 from hybridge.export.pinned.transformers import Reader
@@ -36,7 +36,7 @@ from hybridge.export.write.manifest import WeightFigures, manifest_of, weight_by
 from hybridge.export.write.packed import PackingShape
 from hybridge.export.write.stock_runner import stock_methods
 from hybridge.export.write.stock_tokenizer import adapt_to_stock_runners
-from hybridge.runtime.artifact.delegates import DELEGATES
+from hybridge.runtime.artifact.delegates import DELEGATED, DELEGATES
 from hybridge.runtime.artifact.drafter import drafter_constants
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.artifact.manifest import (
@@ -269,6 +269,7 @@ def _method(name: str, inputs: tuple[Tensor, ...], program: ExecutorchProgramMan
         outputs=[TensorEntry(shape=shape, dtype=dtype) for shape, dtype in outputs(program, plan)],
         operators=operators,
         delegates=dict(delegates),
+        delegate_bytes=delegate_bytes(program, plan) if name in DELEGATED else 0,
     )
 
 

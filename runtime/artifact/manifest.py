@@ -69,6 +69,7 @@ class MethodEntry(Entry):
     outputs: Annotated[list[TensorEntry], Field(max_length=8)]
     operators: Annotated[list[Name], Field(max_length=1024)]
     delegates: Annotated[dict[Name, Size], Field(max_length=64, description="calls by backend name")]
+    delegate_bytes: Annotated[Size, Field(description="of an accelerator's parts, its copy of the weights included")] = 0
 
 
 class OnnxStateEntry(TensorEntry):
