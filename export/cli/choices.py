@@ -196,7 +196,7 @@ class ExportChoices:
         Literal["auto", "float32", "float16", "int8", "int4"],
         typer.Option(
             "--delegate-weights",
-            help="How the accelerator's own copy of the weights is stored. auto: float32, or int8 if the weights are quantized.",
+            help="How the accelerator's own copy of the weights is stored. auto: float32, or int8 for quantized weights.",
         ),
     ] = Default.delegate_weights
     delegate_from: Annotated[

@@ -7,14 +7,10 @@ states, positions and ids stay outside, so that methods of the accelerator and o
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import torch
-from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
-from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
-from executorch.exir.backend.utils import tag_constant_data
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -24,14 +20,16 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from hybridge.export.operators.elementwise import activation, gated, layer_norm, rms_norm, rotary
 from hybridge.export.operators.linear import Factors, weights
+from hybridge.export.pinned.delegates import Compiled, Compiler, Cutter, Parts, Specs, parts_of, read_specs
 from hybridge.export.pinned.executorch import CLONE, edge
 from hybridge.export.pinned.openvino import compiled_blob
+from hybridge.export.pinned.torch_export import Operator
 from hybridge.runtime.artifact.delegates import DELEGATES
 from hybridge.runtime.artifact.options import ExportOptions
 
 aten, own, core, ours = edge.aten, edge.hybridge, torch.ops.aten, torch.ops.hybridge
 
-DECOMPOSED = {
+DECOMPOSED: Mapping[Operator, Callable[..., Any]] = {
     ours.rms_norm.default: rms_norm,
     ours.layer_norm.default: layer_norm,
     ours.gated.default: gated,
@@ -81,7 +79,7 @@ CORE = frozenset(
 """Core operators on float32 that move or compute numbers one for one, or along a dimension."""
 
 
-class DenseOperators(OperatorSupportBase):  # type: ignore[misc]  # untyped upstream
+class DenseOperators(OperatorSupportBase):
     """What may be inside a part of ``program``: dense operators over float32, none of which reads the state."""
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -104,7 +102,10 @@ class DenseOperators(OperatorSupportBase):  # type: ignore[misc]  # untyped upst
 
 def _is_float(node: Node) -> bool:
     value = node.meta["val"]
-    return all(isinstance(each, Tensor) and each.dtype == torch.float32 for each in (value if isinstance(value, list | tuple) else [value]))
+    return all(
+        isinstance(each, Tensor) and each.dtype == torch.float32
+        for each in (value if isinstance(value, list | tuple) else [value])
+    )
 
 
 def _is_row(node: Node) -> bool:
@@ -113,26 +114,20 @@ def _is_row(node: Node) -> bool:
     return bool(shape[:-1].numel() == 1)
 
 
-class DelegatePartitioner(Partitioner):  # type: ignore[misc]  # untyped upstream
+class DelegatePartitioner(Cutter):  # type: ignore[misc]  # untyped upstream
     """Cuts a method into parts for a backend: as few and as large as they can be, each with a product."""
 
     def __init__(self, backend: str, specs: Mapping[str, str]) -> None:
         super().__init__()
-        self.delegation_spec = DelegationSpec(backend, [CompileSpec(key, value.encode()) for key, value in specs.items()])
+        self.backend, self.specs = backend, specs
 
-    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag the nodes of each part, and the constants that it reads."""
+    def partition(self, exported_program: ExportedProgram) -> Parts:
+        """Mark the parts of a method."""
         found = CapabilityBasedPartitioner(
             exported_program.graph_module, DenseOperators(exported_program), allows_single_node_partition=True
         ).propose_partitions()
-        parts = [each.nodes for each in found if any(node.target in PRODUCTS for node in each.nodes)]
-        tags = {}
-        for number, nodes in enumerate(parts):
-            tags[tag := f"part_{number}"] = self.delegation_spec
-            for node in nodes:
-                node.meta["delegation_tag"] = tag
-        tag_constant_data(exported_program)
-        return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
+        parts = [list(each.nodes) for each in found if any(node.target in PRODUCTS for node in each.nodes)]
+        return parts_of(exported_program, parts, self.backend, self.specs)
 
 
 def delegate_partitioner(options: ExportOptions) -> DelegatePartitioner:
@@ -142,17 +137,17 @@ def delegate_partitioner(options: ExportOptions) -> DelegatePartitioner:
 
 
 @final
-class OpenvinoBackend(BackendDetails):  # type: ignore[misc]  # untyped upstream
+class OpenvinoBackend(Compiler):  # type: ignore[misc]  # untyped upstream
     """OpenVINO's backend, as ExecuTorch knows it by the name of this class."""
 
     @staticmethod
-    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+    def preprocess(edge_program: ExportedProgram, compile_specs: Specs) -> Compiled:
         """Return the blob of a part."""
-        specs = {each.key: each.value.decode() for each in compile_specs}
+        specs = read_specs(compile_specs)
         names = edge_program.graph_signature.user_inputs
         shapes = [tuple(node.meta["val"].shape) for node in edge_program.graph.nodes if node.name in names]
         graph = core_graph(edge_program, shapes)
-        return PreprocessResult(processed_bytes=compiled_blob(graph, shapes, specs["device"], specs["weights"]))
+        return Compiled(processed_bytes=compiled_blob(graph, shapes, specs["device"], specs["weights"]))
 
 
 def core_graph(program: ExportedProgram, shapes: Sequence[Sequence[int]]) -> GraphModule:
@@ -161,9 +156,10 @@ def core_graph(program: ExportedProgram, shapes: Sequence[Sequence[int]]) -> Gra
     for node in list(module.graph.nodes):
         if node.target == own.block_linear.default:
             x, packed, *factors, bias, rows, _ = node.args
-            given = [None if each is None else attribute(module, each.target) for each in (packed, *factors)]
+            given = [None if each is None else attribute(module, each.target) for each in factors]
             name = f"dense_{node.name}"
-            module.register_parameter(name, nn.Parameter(weights(given[0], Factors(*given[1:]), rows), requires_grad=False))
+            weight = weights(attribute(module, packed.target), Factors(*given), rows)
+            module.register_parameter(name, nn.Parameter(weight, requires_grad=False))
             with module.graph.inserting_before(node):
                 dense = module.graph.get_attr(name)
                 product = module.graph.call_function(core.linear.default, (x, dense, bias))

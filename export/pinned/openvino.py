@@ -33,7 +33,7 @@ def is_installed() -> bool:
 def compiled_blob(graph: GraphModule, inputs: Sequence[Sequence[int]], device: str, weights: Stored) -> bytes:
     """Return what OpenVINO compiles ``graph`` to for a device, as ``ov_core_import_model`` reads it.
 
-    Computes in float32, or in the device's own precision if the weights have fewer bits. inputs: shapes of its inputs, all float32.
+    Computes in float32, or in the device's own precision if the weights have fewer bits. inputs: their shapes; all are float32.
     Raises ExportFailedError if OpenVINO refuses the graph or the device.
     """
     with quiet():
@@ -61,7 +61,7 @@ def compiled_blob(graph: GraphModule, inputs: Sequence[Sequence[int]], device: s
 
 
 def store_weights(model: Any, weights: Stored) -> None:
-    """Store each constant matrix [N, K] that a product reads in fewer bits, in the form that OpenVINO's plugins multiply with."""
+    """Store each constant matrix [N, K] of a product in fewer bits, in the form that OpenVINO's plugins multiply with."""
     import openvino as ov
     from openvino import opset13 as op
 

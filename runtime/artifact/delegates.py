@@ -49,7 +49,9 @@ class Delegate:
     @property
     def missing(self) -> str:
         """Return what to do if the vendor's runtime is not installed; empty if it is."""
-        return "" if os.environ.get(self.variable) else f"pip install 'hybridge[{self.package}]'"
+        path = os.environ.get(self.variable, "")
+        is_there = bool(path) and ("/" not in path or Path(path).is_file())
+        return "" if is_there else f"pip install 'hybridge[{self.package}]'"
 
 
 DELEGATES: Mapping[str, Delegate] = {

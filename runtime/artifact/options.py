@@ -58,8 +58,8 @@ class ExportOptions:
         draft_blocks: tokens of a drafter's blocks, the last one of the text included, ascending. Empty: the drafter's own
             length, as far as a verify takes it.
         draft_quantize: bits of a drafter's linear layers; same: as quantize.
-        delegate: the accelerator that a method ``delegate_prefill`` of its own is for, beside the CPU's; needs hybridge's kernels.
-        delegate_device: of those that it has.
+        delegate: the accelerator that has a prefill of its own beside the CPU's; needs hybridge's kernels.
+        delegate_device: the device to compile for.
         delegate_weights: how its own copy of the weights is stored. auto: float32, or int8 of quantized weights; no manifest
             has it.
         delegate_from: tokens of the shortest prompt that it reads.

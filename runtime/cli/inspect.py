@@ -157,8 +157,8 @@ def _delegate(manifest: Manifest) -> str:
     options, method = manifest.options, manifest.methods["delegate_prefill"]
     parts, size = sum(method.delegates.values()), megabytes(method.delegate_bytes)
     return (
-        f"{options.delegate} ({options.delegate_device}) reads prompts from {options.delegate_from} tokens on, in {parts} parts of "
-        f"{size} with weights in {options.delegate_weights}; the CPU's own methods do the rest, and all without it"
+        f"{options.delegate}:{options.delegate_device} reads prompts from {options.delegate_from} tokens on, in {parts} parts "
+        f"of {size} with weights in {options.delegate_weights}; the CPU's own methods do the rest, and all without it"
     )
 
 

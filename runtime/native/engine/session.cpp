@@ -599,8 +599,9 @@ void Session::probe_delegate() {
     error += difference * difference, whole += wanted * wanted;
   }
   if (error <= FURTHEST_DELEGATE * FURTHEST_DELEGATE * whole) return;
-  prompts_read_.delegate =
-      Status(HYBRIDGE_PROGRAM_FAILED, "the delegate answers a first prompt with other logits than the CPU's own method");
+  prompts_read_.delegate = Status(
+      HYBRIDGE_PROGRAM_FAILED, "the delegate answers a first prompt with other logits than the CPU's own method"
+  );
 }
 
 Result<Logits> Session::run_rows(const Piece& part, bool goes_on) {

@@ -39,7 +39,9 @@ STATE = {"auto_functionalized_v2", "hybridge.attention.default"}
 THOROUGH = ("gemma3_text", "mamba2")
 
 
-@pytest.mark.parametrize("family", [pytest.param(each, marks=pytest.mark.thorough if each in THOROUGH else ()) for each in FAMILIES])
+@pytest.mark.parametrize(
+    "family", [pytest.param(each, marks=pytest.mark.thorough if each in THOROUGH else ()) for each in FAMILIES]
+)
 def test_a_layer_is_one_part_and_the_state_stays_outside(family: str) -> None:
     model = tiny_model(tiny_config(family, **FAMILIES[family]))
     cache = HybridCache.from_config(model.config, kernels=HybridgeKernels(), **SIZES)
@@ -53,7 +55,9 @@ def test_a_layer_is_one_part_and_the_state_stays_outside(family: str) -> None:
     assert len(found.partition_tags) <= FAMILIES[family]["num_hidden_layers"] + 1
     inside, outside = split(list(program.graph.nodes))
     assert sum(map(products, inside)) >= 0.98 * sum(map(products, inside + outside)) - products(outside[-1])
-    operators = {str(node.target).partition(":")[2].split()[0] if "schema" in str(node.target) else str(node.target) for node in outside}
+    operators = {
+        str(node.target).partition(":")[2].split()[0] if "schema" in str(node.target) else str(node.target) for node in outside
+    }
     assert not [each for each in operators if each.startswith("hybridge") and each not in STATE], family
     assert all(value.dtype == torch.float32 for node in inside for value in values(node))
 
