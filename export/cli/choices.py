@@ -183,6 +183,26 @@ class ExportChoices:
         typer.Option("--draft-quantize", help="Bits of a drafter's linear layers; same: as --quantize."),
     ] = Default.draft_quantize
 
+    delegate: Annotated[
+        str,
+        typer.Option(
+            "--delegate",
+            metavar="NAME[:DEVICE]",
+            help="Give the artifact a second prefill for an accelerator, over the same state; the CPU's own methods stay. "
+            "openvino, with CPU, GPU or NPU as its device.",
+        ),
+    ] = Default.delegate
+    delegate_weights: Annotated[
+        Literal["auto", "float32", "float16", "int8", "int4"],
+        typer.Option(
+            "--delegate-weights",
+            help="How the accelerator's own copy of the weights is stored. auto: float32, or int8 for quantized weights.",
+        ),
+    ] = Default.delegate_weights
+    delegate_from: Annotated[
+        int, typer.Option("--delegate-from", min=1, help="Tokens of the shortest prompt that the accelerator reads.")
+    ] = Default.delegate_from
+
     def options(self) -> ExportOptions:
         """Return the options of the export. Raises UsageError and typer.BadParameter."""
         if self.format == "onnx" and (named := self.kernels or self.backend):
@@ -202,10 +222,17 @@ class ExportChoices:
             "draft_blocks": _numbers(self.draft_blocks, "--draft-block", "4,8", lowest=2),
             "mtp": "auto" if self.mtp is None else self.mtp,
             "calibrate": Default.calibrate,  # export_model reads the text
+            **_delegate(self.delegate),
         }
         names = {each.name for each in fields(ExportOptions)} - read.keys()
         given = {name: value for name, value in vars(self).items() if name in names and value is not None}
         return ExportOptions(**given, **read)
+
+
+def _delegate(text: str) -> dict[str, str]:
+    """Return a delegate and its device."""
+    name, _, device = text.partition(":")
+    return {"delegate": name, **({"delegate_device": device.upper()} if device else {})}
 
 
 def _bits(text: str) -> Bits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import GraphModule, Node
 
 from hybridge.errors import ExportFailedError, HybridgeError
+from hybridge.export.lower.delegates import delegate_partitioner
 from hybridge.export.lower.fusion import EDGE_PASSES, fuse
 from hybridge.export.lower.layer_copies import UnlikeLayersError
 from hybridge.export.lower.repeat import RepeatedLayers
@@ -41,12 +42,15 @@ from hybridge.export.pinned.torch_export import (
 )
 from hybridge.export.pinned.xnnpack import LinearConfig, Partitioner, configs, fewer_passes, quick_merges, weights_held_once
 from hybridge.imports import quiet
+from hybridge.runtime.artifact.delegates import DELEGATED
 from hybridge.runtime.artifact.manifest import program_method
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.pinned import SCALAR_TYPES
 
 Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]
 Step = Callable[[str], AbstractContextManager[None]]
+
+DELEGATED_METHODS = frozenset(map(program_method, DELEGATED))
 
 STATE_ONLY = frozenset(map(program_method, ("snapshot", "restore", "reset")))
 """Methods that only move state: XNNPACK fails on arguments that pass through."""
@@ -76,10 +80,13 @@ def _lower(
     own = options.kernels == "hybridge"
     backend = options.lowered_to
     with quiet(), torch.no_grad(), quick_lowering():
-        with step(f"Tracing {len(methods)} methods"), explained("torch.export"), layers.left_out() if layers else nullcontext():
-            programs = {name: _trace(module, example) for name, (module, example) in methods.items()}
+        whole = {name for name in methods if name in DELEGATED_METHODS}  # a delegate's parts are no copies of one another
+        with step(f"Tracing {len(methods)} methods"), explained("torch.export"):
+            programs = {name: _trace(*methods[name]) for name in whole}
+            with layers.left_out() if layers else nullcontext():
+                programs |= {name: _trace(*method) for name, method in methods.items() if name not in whole}
         for name, program in programs.items():
-            if layers is not None:
+            if layers is not None and name not in whole:
                 layers.check_traced(program)
             forget_provenance(program)
             drop_idle_nodes(program)
@@ -91,16 +98,22 @@ def _lower(
             if own:
                 fuse(program)
         with step(f"Lowering to {backend}"), explained("the lowering"):
-            edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else ())
+            edge = _to_edge(programs, backend, constants)
+        if whole:
+            with step(f"Compiling parts for {options.delegate}"), explained("the delegate's compiler"):
+                edge = edge.to_backend({name: delegate_partitioner(options) for name in whole})
+        if own:
+            edge = edge.transform(EDGE_PASSES)
         with step("Planning memory"), explained("memory planning"), signatures_read_once():
             return edge.to_executorch(backend_config(partial(_complete, edge, layers) if layers else None))
 
 
 def _complete(edge: EdgeProgramManager, layers: RepeatedLayers, module: GraphModule, signature: ExportGraphSignature) -> None:
     """Put the layers that were left out into a method before its memory is planned."""
-    programs = map(edge.exported_program, edge.methods)
-    program = next(each for each in programs if each.graph_signature.input_specs is signature.input_specs)
-    layers.put_in(program, module, signature)
+    programs = ((name, edge.exported_program(name)) for name in edge.methods)
+    name, program = next(each for each in programs if each[1].graph_signature.input_specs is signature.input_specs)
+    if name not in DELEGATED_METHODS:
+        layers.put_in(program, module, signature)
 
 
 def calls(program: ExecutorchProgramManager, method: str) -> tuple[list[str], Counter[str]]:
@@ -108,6 +121,12 @@ def calls(program: ExecutorchProgramManager, method: str) -> tuple[list[str], Co
     plan = _plan(program, method)
     operators = sorted({f"{each.name}.{each.overload}" if each.overload else each.name for each in plan.operators})
     return operators, Counter(each.id for each in plan.delegates)
+
+
+def delegate_bytes(program: ExecutorchProgramManager, method: str) -> int:
+    """Return the bytes of the parts of a method that an accelerator has, with its copy of the weights."""
+    data = program.executorch_program.backend_delegate_data
+    return sum(len(data[each.processed.index].data) for each in _plan(program, method).delegates)
 
 
 def outputs(program: ExecutorchProgramManager, method: str) -> list[tuple[list[int], str]]:
@@ -126,16 +145,12 @@ def _trace(module: nn.Module, example: tuple[Tensor, ...]) -> ExportedProgram:
     return torch.export.export(module, example, strict=False, dynamic_shapes=getattr(module, "dynamic_shapes", None))
 
 
-def _to_edge(
-    programs: Mapping[str, ExportedProgram], backend: str, constants: Mapping[str, Any], passes: Sequence[Any]
-) -> EdgeProgramManager:
+def _to_edge(programs: Mapping[str, ExportedProgram], backend: str, constants: Mapping[str, Any]) -> EdgeProgramManager:
     if backend == "portable":  # decomposes each graph once, which for partitioners must be done twice
-        edge = to_edge(dict(programs), constant_methods=dict(constants), compile_config=edge_config())
-        return edge.transform(passes) if passes else edge
+        return to_edge(dict(programs), constant_methods=dict(constants), compile_config=edge_config())
     partitioners = {name: [] if name in STATE_ONLY else [OnceStored()] for name in programs}
     return to_edge_transform_and_lower(
         dict(programs),
-        transform_passes=passes or None,
         partitioner=partitioners,
         compile_config=edge_config(),
         constant_methods=dict(constants),

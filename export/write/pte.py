@@ -17,7 +17,7 @@ from hybridge.errors import CheckpointError
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.drafters.vocabulary import choose_rows, sampled_rows
-from hybridge.export.lower.lower import Methods, calls, lower, outputs
+from hybridge.export.lower.lower import Methods, calls, delegate_bytes, lower, outputs
 from hybridge.export.lower.sources import mark_sources
 from hybridge.export.pinned.executorch import file_parts
 from hybridge.export.pinned.transformers import Reader
@@ -36,6 +36,7 @@ from hybridge.export.write.manifest import WeightFigures, manifest_of, weight_by
 from hybridge.export.write.packed import PackingShape
 from hybridge.export.write.stock_runner import stock_methods
 from hybridge.export.write.stock_tokenizer import adapt_to_stock_runners
+from hybridge.runtime.artifact.delegates import DELEGATED, DELEGATES
 from hybridge.runtime.artifact.drafter import drafter_constants
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.artifact.manifest import (
@@ -50,7 +51,7 @@ from hybridge.runtime.artifact.manifest import (
 )
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.artifact.pictures import PictureDescription, StockSizes
-from hybridge.runtime.artifact.program_check import BOUNDED
+from hybridge.runtime.artifact.program_check import BOUNDED, DELEGATE
 from hybridge.runtime.pack.panels import Array
 from hybridge.runtime.pack.programs import KeptProgram, UnfitProgramError, find_program, installed_versions, keep_program
 from hybridge.runtime.pack.weights import GgufWeights
@@ -111,19 +112,25 @@ class PteWriter:
         weights = WeightFigures.of(model, *(each for each in (drafter, vision) if each is not None))
         calibration = calibrated.entry(model) if calibrated else None
         state = State(model, self.cache, options.tap_layers, drafter, vision)
-        methods = {**build_methods(state, options.shorter_verify_lens, pictures)}
+        delegated = options.delegate != "none"
+        methods = {**build_methods(state, options.shorter_verify_lens, pictures, delegated=delegated)}
         if pictures is not None and (sizes := StockSizes.of(options, pictures)) is not None:
             methods |= stock_methods(state, pictures, sizes)
         rewrite, kept, entries = self._write_program(state, methods, self._constants(loaded, drafter, pictures), folder, steps)
         manifest = manifest_of(
             loaded,
-            replace(options, backend=options.lowered_to, kv_cache=options.kv_dtype),
+            replace(
+                options,
+                backend=options.lowered_to,
+                kv_cache=options.kv_dtype,
+                delegate_weights=options.stored_for_delegate if delegated else options.delegate_weights,
+            ),
             folder,
             weights=weights,
             calibration=calibration,
             layers=[_layer(layer) for layer in self.cache.cache_layers()],
             methods=entries,
-            libraries=("torch", "executorch", "transformers"),
+            libraries=("torch", "executorch", "transformers", *([DELEGATES[options.delegate].package] if delegated else [])),
             drafter=drafter.description if drafter else None,
             pictures=pictures,
             stock_tokenizer=stock_tokenizer,
@@ -231,6 +238,7 @@ class PteWriter:
             "hybridge_draft_len": drafter.description.blocks[-1] - 1 if drafter else 0,
             **(drafter_constants(drafter.description, options.tap_layers) if drafter else {}),
             **(pictures.constants if pictures else {}),
+            **({DELEGATE: [options.delegate_from]} if options.delegate != "none" else {}),
             BOUNDED: [place for place, (name, _) in enumerate(self.cache.named_buffers()) if name in bounded],
         }
 
@@ -261,6 +269,7 @@ def _method(name: str, inputs: tuple[Tensor, ...], program: ExecutorchProgramMan
         outputs=[TensorEntry(shape=shape, dtype=dtype) for shape, dtype in outputs(program, plan)],
         operators=operators,
         delegates=dict(delegates),
+        delegate_bytes=delegate_bytes(program, plan) if name in DELEGATED else 0,
     )
 
 

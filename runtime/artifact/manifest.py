@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from hybridge.errors import ArtifactError
+from hybridge.runtime.artifact.delegates import DELEGATED, DELEGATES
 from hybridge.runtime.artifact.drafter import DrafterDescription, check_drafter
 from hybridge.runtime.artifact.options import ExportOptions, check_limits
 from hybridge.runtime.artifact.pictures import PictureDescription, check_pictures
@@ -68,6 +69,7 @@ class MethodEntry(Entry):
     outputs: Annotated[list[TensorEntry], Field(max_length=8)]
     operators: Annotated[list[Name], Field(max_length=1024)]
     delegates: Annotated[dict[Name, Size], Field(max_length=64, description="calls by backend name")]
+    delegate_bytes: Annotated[Size, Field(description="of an accelerator's parts, its copy of the weights included")] = 0
 
 
 class OnnxStateEntry(TensorEntry):
@@ -179,11 +181,20 @@ class Manifest(Entry):
         if (self.options.format == "onnx") != (self.onnx is not None):
             raise ValueError("the section 'onnx' belongs to the format 'onnx' and to no other")
         check_limits(self.options)
+        self._check_delegates()
         if self.drafter is not None:
             check_drafter(self.drafter, self.options.tap_layers, self.options.verify_len)
         if self.pictures is not None:
             check_pictures(self.pictures, self.vocab_size)
         return self
+
+    def _check_delegates(self) -> None:
+        """Raise ValueError if a method of the delegate's has another one's parts, or another method has parts of it."""
+        own = DELEGATES[self.options.delegate].backend if self.options.delegate != "none" else None
+        others = {each.backend for each in DELEGATES.values()}
+        for name, method in self.methods.items():
+            if {*method.delegates} - {own} if name in DELEGATED else others.intersection(method.delegates):
+                raise ValueError(f"the method {name} hands parts to a backend that is not its own")
 
     def program_method(self, name: str) -> str:
         """Return the name of the method ``name`` in the program; onnxruntime has graphs, and no names of methods."""

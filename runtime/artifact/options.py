@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from hybridge.errors import UsageError
 from hybridge.limits import check_sizes
+from hybridge.runtime.artifact.delegates import DelegateName, Device, Stored
 
 STRICT: Any = {"extra": "forbid", "strict": True}
 """pydantic's configuration of these dataclasses, without pydantic: the command line imports this file, and starts fast."""
@@ -57,6 +58,11 @@ class ExportOptions:
         draft_blocks: tokens of a drafter's blocks, the last one of the text included, ascending. Empty: the drafter's own
             length, as far as a verify takes it.
         draft_quantize: bits of a drafter's linear layers; same: as quantize.
+        delegate: the accelerator that has a prefill of its own beside the CPU's; needs hybridge's kernels.
+        delegate_device: the device to compile for.
+        delegate_weights: how its own copy of the weights is stored. auto: float32, or int8 of quantized weights; no manifest
+            has it.
+        delegate_from: tokens of the shortest prompt that it reads.
     """
 
     max_seq_len: int = OWN_CONTEXT
@@ -83,6 +89,10 @@ class ExportOptions:
     draft_len: int = 3
     draft_blocks: tuple[int, ...] = ()
     draft_quantize: Literal["same", "none", "8da4w", "4w", "8w"] = "same"
+    delegate: DelegateName = "none"
+    delegate_device: Device = "CPU"
+    delegate_weights: Stored = "auto"
+    delegate_from: int = 64
 
     __pydantic_config__: ClassVar[Any] = STRICT
 
@@ -107,6 +117,13 @@ class ExportOptions:
     def kv_dtype(self) -> Literal["float32", "float16", "int8"]:
         """Return the KV-cache dtype; float32 for an ``auto`` that no export has resolved."""
         return "float32" if self.kv_cache == "auto" else self.kv_cache
+
+    @property
+    def stored_for_delegate(self) -> Stored:
+        """Return how the delegate's weights are stored."""
+        if self.delegate_weights != "auto":
+            return self.delegate_weights
+        return "float32" if self.quantize == "none" and self.recipe == "none" else "int8"
 
     @property
     def has_own_kernels(self) -> bool:
@@ -152,6 +169,7 @@ def check_limits(options: ExportOptions) -> None:
     """Raise ValueError for numbers beyond what any export has, before anything is allocated by them."""
     check_sizes(options)
     check_verify_lens(options)
+    check_delegate(options)
     if max(len(options.shorter_verify_lens), len(options.tap_layers), len(options.image_tokens)) > MOST_LENGTHS:
         raise ValueError(f"shorter_verify_lens, tap_layers and image_tokens are lists of at most {MOST_LENGTHS}")
     if len(options.bits) > MOST_PATTERNS or any(len(name) > 255 or bits not in (4, 5, 6, 8, 32) for name, bits in options.bits):
@@ -163,6 +181,14 @@ def check_limits(options: ExportOptions) -> None:
 def shorter_verify(length: int) -> str:
     """Return the name of the verify method for blocks of ``length`` tokens, if it is not the longest."""
     return f"verify_{length}"
+
+
+def check_delegate(options: ExportOptions) -> None:
+    """Raise UsageError for a delegate of a program without hybridge's kernels, which keep the state outside of it."""
+    if options.delegate != "none" and not options.has_own_kernels:
+        raise UsageError(f"--delegate {options.delegate} needs --format pte and --kernels hybridge.")
+    if not 1 <= options.delegate_from <= 1 << 30:
+        raise UsageError(f"a delegate cannot read prompts from {options.delegate_from} tokens on: give 1 or more.")
 
 
 def check_verify_lens(options: ExportOptions) -> None:

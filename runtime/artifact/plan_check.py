@@ -42,6 +42,7 @@ from hybridge.runtime.pinned import (
     TENSOR_FIELDS,
     TENSOR_LIST,
     VALUE,
+    XNNPACK,
     Argument,
     arguments_of,
 )
@@ -192,10 +193,11 @@ def _check_call(name: str, called: Sequence[Called], values: Values, index: int,
 
 
 def _check_delegate_call(name: str, delegates: Sequence[str], values: Values, index: int, arguments: Sequence[int]) -> None:
-    """Check a call of a backend, which writes into its last value; only the backend knows whether into others too."""
+    """Check a call of a backend, which writes into its last values; only the backend knows into how many."""
     backend = _entry(name, delegates, index, "backend")
     _take(name, values.kinds, arguments)
-    if arguments and values.are_constant[arguments[-1]]:
+    written = arguments[-1:] if backend == XNNPACK else arguments  # of others none takes a constant as an input
+    if any(values.are_constant[each] for each in written):
         raise _refusal(name, f"lets {backend} write into a constant")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from hybridge.errors import ArtifactError
+from hybridge.runtime.artifact.delegates import DELEGATED
 from hybridge.runtime.artifact.drafter import drafter_constants
 from hybridge.runtime.artifact.folder import CheckedFile
 from hybridge.runtime.artifact.manifest import PROGRAM_VERSION, STOCK_METHODS, Manifest, MethodEntry, TensorEntry, shortened
@@ -35,6 +36,9 @@ NUMBER = ("int64", [1])
 OWN_BUFFERS = ("length", "staged", "slot_length", "operations")
 """Buffers of the cache itself, which come before those of its layers."""
 
+DELEGATE = "hybridge_delegate"
+"""The constant method with the number of tokens of the shortest prompt that a delegate reads."""
+
 BOUNDED = "hybridge_bounded"
 """The constant method that lists the places of the bounded buffers in the state."""
 
@@ -45,7 +49,7 @@ Signature = list[tuple[str, list[int]]]
 def check_methods(manifest: Manifest) -> None:
     """Raise ArtifactError if the manifest has other methods than its options ask for, or gives them other shapes."""
     inputs = expected_inputs(manifest)
-    one = dict.fromkeys(("prefill", "prefill_embeddings", "decode", "forward", "text_decoder"), 1)
+    one = dict.fromkeys((*DELEGATED, "prefill", "prefill_embeddings", "decode", "forward", "text_decoder"), 1)
     rows = one | _verifying(manifest.options)  # of logits
     # Programs that were made before ExecuTorch's MultimodalRunner could run any lack its methods.
     stock = _stock_inputs(manifest)
@@ -92,6 +96,7 @@ def expected_inputs(manifest: Manifest) -> dict[str, Signature]:
     inputs = {name: [("int64", [1, count])] for name, count in tokens.items()}
     moves = ("commit", *(SLOT_METHODS if options.snapshot_slots else ()))
     inputs |= {name: [*inputs.get(name, []), NUMBER] for name in ("prefill", "forward", *moves)}
+    inputs |= {name: inputs[like] for name, like in DELEGATED.items()} if options.delegate != "none" else {}
     return inputs | {"reset": []} | _drafting_inputs(manifest) | _picture_inputs(manifest) | _stock_inputs(manifest)
 
 
@@ -236,6 +241,7 @@ def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
         "hybridge_draft_len": [max(proposing(manifest).values(), default=0)],
         **(drafter_constants(drafter, options.tap_layers) if drafter else {}),
         **(manifest.pictures.constants if manifest.pictures else {}),
+        **({DELEGATE: [options.delegate_from]} if options.delegate != "none" else {}),
     }
 
 
@@ -294,7 +300,7 @@ def check_runtime(manifest: Manifest, operators: Collection[str], backends: Coll
             f"this ExecuTorch has no operator {_names(missing)}, which the program calls.{other_version(manifest)} "
             "Export the model again, with --kernels aten if the operator is still missing then."
         )
-    delegates = {name for method in manifest.methods.values() for name in method.delegates}
+    delegates = {each for name, method in manifest.methods.items() if name not in DELEGATED for each in method.delegates}
     if absent := sorted(delegates - set(backends)):
         raise ArtifactError(
             f"this ExecuTorch has no backend {_names(absent)}, to which the program hands parts.{other_version(manifest)} "

@@ -219,6 +219,12 @@ class InfoStruct(Structure):
     ]
 
 
+class PromptsReadStruct(Structure):
+    """``hybridge_prompts_read``"""
+
+    _fields_: ClassVar = [(name, c_int64) for name in ("delegate_in_use", "delegate_tokens", "cpu_tokens")]
+
+
 class Type(IntEnum):
     """``hybridge_type``"""
 
@@ -515,6 +521,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "session_open": [ModelHandle, POINTER(SessionHandle)],
     "session_close": [SessionHandle],
     "tokens": [SessionHandle, Tokens, c_size_t, Count],
+    "session_prompts": [SessionHandle, POINTER(PromptsReadStruct), c_char_p, c_size_t, Count],
     "slot_tokens": [SessionHandle, c_int64, Tokens, c_size_t, Count],
     "prefill": [SessionHandle, Tokens, c_size_t, Floats],
     "decode": [SessionHandle, c_int64, Floats],

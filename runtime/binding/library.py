@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hybridge.arguments import checked
@@ -31,6 +32,7 @@ from hybridge.errors import (
     UsageError,
 )
 from hybridge.runtime import pinned
+from hybridge.runtime.artifact.delegates import Delegate
 from hybridge.runtime.binding.interface import Status, declare
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.kernels import library as kernels
@@ -127,6 +129,14 @@ def load_operators(namespaces: Collection[str]) -> None:
             f"operators do not load ({error}): ExecuTorch's wheel has them for PyTorch alone. "
             "pip install 'hybridge[export]', or export the model with --kernels hybridge."
         ) from None
+
+
+def load_delegate(delegate: Delegate) -> None:
+    """Register an accelerator's backend with the runtime, if its library is here; sessions say if it is not."""
+    delegate.prepare()
+    for path in pinned.library_folder().glob(f"lib{delegate.library}.*"):
+        with suppress(OSError), without_native_log():
+            ctypes.CDLL(str(path))
 
 
 def build() -> Path:

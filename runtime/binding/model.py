@@ -8,13 +8,14 @@ from ctypes import byref, c_int64, c_size_t
 from typing import Any, Self
 
 from hybridge.errors import ArtifactError, HybridgeError, UsageError
+from hybridge.runtime.artifact.delegates import DELEGATES
 from hybridge.runtime.artifact.folder import Artifact
 from hybridge.runtime.artifact.manifest import PROGRAM
 from hybridge.runtime.artifact.model_info import ModelInfo
 from hybridge.runtime.artifact.plan_check import check_plans
 from hybridge.runtime.artifact.program_check import check_methods, check_program, check_runtime, other_version
 from hybridge.runtime.binding.interface import CText, Handle, InfoStruct, ModelHandle, OnSame, Status
-from hybridge.runtime.binding.library import failure, load, load_operators, run
+from hybridge.runtime.binding.library import failure, load, load_delegate, load_operators, run
 from hybridge.runtime.binding.programs import Program, ProgramFunctions
 from hybridge.runtime.binding.sampling import core_number
 from hybridge.runtime.native_log import without_native_log
@@ -180,6 +181,8 @@ def _opened(artifact: Artifact) -> ModelHandle:
         check_plans(manifest, file)
         check_program(manifest, file)
         load_operators(manifest.namespaces)
+        if manifest.options.delegate != "none":
+            load_delegate(DELEGATES[manifest.options.delegate])
     finally:
         artifact.check_hashed()  # of an altered program, this is what is wrong
     delegates = {name for method in manifest.methods.values() for name in method.delegates}

@@ -15,13 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from hybridge.arguments import checked
 from hybridge.errors import DraftError, TokenError, UsageError
+from hybridge.runtime.artifact.delegates import DELEGATES
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.artifact.model_info import ModelInfo
 from hybridge.runtime.binding import interface
 from hybridge.runtime.binding.checkpoint import Checkpoint
 from hybridge.runtime.binding.drafters import AutoDrafter, Drafter
 from hybridge.runtime.binding.generation import Constraint, Generation, GenerationArguments, Until, Watch, signals_wait
-from hybridge.runtime.binding.interface import ArrayStruct, CheckpointHandle, CText, Floats, SessionHandle
+from hybridge.runtime.binding.interface import ArrayStruct, CheckpointHandle, CText, Floats, PromptsReadStruct, SessionHandle
 from hybridge.runtime.binding.library import copied_text, failure, load, run
 from hybridge.runtime.binding.model import Model, Owned, integers, not_loaded
 from hybridge.runtime.binding.pictures import HasIds
@@ -55,6 +56,23 @@ class Drafted:
     confidences: list[float]
     scores: NDArray[np.float32] | None = None
     candidates: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True)
+class PromptsRead:
+    """How the prompts of a session were read, in tokens.
+
+    Attributes:
+        delegate: the accelerator that the artifact was exported for, and its device, such as ``openvino:CPU``.
+        reason: why it is not in use, with the line to install; empty while it is.
+        delegate_tokens: tokens that it has read.
+        cpu_tokens: tokens that the CPU's methods have read.
+    """
+
+    delegate: str
+    reason: str
+    delegate_tokens: int
+    cpu_tokens: int
 
 
 class Session(Owned):
@@ -134,6 +152,20 @@ class Session(Owned):
         """Return the tokens that each snapshot slot was filled with; ``restore`` refuses a slot that was overwritten since."""
         kept = {slot: integers("slot_tokens", self.handle, slot) for slot in range(self.snapshot_slots)}
         return {slot: tokens for slot, tokens in kept.items() if tokens}
+
+    @property
+    def prompts_read(self) -> PromptsRead | None:
+        """Return how prompts were read: by the artifact's accelerator and by the CPU; None for an artifact without one."""
+        options = self.manifest.options
+        if options.delegate == "none" or not isinstance(self.model.artifact, Artifact):
+            return None
+        found, size = PromptsReadStruct(), c_size_t()
+        run("session_prompts", self.handle, byref(found), None, 0, byref(size))
+        reason = copied_text("session_prompts", self.handle, byref(found))
+        if reason and (install := DELEGATES[options.delegate].missing):
+            reason = f"{reason.rstrip('.')}. {install}"
+        name = f"{options.delegate}:{options.delegate_device}"
+        return PromptsRead(name, reason, found.delegate_tokens, found.cpu_tokens)
 
     @property
     def note(self) -> str:

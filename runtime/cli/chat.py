@@ -16,7 +16,7 @@ import typer
 from rich.markup import escape
 
 from hybridge.errors import HybridgeError, PictureError, UsageError
-from hybridge.runtime.cli.console import ShownReasoning, err, print_json, show_calls, stats_table
+from hybridge.runtime.cli.console import ShownReasoning, err, note_unused_delegate, print_json, show_calls, stats_table
 from hybridge.runtime.cli.options import (
     CacheOptions,
     ContextOption,
@@ -110,6 +110,7 @@ def chat(
         raise UsageError("--load, --continue and --resume exclude each other; give one of them.")
     sampling, variables = generation.sampling(), template.variables()
     opened = open_text_model(find(model), threads=threads, context=context, **vars(drafter.found(find)))
+    note_unused_delegate(opened.session)
     settings = GenerationSettings(
         drafter=opened.drafter, sampling=sampling.of(opened), stop=tuple(generation.stop or ()),
         stop_after_reasoning=generation.stop_after_reasoning, max_new_tokens=max_new_tokens,

@@ -28,6 +28,7 @@ from hybridge.imports import needs_export
 from hybridge.runtime.files import file_target, is_anything_unfinished, undo_unfinished, write_output
 
 if TYPE_CHECKING:  # numpy takes long to start
+    from hybridge.runtime.binding.session import Session
     from hybridge.runtime.binding.statistics import GenerationStats
 
 # A pipe has no width; 80 columns would cut names.
@@ -143,6 +144,13 @@ class ShownReasoning:
 
     def _print(self, text: str) -> None:
         err.print(escape(text), style="dim", end="", highlight=False, soft_wrap=True)
+
+
+def note_unused_delegate(session: Session) -> None:
+    """Say on stderr if the accelerator that an artifact was exported for does not read its prompts."""
+    read = session.prompts_read
+    if read is not None and read.reason:
+        err.print(f"[yellow]{read.delegate} is not used, the CPU reads everything:[/] {escape(read.reason)}", highlight=False)
 
 
 def show_calls(calls: Iterable[Mapping[str, Any]]) -> None:

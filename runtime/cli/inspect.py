@@ -107,6 +107,8 @@ def essentials(manifest: Manifest, chats: str) -> Iterator[tuple[str, str]]:
             f"{megabytes(extra)} to go back"
         ),
     )
+    if manifest.options.delegate != "none":
+        yield "delegate", _delegate(manifest)
     own = "prompt lookup" if manifest.drafter is None else f"its own ({manifest.drafter.kind}) and prompt lookup"
     yield "drafter", own if manifest.options.verify_len > 1 else "none: it verifies one token at a time"
     apps = "Python" if manifest.onnx is not None else "Python, C, C++, Kotlin and Swift"
@@ -148,6 +150,16 @@ def _options(manifest: Manifest) -> dict[str, object]:
     """Return the options that have a meaning for the artifact's format, by name."""
     pte_only = ("backend", "kernels") if manifest.onnx else ()
     return {name: value for name, value in vars(manifest.options).items() if name not in pte_only}
+
+
+def _delegate(manifest: Manifest) -> str:
+    """Return the accelerator, what it reads, and the bytes that it adds."""
+    options, method = manifest.options, manifest.methods["delegate_prefill"]
+    parts, size = sum(method.delegates.values()), megabytes(method.delegate_bytes)
+    return (
+        f"{options.delegate}:{options.delegate_device} reads prompts from {options.delegate_from} tokens on, in {parts} parts "
+        f"of {size} with weights in {options.delegate_weights}; the CPU's own methods do the rest, and all without it"
+    )
 
 
 def _drafter(drafter: DrafterDescription) -> str:

@@ -20,6 +20,7 @@ from hybridge.runtime.cli.console import (
     ShownReasoning,
     check_writable_file,
     err,
+    note_unused_delegate,
     print_json,
     show_calls,
     stats_rows,
@@ -150,6 +151,7 @@ def continue_text(
         print_json({"prompt": prompt.text, "text": answer.content, **said, **done.to_dict(), **speed})
     elif stats:
         err.print(stats_table(done, measured))
+    note_unused_delegate(model.session)
 
 
 def _generate(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from hybridge.errors import UsageError
-from hybridge.runtime.cli.console import err
+from hybridge.runtime.cli.console import err, note_unused_delegate
 from hybridge.runtime.cli.options import (
     CacheOptions,
     ContextOption,
@@ -91,6 +91,7 @@ def serve(
     )  # fmt: skip
     variables = template.variables()
     models = open_text_models(find(model), sessions, threads=threads, context=context, **vars(drafter.found(find)))
+    note_unused_delegate(models[0].session)
     settings = replace(settings, sampling=changes.of(models[0]))
     if key is None and host not in LOOPBACK:
         err.print(

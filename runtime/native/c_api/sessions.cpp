@@ -55,6 +55,22 @@ hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_
   });
 }
 
+hybridge_status hybridge_session_prompts(
+    hybridge_session session, hybridge_prompts_read* read, char* reason, size_t capacity, size_t* size
+) {
+  if (read == nullptr || size == nullptr || (reason == nullptr && capacity > 0))
+    return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return with_session(session, [&](OpenSession& open) {
+    if (!open.session->info().has_delegate()) return refused(HYBRIDGE_UNSUPPORTED);
+    const auto& found = open.session->prompts_read();
+    *read = {found.delegate.ok() ? 1 : 0, found.delegate_tokens, found.cpu_tokens};
+    const std::string& words = found.delegate.words();
+    *size = words.size();
+    std::copy_n(words.data(), std::min(capacity, words.size()), reason);
+    return HYBRIDGE_OK;
+  });
+}
+
 hybridge_status hybridge_slot_tokens(
     hybridge_session session, int64_t slot, int64_t* tokens, size_t capacity, size_t* count
 ) {

@@ -49,6 +49,9 @@ class Program {
   // Names of the bounded buffers: those that a rollback must restore, the length among them.
   const Names& bounded() const { return bounded_; }
 
+  // OK if the methods of the model's delegate are there, otherwise why they are not.
+  const Status& delegate() const { return delegate_; }
+
   // Returns whether the methods are still those that were opened.
   virtual bool is_unchanged() const { return true; }
 
@@ -61,6 +64,7 @@ class Program {
  protected:
   Names names_, bounded_;
   bool has_changed_nothing_ = true;
+  Status delegate_ = Status(HYBRIDGE_UNSUPPORTED, "the model was exported for no delegate");
 };
 
 // The weights and sizes that sessions share.

@@ -42,6 +42,10 @@ Status wrong_answer(const std::string& method) {
   );
 }
 
+// Largest error of a delegate's logits on a first prompt, in lengths of the vector of the CPU's: weights of 4 bits have
+// a third of it, and a wrong device or library more than all of it.
+constexpr double FURTHEST_DELEGATE = 0.6;
+
 Numbers padded(Tokens tokens, int64_t size) {
   Numbers row(tokens.begin(), tokens.end());
   row.resize(static_cast<size_t>(size), 0);
@@ -75,6 +79,9 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const Model> mo
     );
   }
   HYBRIDGE_TRY(session->reset());  // a slot that was never filled is one that was emptied
+  session->prompts_read_.delegate = session->program_->delegate();
+  if (session->prompts_read_.delegate.ok()) session->probe_delegate();
+  if (session->is_broken_) HYBRIDGE_TRY(session->reset());
   return session;
 }
 
@@ -88,7 +95,18 @@ Result<Logits> Session::prefill(Tokens tokens, const std::atomic<bool>* cancelle
   if (cancelled != nullptr && *cancelled) return cancelled_status();
   for (const Piece& part : parts) HYBRIDGE_TRY(encode(part));
   const std::vector<Piece> pieces = to_chunks(parts);
-  if (pieces.size() == 1) return extend_or_reset(pieces.front());
+  by_delegate_ = static_cast<int64_t>(tokens.size()) >= info().delegate_from;
+  const int64_t delegated = prompts_read_.delegate_tokens;
+  auto logits = pieces.size() == 1 ? extend_or_reset(pieces.front()) : extend_all(pieces, cancelled, on_read);
+  if (logits.ok())
+    prompts_read_.cpu_tokens += static_cast<int64_t>(tokens.size()) - (prompts_read_.delegate_tokens - delegated);
+  else prompts_read_.delegate_tokens = delegated;
+  return logits;
+}
+
+Result<Logits> Session::extend_all(
+    const std::vector<Piece>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read
+) {
   const auto before = copy_bounded();
   // A caller's program may throw, and then nobody rolls back.
   struct Unfinished {
@@ -556,7 +574,53 @@ Result<Logits> Session::run_tokens(Tokens tokens, bool goes_on) {
   const int64_t size = count == 1 ? 1 : info().prefill_chunk;
   const Numbers row = padded(tokens, size);
   if (count == 1) return run("decode", 1, tokens.size(), goes_on, {input(row, {1, size})});
+  if (by_delegate_ && prompts_read_.delegate.ok()) {
+    auto logits = run_delegate({input(row, {1, size}), number(count)}, tokens.size(), goes_on);
+    if (logits.ok()) return logits;
+  }
   return run("prefill", 1, tokens.size(), goes_on, {input(row, {1, size}), number(count)});
+}
+
+Result<Logits> Session::run_delegate(std::initializer_list<Array> inputs, size_t tokens, bool goes_on) {
+  const auto before = copy_bounded();
+  auto logits = run("delegate_prefill", 1, tokens, goes_on, inputs);
+  if (logits.ok()) {
+    prompts_read_.delegate_tokens += static_cast<int64_t>(tokens);
+    return logits;
+  }
+  prompts_read_.delegate = logits.status();
+  roll_back(before);
+  return logits;
+}
+
+void Session::probe_delegate() {
+  const int64_t size = info().prefill_chunk, count = std::min(size, max_seq_len());
+  Numbers row(static_cast<size_t>(size));
+  for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<int64_t>(i) % info().vocab_size;
+  const auto read = [&](const char* method) -> Result<Floats> {
+    const auto logits = run(method, 1, static_cast<size_t>(count), false, {input(row, {1, size}), number(count)});
+    Floats numbers;
+    if (logits.ok()) numbers.assign(logits->last().begin(), logits->last().end());
+    HYBRIDGE_TRY(reset());
+    if (!logits.ok()) return logits.status();
+    return numbers;
+  };
+  const auto expected = read("prefill");
+  if (!expected.ok()) return;  // a prompt will say why
+  const auto found = read("delegate_prefill");
+  if (!found.ok()) {
+    prompts_read_.delegate = found.status();
+    return;
+  }
+  double error = 0, whole = 0;
+  for (size_t i = 0; i < expected->size(); ++i) {
+    const double wanted = (*expected)[i], difference = (*found)[i] - wanted;
+    error += difference * difference, whole += wanted * wanted;
+  }
+  if (error <= FURTHEST_DELEGATE * FURTHEST_DELEGATE * whole) return;
+  prompts_read_.delegate = Status(
+      HYBRIDGE_PROGRAM_FAILED, "the delegate answers a first prompt with other logits than the CPU's own method"
+  );
 }
 
 Result<Logits> Session::run_rows(const Piece& part, bool goes_on) {

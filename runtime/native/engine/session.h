@@ -163,6 +163,13 @@ class Session {
   // The note of the state that was loaded last.
   const std::string& note() const { return note_; }
 
+  // How prompts were read: by the delegate that the model was exported for, and by the CPU's own methods.
+  struct PromptsRead {
+    Status delegate;  // OK while it is used, otherwise why it is not
+    int64_t delegate_tokens = 0, cpu_tokens = 0;
+  };
+  const PromptsRead& prompts_read() const { return prompts_read_; }
+
   // What rounds of generations over this session took so far.
   RoundCosts& costs() { return costs_; }
 
@@ -237,6 +244,11 @@ class Session {
   // prefill takes at least half of its time, however few tokens it is given, and a verify that many in less.
   std::vector<Piece> to_chunks(const std::vector<Piece>& parts) const;
 
+  // Commits several chunks, or none of them.
+  Result<Logits> extend_all(
+      const std::vector<Piece>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read
+  );
+
   Result<Logits> extend_in_order(
       const std::vector<Piece>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read
   );
@@ -263,6 +275,12 @@ class Session {
   Result<Logits> extend(const Piece& part, bool goes_on = false);
 
   Result<Logits> run_tokens(Tokens tokens, bool goes_on);
+
+  // The same of a chunk by the delegate. If it fails, it is used no more, and the state is that of before.
+  Result<Logits> run_delegate(std::initializer_list<Array> inputs, size_t tokens, bool goes_on);
+
+  // Reads a chunk of an empty state by the CPU and by the delegate, which is not used if it fails or answers otherwise.
+  void probe_delegate();
 
   Result<Logits> run_rows(const Piece& part, bool goes_on);
 
@@ -306,6 +324,8 @@ class Session {
   std::vector<KeptText> slots_;
   std::string note_;
   Floats last_;
+  PromptsRead prompts_read_;
+  bool by_delegate_ = false;  // the prompt that is being read is long enough for it
   HiddenStates hidden_;
   RoundCosts costs_;
   size_t longest_ = 0;  // text since memory was given back

@@ -219,6 +219,21 @@ hybridge_status hybridge_session_close(hybridge_session session);
 // Copies the committed tokens, ids of pictures included.
 hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count);
 
+// How the prompts of a session were read, in tokens.
+typedef struct hybridge_prompts_read {
+  int64_t delegate_in_use;  // 1 while the accelerator that the model was exported for reads long prompts
+  int64_t delegate_tokens;  // those that it has read
+  int64_t cpu_tokens;       // those that the CPU's methods have read, chunks that the accelerator failed on among them
+} hybridge_prompts_read;
+
+// Gives how a session's prompts were read, and copies why the model's accelerator is not in use: its library is not
+// installed, it has no such device, it failed, or HYBRIDGE_DELEGATE is off in the environment. Empty while it is.
+// size: takes the text's number of bytes.
+// HYBRIDGE_UNSUPPORTED  the model was exported for no accelerator
+hybridge_status hybridge_session_prompts(
+    hybridge_session session, hybridge_prompts_read* read, char* reason, size_t capacity, size_t* size
+);
+
 // Commits tokens, any number.
 // logits: float32 [vocab_size], those after the last token; may be null.
 // HYBRIDGE_INVALID_TOKEN, HYBRIDGE_NO_ROOM, HYBRIDGE_INVALID_PICTURE for ids of a picture that is closed or not whole

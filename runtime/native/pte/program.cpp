@@ -10,6 +10,7 @@
 #include <executorch/runtime/platform/runtime.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -133,13 +134,18 @@ class MappedLoader final : public DataLoader {
 
 class PteMethods final : public Program {
  public:
-  // The file must outlive its methods. prefix: of their names in it; here they are called without it.
+  // The file must outlive its methods. prefix: of their names in it; here they are called without it. delegated:
+  // methods of an accelerator, which may be left out if their backend or its device is not here.
   static Result<std::unique_ptr<PteMethods>> load(
-      const File& file, const Names& methods, const std::string& prefix = "", const MappedFile* mapped = nullptr
+      const File& file, const Names& methods, const std::string& prefix = "", const MappedFile* mapped = nullptr,
+      const Names& delegated = {}
   ) {
     std::unique_ptr<PteMethods> loaded(new PteMethods(prefix, mapped));
-    HYBRIDGE_TRY(loaded->plan(file, methods));
+    Names all = methods;
+    all.insert(all.end(), delegated.begin(), delegated.end());
+    HYBRIDGE_TRY(loaded->plan(file, all));
     for (const std::string& name : methods) HYBRIDGE_TRY(loaded->add(file, name));
+    if (!delegated.empty()) loaded->delegate_ = loaded->add_delegated(file, delegated);
     return loaded;
   }
 
@@ -289,6 +295,14 @@ class PteMethods final : public Program {
     return Status();
   }
 
+  Status add_delegated(const File& file, const Names& methods) {
+    const char* wanted = std::getenv("HYBRIDGE_DELEGATE");
+    if (wanted != nullptr && std::string_view(wanted) == "off")
+      return Status(HYBRIDGE_UNSUPPORTED, "HYBRIDGE_DELEGATE is off");
+    for (const std::string& name : methods) HYBRIDGE_TRY(add(file, name));
+    return Status();
+  }
+
   // Numbers of the shape that the method was exported with.
   static Error set(Method& method, size_t index, const Array& given) {
     const auto meta = method.method_meta().input_tensor_meta(index);
@@ -343,7 +357,8 @@ class PteModel final : public Model {
   void ask(std::function<bool()> is_same) const override { mapped_->ask(std::move(is_same)); }
 
   Result<std::unique_ptr<Program>> program() const override {
-    auto methods = HYBRIDGE_TRY(PteMethods::load(file_, this->methods(), METHOD_PREFIX, mapped_.get()));
+    const Names delegated = info().has_delegate() ? Names{"delegate_prefill"} : Names();
+    auto methods = HYBRIDGE_TRY(PteMethods::load(file_, this->methods(), METHOD_PREFIX, mapped_.get(), delegated));
     if (!methods->answer_with_tensors())
       return invalid("the program has methods that answer with something else than tensors");
     HYBRIDGE_TRY(methods->find_buffers(bounded_));
@@ -377,6 +392,8 @@ class PteModel final : public Model {
         .draft_taps = HYBRIDGE_TRY(constants_if_any(file, "hybridge_draft_taps")),
     };
     if (info.eos_ids.front() < 0) info.eos_ids.clear();  // -1: the model has none
+    const auto delegated = HYBRIDGE_TRY(constants_if_any(file, "hybridge_delegate"));
+    if (!delegated.empty()) info.delegate_from = delegated.front();
     if (has_method(file, "hybridge_vision")) {
       const auto form = HYBRIDGE_TRY(constants_if_any(file, "hybridge_vision_form"));
       info.encoder = Encoder::read(HYBRIDGE_TRY(constants(file, "hybridge_vision")), form);

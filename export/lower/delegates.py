@@ -1,0 +1,178 @@
+"""Give an accelerator's backend the dense parts of a method: what lies between two operators on state.
+
+A part is a functional graph of products, norms, activations and rotary embeddings over float32. Rows, windows, recurrent
+states, positions and ids stay outside, so that methods of the accelerator and of the CPU share the state.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from hybridge.export.operators.elementwise import activation, gated, layer_norm, rms_norm, rotary
+from hybridge.export.operators.linear import Factors, weights
+from hybridge.export.pinned.delegates import Compiled, Compiler, Cutter, Parts, Specs, parts_of, read_specs
+from hybridge.export.pinned.executorch import CLONE, edge
+from hybridge.export.pinned.openvino import compiled_blob
+from hybridge.export.pinned.torch_export import Operator
+from hybridge.runtime.artifact.delegates import DELEGATES
+from hybridge.runtime.artifact.options import ExportOptions
+
+aten, own, core, ours = edge.aten, edge.hybridge, torch.ops.aten, torch.ops.hybridge
+
+DECOMPOSED: Mapping[Operator, Callable[..., Any]] = {
+    ours.rms_norm.default: rms_norm,
+    ours.layer_norm.default: layer_norm,
+    ours.gated.default: gated,
+    ours.activation.default: activation,
+    ours.rotary.default: rotary,
+    ours.linear.default: core.linear.default,
+    torch.ops.dim_order_ops._clone_dim_order.default: lambda x, **_: core.clone.default(x),
+}
+"""Core operators of those that are not: what our kernels compute, as its reference writes it."""
+
+PRODUCTS = frozenset({own.linear.default, own.block_linear.default, aten.mm.default, aten.addmm.default, aten.bmm.default})
+"""Operators that make a part worth giving away."""
+
+OWN = frozenset({own.rms_norm.default, own.layer_norm.default, own.gated.default, own.activation.default, own.rotary.default})
+"""Operators of ours that are made of core ones again."""
+
+CORE = frozenset(
+    {
+        aten.add.Tensor,
+        aten.add.Scalar,
+        aten.sub.Tensor,
+        aten.mul.Tensor,
+        aten.mul.Scalar,
+        aten.div.Tensor,
+        aten.neg.default,
+        aten.exp.default,
+        aten.rsqrt.default,
+        aten.pow.Tensor_Scalar,
+        aten.mean.dim,
+        aten.sum.dim_IntList,
+        aten.sigmoid.default,
+        aten.tanh.default,
+        aten.relu.default,
+        aten.gelu.default,
+        aten.view_copy.default,
+        aten.permute_copy.default,
+        aten.unsqueeze_copy.default,
+        aten.squeeze_copy.dims,
+        aten.expand_copy.default,
+        aten.select_copy.int,
+        aten.slice_copy.Tensor,
+        aten.split_with_sizes_copy.default,
+        aten.cat.default,
+        CLONE,
+    }
+)
+"""Core operators on float32 that move or compute numbers one for one, or along a dimension."""
+
+
+class DenseOperators(OperatorSupportBase):
+    """What may be inside a part of ``program``: dense operators over float32, none of which reads the state."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        signature = program.graph_signature
+        state = {*signature.buffers_to_mutate.values()}
+        self._state = {name for name, target in signature.inputs_to_buffers.items() if target in state}
+
+    def is_node_supported(self, submodules: Mapping[str, nn.Module], node: Node) -> bool:
+        """Return whether a node may be inside."""
+        if node.op != "call_function":
+            return False
+        if node.target is operator.getitem:
+            return self.is_node_supported(submodules, node.all_input_nodes[0])
+        if any(each.name in self._state for each in node.all_input_nodes):
+            return False
+        if node.target in PRODUCTS:
+            return _is_float(node) and not _is_row(node)
+        return node.target in CORE | OWN and all(map(_is_float, (node, *node.all_input_nodes)))
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta["val"]
+    return all(
+        isinstance(each, Tensor) and each.dtype == torch.float32
+        for each in (value if isinstance(value, list | tuple) else [value])
+    )
+
+
+def _is_row(node: Node) -> bool:
+    """Return whether a product is of one row alone, such as the head's: our kernels are as fast, and spare a second copy."""
+    shape = node.meta["val"].shape
+    return bool(shape[:-1].numel() == 1)
+
+
+class DelegatePartitioner(Cutter):  # type: ignore[misc]  # untyped upstream
+    """Cuts a method into parts for a backend: as few and as large as they can be, each with a product."""
+
+    def __init__(self, backend: str, specs: Mapping[str, str]) -> None:
+        super().__init__()
+        self.backend, self.specs = backend, specs
+
+    def partition(self, exported_program: ExportedProgram) -> Parts:
+        """Mark the parts of a method."""
+        found = CapabilityBasedPartitioner(
+            exported_program.graph_module, DenseOperators(exported_program), allows_single_node_partition=True
+        ).propose_partitions()
+        parts = [list(each.nodes) for each in found if any(node.target in PRODUCTS for node in each.nodes)]
+        return parts_of(exported_program, parts, self.backend, self.specs)
+
+
+def delegate_partitioner(options: ExportOptions) -> DelegatePartitioner:
+    """Return what cuts a method for the delegate of an export."""
+    specs = {"device": options.delegate_device, "weights": options.stored_for_delegate}
+    return DelegatePartitioner(DELEGATES[options.delegate].backend, specs)
+
+
+@final
+class OpenvinoBackend(Compiler):  # type: ignore[misc]  # untyped upstream
+    """OpenVINO's backend, as ExecuTorch knows it by the name of this class."""
+
+    @staticmethod
+    def preprocess(edge_program: ExportedProgram, compile_specs: Specs) -> Compiled:
+        """Return the blob of a part."""
+        specs = read_specs(compile_specs)
+        names = edge_program.graph_signature.user_inputs
+        shapes = [tuple(node.meta["val"].shape) for node in edge_program.graph.nodes if node.name in names]
+        graph = core_graph(edge_program, shapes)
+        return Compiled(processed_bytes=compiled_blob(graph, shapes, specs["device"], specs["weights"]))
+
+
+def core_graph(program: ExportedProgram, shapes: Sequence[Sequence[int]]) -> GraphModule:
+    """Return a part as a graph of PyTorch's core operators, with weights in float32. shapes: of its inputs."""
+    module: Any = program.module(check_guards=False)
+    for node in list(module.graph.nodes):
+        if node.target == own.block_linear.default:
+            x, packed, *factors, bias, rows, _ = node.args
+            given = [None if each is None else attribute(module, each.target) for each in factors]
+            name = f"dense_{node.name}"
+            weight = weights(attribute(module, packed.target), Factors(*given), rows)
+            module.register_parameter(name, nn.Parameter(weight, requires_grad=False))
+            with module.graph.inserting_before(node):
+                dense = module.graph.get_attr(name)
+                product = module.graph.call_function(core.linear.default, (x, dense, bias))
+            node.replace_all_uses_with(product)
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    trace = make_fx(module, decomposition_table=DECOMPOSED, tracing_mode="fake", _allow_non_fake_inputs=True)
+    traced: GraphModule = trace(*map(torch.zeros, shapes))
+    return traced
+
+
+def attribute(module: nn.Module, name: str) -> Tensor:
+    """Return the parameter or buffer of a qualified name."""
+    found: Tensor = operator.attrgetter(name)(module)
+    return found.detach()

@@ -1,0 +1,76 @@
+"""A prefill is cut between two operators on state: one part a layer, with all products but those of the head's one row."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import to_edge
+from tiny import tiny_config, tiny_model
+from torch import Tensor
+from torch.fx import Node
+
+from hybridge.cache import HybridCache
+from hybridge.export.kernel_sets.hybridge import HybridgeKernels
+from hybridge.export.lower.delegates import OWN, PRODUCTS, DelegatePartitioner
+from hybridge.export.lower.fusion import fuse
+from hybridge.export.lower.lower import quick_lowering
+from hybridge.export.lower.rewrite import drop_empty_operands, drop_idle_nodes, fold_constants, forget_provenance
+from hybridge.export.pinned.executorch import edge_config
+from hybridge.export.program.methods import build_methods
+from hybridge.export.program.state import State
+from hybridge.imports import quiet
+
+LINEAR, FULL = "linear_attention", "full_attention"
+SIZES: dict[str, Any] = {"max_seq_len": 64, "prefill_chunk": 32, "verify_len": 4, "snapshot_slots": 1}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {"num_hidden_layers": 4, "layer_types": [LINEAR, LINEAR, LINEAR, FULL]},
+    "lfm2": {"num_hidden_layers": 4, "layer_types": ["conv", FULL, "conv", FULL]},
+    "gemma3_text": {"num_hidden_layers": 2},
+    "granitemoehybrid": {"num_hidden_layers": 4, "layer_types": ["mamba", "attention", "mamba", "attention"]},
+    "mamba2": {"num_hidden_layers": 2},
+}
+THOROUGH = ("gemma3_text", "mamba2")
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(each, marks=pytest.mark.thorough if each in THOROUGH else ()) for each in FAMILIES]
+)
+def test_a_layer_is_one_part_and_the_state_stays_outside(family: str) -> None:
+    model = tiny_model(tiny_config(family, **FAMILIES[family]))
+    cache = HybridCache.from_config(model.config, kernels=HybridgeKernels(), **SIZES)
+    module, example = build_methods(State(model, cache))["prefill"]
+    with quiet(), torch.no_grad(), quick_lowering():
+        program = torch.export.export(module, example, strict=False)
+        for rewrite in (forget_provenance, drop_idle_nodes, fold_constants, drop_empty_operands, fuse):
+            rewrite(program)
+        program = to_edge(program, compile_config=edge_config()).exported_program()
+    found = DelegatePartitioner("AnyBackend", {}).partition(program)
+    assert len(found.partition_tags) <= FAMILIES[family]["num_hidden_layers"] + 1
+    inside, outside = split(list(program.graph.nodes))
+    assert [tuple(node.meta["val"].shape) for node in outside if node.target in PRODUCTS] == [(1, 1, 131)], "the head's one row"
+    assert sum(map(products, inside)) >= 0.98 * sum(map(products, inside + outside))
+    ours = {node.target.__name__ for node in outside if "hybridge" in str(node.target)}
+    assert ours <= {"hybridge.attention.default", "hybridge.linear.default"}
+    assert {node.target for node in outside}.isdisjoint(OWN)
+    assert all(value.dtype == torch.float32 for node in inside for value in values(node))
+
+
+def split(nodes: list[Node]) -> tuple[list[Node], list[Node]]:
+    """The operators inside and outside of parts."""
+    calls = [node for node in nodes if node.op == "call_function"]
+    return [n for n in calls if "delegation_tag" in n.meta], [n for n in calls if "delegation_tag" not in n.meta]
+
+
+def values(node: Node) -> list[Tensor]:
+    value = node.meta["val"]
+    return [value] if isinstance(value, Tensor) else list(value)
+
+
+def products(node: Node) -> int:
+    """Multiplications of a product."""
+    if node.target not in PRODUCTS:
+        return 0
+    return prod(node.meta["val"].shape) * node.args[0].meta["val"].shape[-1]

@@ -1,0 +1,127 @@
+"""Prompts are read by an accelerator and everything else by the CPU, over one state; whatever fails, the CPU reads it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from core_child import in_core
+from store import exported, made
+from tiny import save_lively_checkpoint, tiny_config
+
+from hybridge.export.check.validate import TOLERANCE, validate_session
+from hybridge.export.pinned.openvino import is_installed
+from hybridge.export.progress import ExportProgress
+from hybridge.export.source.checkpoint import resolve_checkpoint
+from hybridge.runtime import ExportOptions, Session
+from hybridge.runtime.artifact.delegates import DELEGATES
+from hybridge.runtime.artifact.manifest import Manifest, read_manifest
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed")]
+
+CHUNK = 16
+OPTIONS = ExportOptions(max_seq_len=64, prefill_chunk=CHUNK, verify_len=4, delegate="openvino", delegate_from=2)
+FAMILIES = ("qwen3_5_text", "lfm2", "gemma3_text", "granitemoehybrid", "mamba2")
+PROMPT = [3 * i % 97 for i in range(3 * CHUNK)]
+
+
+def checkpoint(family: str) -> Path:
+    return made("delegated", [family], lambda folder: save_lively_checkpoint(folder, tiny_config(family)))
+
+
+@pytest.fixture(scope="module")
+def artifact() -> Path:
+    return exported(checkpoint(FAMILIES[0]), OPTIONS)
+
+
+@pytest.mark.parametrize("family", [FAMILIES[0], *(pytest.param(each, marks=pytest.mark.thorough) for each in FAMILIES[1:])])
+def test_random_programs_over_both_are_those_of_the_checkpoint(family: str) -> None:
+    folder = checkpoint(family)
+    source = resolve_checkpoint(folder, (), None, None)
+    report = validate_session(exported(folder, OPTIONS), source, ExportProgress(), programs=10, seed=1)
+    report.check()
+    assert report.worst < TOLERANCE
+
+
+def test_a_saved_state_goes_from_the_accelerator_to_the_cpu_and_back(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session.load(artifact) as session:
+        session.prefill(PROMPT)
+        read = session.prompts_read
+        assert read is not None
+        assert (read.reason, read.delegate_tokens, read.cpu_tokens) == ("", len(PROMPT), 0)
+        session.save(tmp_path / "accelerated")
+        wanted = session.verify([5, 6, 7])
+        monkeypatch.setenv("HYBRIDGE_DELEGATE", "off")
+        with Session(session.model) as other:
+            other.load_state(tmp_path / "accelerated")
+            np.testing.assert_array_equal(other.verify([5, 6, 7]), wanted)
+            assert other.prompts_read is not None
+            assert other.prompts_read.reason == "HYBRIDGE_DELEGATE is off"
+            other.reset()
+            other.prefill(PROMPT)
+            other.save(tmp_path / "plain")
+        session.load_state(tmp_path / "plain")
+        error = np.abs(session.verify([5, 6, 7]) - wanted).max() / np.abs(wanted).max()
+        assert error < TOLERANCE
+
+
+FAILING = """
+    import ctypes, os
+    fail_at = ctypes.CDLL(os.environ["OPENVINO_LIB_PATH"]).fail_at
+    prompt = [3 * i % 97 for i in range({tokens})]
+
+    def after(session):
+        at = session.prefill(prompt)
+        rest = session.verify([5, 6, 7])
+        session.commit(2)
+        return np.concatenate([at.ravel(), rest.ravel(), session.decode(9).ravel()])
+
+    os.environ["HYBRIDGE_DELEGATE"] = "off"
+    wanted = after(Session(model))
+    del os.environ["HYBRIDGE_DELEGATE"]
+    used = []
+    for nan in (0, 1):
+        for n in range(1, 4 * {parts} + 2):  # a chunk to try it, and three of the prompt
+            fail_at(n, nan)
+            with Session(model) as one:
+                found = after(one)
+                used.append(one.prompts_read)
+            assert np.abs(found - wanted).max() < 2e-5 * np.abs(wanted).max(), (n, nan, used[-1])
+    print(*(each.delegate_tokens for each in used), used[0].reason, sep="\\n")
+"""
+
+
+def test_whatever_call_fails_the_cpu_reads_the_chunk(artifact: Path, tmp_path: Path) -> None:
+    parts = sum(read_manifest(artifact).methods["delegate_prefill"].delegates.values())
+    DELEGATES["openvino"].prepare()
+    real = Path(os.environ[DELEGATES["openvino"].variable])
+    shim = tmp_path / "libopenvino_c.so"
+    source = Path(__file__).with_name("failing_openvino.c")
+    linked = [f'-DREAL="{real}"', "-Wl,--no-as-needed", str(real), f"-Wl,-rpath,{real.parent}", "-ldl"]
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, source, *linked], check=True)
+    program = FAILING.format(tokens=len(PROMPT), parts=parts)
+    *read, reason = in_core(artifact, program, OPENVINO_LIB_PATH=str(shim)).splitlines()
+    expected = [chunk * CHUNK for chunk in (0, 0, 1, 2) for _ in range(parts)] + [3 * CHUNK]
+    assert list(map(int, read)) == expected * 2
+    assert "delegate_prefill" in reason
+
+
+def test_a_missing_library_is_named_and_the_cpu_reads(artifact: Path, tmp_path: Path) -> None:
+    program = "session.prefill([1, 2, 3]); print(session.prompts_read)"
+    said = in_core(artifact, program, OPENVINO_LIB_PATH=str(tmp_path / "none.so"))
+    assert "OpenvinoBackend" in said
+    assert "pip install 'hybridge[openvino]'" in said
+    assert "delegate_tokens=0, cpu_tokens=3" in said
+
+
+def test_only_its_own_method_may_hand_parts_to_it(artifact: Path) -> None:
+    manifest = read_manifest(artifact)
+    stolen = manifest.methods["delegate_prefill"].delegates
+    methods = manifest.methods | {"decode": manifest.methods["decode"].model_copy(update={"delegates": stolen})}
+    with pytest.raises(ValueError, match="decode hands parts"):
+        Manifest(**vars(manifest.model_copy(update={"methods": methods})))
