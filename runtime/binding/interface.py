@@ -18,6 +18,7 @@ from ctypes import (
     c_int64,
     c_size_t,
     c_uint8,
+    c_uint32,
     c_uint64,
     c_void_p,
     sizeof,
@@ -203,7 +204,6 @@ class ProposalStruct(Structure):
         ("tokens", Tokens),
         ("confidences", POINTER(c_double)),
         ("confidence_count", c_size_t),
-        ("probabilities", POINTER(c_double)),
     ]
 
 
@@ -292,12 +292,9 @@ class DraftedStruct(Structure):
     """``hybridge_drafted``"""
 
     _fields_: ClassVar = [
-        *((name, c_size_t) for name in ("count", "width")),
+        ("count", c_size_t),
         ("tokens", Tokens),
         ("confidences", Floats),
-        ("scores", Floats),
-        ("candidates", Tokens),
-        ("shared_candidates", c_int),
     ]
 
 
@@ -528,7 +525,17 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "buffers": [SessionHandle, POINTER(ArrayStruct), c_size_t, Count],
     "hidden": [SessionHandle, POINTER(Floats), Count, Count],
     "keep_hidden": [SessionHandle, c_int],
-    "draft": [SessionHandle, Floats, c_size_t, c_size_t, Tokens, c_size_t, Floats, c_double, POINTER(DraftedStruct)],
+    "draft": [
+        SessionHandle,
+        Floats,
+        c_size_t,
+        c_size_t,
+        Tokens,
+        c_size_t,
+        POINTER(c_uint32),
+        c_double,
+        POINTER(DraftedStruct),
+    ],
     "checkpoint_make": [SessionHandle, POINTER(CheckpointHandle)],
     "checkpoint_info": [CheckpointHandle, POINTER(KeptStruct)],
     "checkpoint_close": [CheckpointHandle],

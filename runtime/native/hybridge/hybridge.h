@@ -404,12 +404,9 @@ typedef struct hybridge_context {
 
 // Where a drafter writes.
 typedef struct hybridge_proposal {
-  int64_t* tokens;              // room for `limit` draft tokens
-  double* confidences;          // room for `limit` estimates that a token is right if those before it are; they may not
-                                // depend on tokens that were drawn
-  size_t confidence_count;      // 0; with is_cheap at most 1, which is for all tokens
-  const double* probabilities;  // null, or [tokens, vocab_size]: what each token was drawn from, in the drafter's
-                                // memory until it is called again
+  int64_t* tokens;          // room for `limit` draft tokens
+  double* confidences;      // room for `limit` estimates that a token is right if those before it are
+  size_t confidence_count;  // 0; with is_cheap at most 1, which is for all tokens
 } hybridge_proposal;
 
 // Proposes what may follow a text: writes at most `limit` ≥ 1 draft tokens and returns how many, 0 without an idea.
