@@ -244,7 +244,7 @@ def _low_bits(x: Tensor) -> Tensor:
 
 def _mixed(x: Tensor, shift: int) -> Tensor:
     """Return x ^ (x >> shift), for x of at least 0."""
-    return x.bitwise_xor(x.div(2**shift, rounding_mode="floor"))
+    return x.bitwise_xor(x.bitwise_right_shift(shift))
 
 
 def _softmax(scores: Tensor, scoring: Scoring, visible: Visible) -> Tensor:

@@ -11,6 +11,7 @@ from ctypes import (
     CFUNCTYPE,
     POINTER,
     Structure,
+    c_char,
     c_char_p,
     c_double,
     c_float,
@@ -216,6 +217,20 @@ class InfoStruct(Structure):
     _fields_: ClassVar = [
         *((name, c_int64) for name in ("max_seq_len", "vocab_size", "prefill_chunk", "verify_len", "snapshot_slots")),
         *((name, c_int64) for name in ("draft_len", "picture_unit", "max_picture_tokens", "placeholder")),
+    ]
+
+
+class ValidationStruct(Structure):
+    """``hybridge_validation``"""
+
+    _fields_: ClassVar = [
+        ("steps", c_size_t),
+        ("worst", c_double),
+        ("tolerance", c_double),
+        ("same_bits", c_int),
+        ("instruction_set", c_char * 32),
+        ("exported_on", c_char * 32),
+        ("bits", c_uint64 * 32),
     ]
 
 
@@ -501,6 +516,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "model_limit": [ModelHandle, c_int64],
     "model_info": [ModelHandle, POINTER(InfoStruct)],
     "model_eos_ids": [ModelHandle, Tokens, c_size_t, Count],
+    "validate": [ModelHandle, CTextArgument, POINTER(ValidationStruct)],
     "model_verify_lens": [ModelHandle, Tokens, c_size_t, Count],
     "model_pictures": [ModelHandle, TokenizerHandle, c_char_p, c_size_t],
     "picture_open": [ModelHandle, c_void_p, c_size_t, c_size_t, POINTER(PictureHandle)],

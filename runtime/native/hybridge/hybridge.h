@@ -170,6 +170,23 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info);
 // Copies the tokens after which a generation ends.
 hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_t capacity, size_t* count);
 
+// What hybridge_validate found.
+typedef struct hybridge_validation {
+  size_t steps;              // that were replayed
+  double worst;              // the largest error of a logit, as a share of the largest logit
+  double tolerance;          // the largest that passes
+  int same_bits;             // 1 if all steps answered the same bits as where the model was exported
+  char instruction_set[32];  // that our kernels run by here; empty without them
+  char exported_on[32];      // that they ran by there
+  uint64_t bits[32];         // a hash of what each step answered
+} hybridge_validation;
+
+// Replays the steps that an export stored with the logits of the eager model, in a session of their own: prefill,
+// decode, verify, commit, snapshot, restore and a drafter. path: of an artifact's golden.json HYBRIDGE_UNREADABLE_FILE
+// HYBRIDGE_INVALID_ARTIFACT  the file is damaged or of another model; an error is above the tolerance; or the bits are
+//                            others with the same instruction set and the same version of hybridge
+hybridge_status hybridge_validate(hybridge_model model, const char* path, hybridge_validation* validation);
+
 // ---- Pictures ----
 
 typedef struct hybridge_picture {

@@ -383,7 +383,9 @@ class PteModel final : public Model {
     if (info.draft_samples) {
       const auto noise = file.method_meta("hybridge_draft")->input_tensor_meta(3);
       if (!noise.ok() || noise->scalar_type() != ScalarType::Long)
-        return invalid("the program's drafter draws by other random numbers than this hybridge; export the model again");
+        return invalid(
+            "the program's drafter draws by other random numbers than this hybridge; export the model again"
+        );
     }
     if (!info.are_sane()) return invalid("the program has sizes that cannot be; export the model again");
     return info;

@@ -30,6 +30,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "encoded": interface.EncodedStruct,
     "part": interface.PartStruct,
     "info": interface.InfoStruct,
+    "validation": interface.ValidationStruct,
     "bias": interface.BiasStruct,
     "sampling": interface.SamplingStruct,
     "generation": interface.GenerationStruct,
