@@ -85,10 +85,23 @@ export class Model implements Closable {
   /** Open a model.pte without its folder. */
   static open(path: string, options?: OpenOptions): Promise<Model>;
   readonly info: ModelInfo;
+  /**
+   * Replay the steps that the export stored with the logits of the eager model. path: of an artifact's golden.json. Rejected with
+   * INVALID_ARTIFACT for a damaged file, an error above the tolerance, or other bits than there must be.
+   */
+  validate(path: string): Promise<Validation>;
   session(): Promise<Session>;
   prefixCache(bytes: number): Promise<PrefixCache>;
   close(): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
+}
+
+/** Errors of logits as shares of the largest one. sameBits: all steps answered the same bits as where the model was exported. */
+export interface Validation {
+  readonly steps: number;
+  readonly worst: number;
+  readonly tolerance: number;
+  readonly sameBits: boolean;
 }
 
 export interface Pixels {

@@ -136,10 +136,17 @@ class Kernels(Protocol):
     def clear(self, state: Tensor, when: Tensor) -> None:
         """Fill state with zeros where ``when`` holds, whatever the memory held before, NaN included."""
 
-    def draw(self, scores: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-        """Return the index int64 [1, N] of the best of each row, or, with a temperature above 0, of a draw by noise [1, N].
+    def draw(self, scores: Tensor, noise: Tensor, temperature: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Return the index int64 [1, N] of the best of each row, or of one drawn from softmax(scores / temperature).
 
-        temperature float32 [1]; noise in [0, 1) is a place in the running sum of softmax(scores / temperature).
+        The drawn one is argmax(scores / temperature + g), where g is Gumbel noise that depends on a row's noise and a token's
+        id alone. The core draws its tokens by the same, so that a draft token mostly is the target's own.
+
+        Args:
+            scores: float32 [1, N, C].
+            noise: int64 [1, N], 32 random bits for each row.
+            temperature: float32 [1]; at 0 it is the best.
+            ids: int64 [1, 1 or N, C], the tokens that the scores are of; None for 0 to C - 1.
         """
 
     def top_probability(self, scores: Tensor) -> Tensor:
@@ -214,9 +221,14 @@ class CoreKernels:
         """Put value [B, 1, X, Y] into slots [B, N, X, Y] in place at index ``slot``, int64 [1]."""
         torch.ops.aten.index_put_(slots, [None, slot], value)
 
-    def draw(self, scores: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-        total = (scores / torch.where(temperature > 0, temperature, 1.0)).softmax(-1).cumsum(-1)
-        drawn = (total <= noise.unsqueeze(-1) * total[..., -1:]).sum(-1).clamp(max=scores.shape[-1] - 1)
+    def draw(self, scores: Tensor, noise: Tensor, temperature: Tensor, ids: Tensor | None = None) -> Tensor:
+        ids = torch.arange(scores.shape[-1]) if ids is None else ids
+        # As noise_of_token in runtime/native/engine/noise.h. No product of these overflows.
+        x = _low_bits(noise.unsqueeze(-1) + ids * 0x9E3779B1)
+        x = _low_bits(_mixed(x, 16) * 0x21F0AAAD)
+        x = _mixed(_low_bits(_mixed(x, 15) * 0x735A2D97), 15)
+        gumbel = -(-torch.log1p(-(x.float() + 0.5) * 2.0**-32)).log()
+        drawn = (scores / torch.where(temperature > 0, temperature, 1.0) + gumbel).argmax(-1)
         return torch.where(temperature > 0, drawn, scores.argmax(-1))
 
     def top_probability(self, scores: Tensor) -> Tensor:
@@ -224,6 +236,15 @@ class CoreKernels:
 
     def best_candidates(self, scores: Tensor, count: int) -> Tensor:
         return scores.topk(count, dim=-1).indices
+
+
+def _low_bits(x: Tensor) -> Tensor:
+    return x.bitwise_and(0xFFFFFFFF)
+
+
+def _mixed(x: Tensor, shift: int) -> Tensor:
+    """Return x ^ (x >> shift), for x of at least 0."""
+    return x.bitwise_xor(x.bitwise_right_shift(shift))
 
 
 def _softmax(scores: Tensor, scoring: Scoring, visible: Visible) -> Tensor:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
+from hybridge.runtime.artifact.folder import open_artifact
+from hybridge.runtime.artifact.manifest import GOLDEN
 from hybridge.runtime.artifact.options import DEFAULT_PROGRAMS
+from hybridge.runtime.binding.model import Model
 from hybridge.runtime.cli.console import check_writable_file, err, out, print_json, table, write_json
-from hybridge.runtime.cli.options import AgainstOption, ArtifactArgument, HtmlOption, JsonOption, ReportOption
+from hybridge.runtime.cli.options import (
+    AgainstOption,
+    ArtifactArgument,
+    HtmlOption,
+    JsonOption,
+    OptionalAgainstOption,
+    ReportOption,
+)
 
 if TYPE_CHECKING:  # these need PyTorch
     from hybridge.export.check.evaluate import ComparisonReport, LayerCost
@@ -19,6 +30,7 @@ if TYPE_CHECKING:  # these need PyTorch
     from hybridge.export.report import Figures
 
 VALIDATE_EXAMPLES = (
+    "hybridge validate OUT",
     "hybridge validate OUT --against CHECKPOINT",
     "hybridge validate OUT --against CHECKPOINT --report report.json",
     "hybridge validate OUT --against CHECKPOINT --html errors.html",
@@ -36,7 +48,7 @@ COLUMNS = ("KL, nats", "99 %", "largest", "same best token", "perplexity", "orig
 
 def validate(
     artifact: ArtifactArgument,
-    against: AgainstOption,
+    against: OptionalAgainstOption = None,
     adapter: Annotated[
         list[Path] | None, typer.Option("--adapter", help="The adapters that were merged into it, in their order.")
     ] = None,
@@ -52,7 +64,13 @@ def validate(
     html: HtmlOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Hold an artifact against the uncached eager model: random programs of all operations, greedy generation, and texts."""
+    """Hold an artifact against the uncached eager model: random programs of all operations, greedy generation, and texts.
+
+    Without --against, replay the steps that its export stored with the eager model's logits, which needs no PyTorch.
+    """
+    if against is None:
+        replay(artifact, json=json)
+        return
     for file in filter(None, (report, html)):
         check_writable_file(file)
     if html is not None:
@@ -83,6 +101,34 @@ def validate(
     else:
         print_report(result, out)
     result.check()
+
+
+def replay(artifact: Path, *, json: bool) -> None:
+    """Check an artifact's hashes, and replay its golden steps. Raises ArtifactError for one that computes wrongly."""
+    opened = open_artifact(artifact)
+    if GOLDEN not in opened.names:
+        out.print(
+            "The files are those of the manifest. There are no golden steps: the weights were checked by hash and reader."
+        )
+        return
+    found = Model.open(opened).validate()
+    if json:
+        print_json(asdict(found))
+        return
+    bits = f"the same as where it was exported ({found.exported_on})"
+    if not found.same_bits:
+        sets = f": {found.instruction_set} here, {found.exported_on} there"
+        sets = sets if found.instruction_set != found.exported_on else ", by another version of hybridge"
+        bits = f"others than where it was exported{sets}"
+    rows = [
+        ("golden steps", f"{found.steps}, all right"),
+        ("worst error", f"{found.worst:.2g} of the largest logit, {found.tolerance:.2g} of the largest logit allowed"),
+        ("bits", bits),
+    ]
+    shown = table("", "", "")
+    for name, value in rows:
+        shown.add_row(name, value)
+    out.print(shown)
 
 
 def evaluate(

@@ -238,7 +238,7 @@ class CandidateSelector(nn.Module):
             wanted = self.predecessor_codebook(steps[-1].tokens if steps else last) * projected[:, i : i + 1]  # [1, 1, r]
             scores = unary[:, i : i + 1] + (successors[:, i] @ wanted.transpose(1, 2)).transpose(1, 2)
             steps.append(selector.choose(scores, i, best[:, i : i + 1]))
-        return replace(DraftProposals.joined(steps), candidates=best)
+        return DraftProposals.joined(steps)
 
 
 class MarkovHead(nn.Module):

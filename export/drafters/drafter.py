@@ -28,8 +28,7 @@ from hybridge.runtime.artifact.drafter import DrafterDescription, DrafterKind
 from hybridge.runtime.artifact.options import ExportOptions
 
 Answers = tuple[Tensor, ...]
-"""Draft tokens int64 [1, N], -1 if refused, and their probabilities float32 [1, N]; of a drafter that samples also the scores
-float32 [1, N, C] and, if C is not the whole vocabulary, the candidates int64 [1, N, C] that they are of."""
+"""Draft tokens int64 [1, N], -1 if refused, and their probabilities float32 [1, N]."""
 
 VocabularyName = str | int | Path
 """The tokens that a drafter may propose, as ``DraftVocabulary.named`` takes them."""
@@ -133,7 +132,7 @@ class ArtifactDrafter(nn.Module):
 
     def draws(self, draft_len: int) -> tuple[Tensor, ...]:
         """Return example inputs of what decides the draws of ``draft_len`` tokens."""
-        return torch.zeros(1, draft_len), torch.zeros(1)
+        return torch.zeros(1, draft_len, dtype=torch.long), torch.zeros(1)
 
     def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
         """Read the first ``count`` pairs of hidden [1, T, F] and the tokens [1, T] after each.

@@ -140,7 +140,7 @@ def known(hidden: Tensor, block: Block) -> Tensor:
 
 @dataclass(frozen=True)
 class SamplingInputs:
-    """The inputs of sampling: noise float32 [1, N] in [0, 1) and temperature float32 [1], 0 for the best token."""
+    """The inputs of sampling: noise int64 [1, N], 32 random bits each, and temperature float32 [1], 0 for the best token."""
 
     noise: Tensor
     temperature: Tensor
@@ -148,31 +148,22 @@ class SamplingInputs:
 
 @dataclass(frozen=True)
 class DraftProposals:
-    """Draft tokens int64 [1, N], and the probability float32 [1, N] that each is right if those before it are.
-
-    scores: float32 [1, N, C], by which each token was chosen, of the whole vocabulary or of candidates int64 [1, N, C], or
-    [1, 1, C] if those are the same for all tokens.
-    """
+    """Draft tokens int64 [1, N], and the probability float32 [1, N] that each is right if those before it are."""
 
     tokens: Tensor
     probabilities: Tensor
-    scores: Tensor
-    candidates: Tensor | None = None
 
     @classmethod
     def joined(cls, steps: list[DraftProposals]) -> DraftProposals:
-        """Join the proposals of single tokens; candidates that all share stay as they are."""
-        tokens, probabilities, scores = (
-            torch.cat([getattr(step, name) for step in steps], dim=1) for name in ("tokens", "probabilities", "scores")
+        """Join the proposals of single tokens."""
+        tokens, probabilities = (
+            torch.cat([getattr(step, name) for step in steps], dim=1) for name in ("tokens", "probabilities")
         )
-        own = [step.candidates for step in steps if step.candidates is not None]
-        shared = not own or all(each is own[0] for each in own)
-        return cls(tokens, probabilities, scores, (own[0] if own else None) if shared else torch.cat(own, dim=1))
+        return cls(tokens, probabilities)
 
     def answers(self, fits: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs of a ``draft`` method. fits: bool [1], without which all tokens are -1."""
-        found = torch.where(fits, self.tokens, -1), self.probabilities, self.scores
-        return found if self.candidates is None else (*found, self.candidates)
+        return torch.where(fits, self.tokens, -1), self.probabilities
 
 
 class TokenSelector:
@@ -183,8 +174,6 @@ class TokenSelector:
 
     def __init__(self, kernels: Kernels, draws: SamplingInputs, ids: Tensor | None = None) -> None:
         self.kernels, self.draws, self.ids = kernels, draws, ids
-        # The sum makes it a result: a program must not give out its own constant.
-        self.candidates = None if ids is None else ids[None, None] + 0
 
     def choose(self, scores: Tensor, i: int | None = None, of: Tensor | None = None) -> DraftProposals:
         """Choose tokens by scores [1, N, C].
@@ -195,9 +184,10 @@ class TokenSelector:
             of: candidates [1, N, C] that the scores are of, in place of ``ids``.
         """
         noise = self.draws.noise if i is None else self.draws.noise[:, i : i + 1]
-        places = self.kernels.draw(scores, noise, self.draws.temperature)
+        ids = of if of is not None or self.ids is None else self.ids[None, None]
+        places = self.kernels.draw(scores, noise, self.draws.temperature, ids)
         tokens = self.named(places) if of is None else of.gather(-1, places.unsqueeze(-1)).squeeze(-1)
-        return DraftProposals(tokens, self.kernels.top_probability(scores), scores, self.candidates if of is None else of)
+        return DraftProposals(tokens, self.kernels.top_probability(scores))
 
     def named(self, places: Tensor) -> Tensor:
         """Return the tokens at ``places`` int64 [...] of the scores."""

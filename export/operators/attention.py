@@ -168,7 +168,7 @@ define(
 # Axes of scores: N rows, C scores in each. ``Kernels`` describes these three.
 define(
     "draw",
-    "Tensor scores, Tensor noise, Tensor temperature",
+    "Tensor scores, Tensor noise, Tensor temperature, Tensor? ids",
     CoreKernels().draw,
     lambda scores, *_: scores.new_empty(*scores.shape[:2], dtype=torch.long),
 )

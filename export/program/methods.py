@@ -136,7 +136,7 @@ class DrafterMethod(ProgramMethod):
 
 
 class DraftTokens(DrafterMethod):
-    """hidden [1, S, F], tokens [1, S], n [1] and inputs for sampling -> draft tokens, probabilities, scores and candidates.
+    """hidden [1, S, F], tokens [1, S], n [1] and inputs for sampling -> draft tokens and probabilities.
 
     Reads the first n pairs, then proposes ``draft_len`` tokens after the last one; -1 if refused. See
     ``ArtifactDrafter``.

@@ -31,6 +31,7 @@ from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.source.gguf.file import GgufFile
 from hybridge.export.weights import PackedLinear
+from hybridge.export.write.golden import GoldenSteps
 from hybridge.export.write.kept import kept_apart, packed_apart, shape_key, write_filled
 from hybridge.export.write.manifest import WeightFigures, manifest_of, weight_bytes, write_tokenizer
 from hybridge.export.write.packed import PackingShape
@@ -40,6 +41,7 @@ from hybridge.runtime.artifact.delegates import DELEGATED, DELEGATES
 from hybridge.runtime.artifact.drafter import drafter_constants
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.artifact.manifest import (
+    GOLDEN,
     MANIFEST,
     PROGRAM,
     PROGRAM_VERSION,
@@ -111,6 +113,7 @@ class PteWriter:
         # Figures are taken before the adaptation takes the model apart.
         weights = WeightFigures.of(model, *(each for each in (drafter, vision) if each is not None))
         calibration = calibrated.entry(model) if calibrated else None
+        golden = self._golden_steps(loaded, folder, drafts=drafter is not None)
         state = State(model, self.cache, options.tap_layers, drafter, vision)
         delegated = options.delegate != "none"
         methods = {**build_methods(state, options.shorter_verify_lens, pictures, delegated=delegated)}
@@ -143,8 +146,24 @@ class PteWriter:
             update = {"drafter": drafter.description, "files": manifest.files | {PROGRAM: file_entry(folder / PROGRAM)}}
             manifest = manifest.model_copy(update=update)
             (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        if golden is not None:
+            with steps.step("Replaying the golden steps"):
+                warning = golden.record(folder)
+            if warning:
+                steps.warn(warning)
+            manifest = manifest.model_copy(update={"files": manifest.files | {GOLDEN: file_entry(folder / GOLDEN)}})
+            (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         self._written = (kept, state, rows.constants if rows else {}) if kept and pictures is None else None
         return manifest
+
+    def _golden_steps(self, loaded: LoadedModel, folder: Path, *, drafts: bool) -> GoldenSteps | None:
+        """Write golden steps of the model, which is not adapted yet, without the program's answers."""
+        if not GoldenSteps.fit(self.options):
+            return None
+        golden = GoldenSteps(self.options, loaded.vocab_size, drafts=drafts)
+        golden.ask(loaded.model)
+        golden.write(folder)
+        return golden
 
     def keep_packing(self, file: GgufFile, asked: ExportOptions, manifest: Manifest) -> str | None:
         """Keep what was just written for other GGUF files of the shape of ``file``, and return its key: they need no PyTorch.

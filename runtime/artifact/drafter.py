@@ -45,7 +45,7 @@ class DrafterDescription:
         taps: the layers whose hidden states it reads, in its order; all are among the artifact's ``tap_layers``.
         blocks: lengths of the blocks that it proposes, ascending. A block includes the text's last token, so it has one draft
             token less.
-        samples: it can draw its draft tokens, and says from which distribution.
+        samples: it can draw its draft tokens, by the noise of their positions.
         vocabulary: the tokens that it may propose; None for all, or for those of an output layer of its own.
     """
 

@@ -25,6 +25,8 @@ FORMAT_VERSION, PROGRAM_VERSION = 5, 4
 """Versions of the folder's format, and of the methods in model.pte."""
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
+GOLDEN = "golden.json"
+"""Steps with their answers (``hybridge.export.write.golden``), of most artifacts."""
 ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT = "model.onnx", "model.onnx.data", "commit.onnx"
 LARGEST_MANIFEST = 8 << 20
 """Bytes; a model of a hundred layers takes a tenth of it."""

@@ -12,7 +12,7 @@ from hybridge.errors import ArtifactError
 from hybridge.runtime.artifact.delegates import DELEGATED
 from hybridge.runtime.artifact.drafter import drafter_constants
 from hybridge.runtime.artifact.folder import CheckedFile
-from hybridge.runtime.artifact.manifest import PROGRAM_VERSION, STOCK_METHODS, Manifest, MethodEntry, TensorEntry, shortened
+from hybridge.runtime.artifact.manifest import PROGRAM_VERSION, STOCK_METHODS, Manifest, TensorEntry, shortened
 from hybridge.runtime.artifact.options import ExportOptions, shorter_verify
 from hybridge.runtime.artifact.pictures import StockSizes
 from hybridge.runtime.artifact.plan_check import Damaged, Table, plans_of
@@ -64,8 +64,7 @@ def check_methods(manifest: Manifest) -> None:
             answers = 2 if manifest.options.tap_layers else 1
             _same(f"the number of {name}'s outputs is", len(method.outputs), 1 if name in STOCK_METHODS else answers)
         elif (draft_len := proposing(manifest).get(name)) is not None:
-            _same(f"{name} gives", _entries(method.outputs[:2]), [("int64", [1, draft_len]), ("float32", [1, draft_len])])
-            _check_scores(name, manifest, method, draft_len)
+            _same(f"{name} gives", _entries(method.outputs), [("int64", [1, draft_len]), ("float32", [1, draft_len])])
         elif (tokens := _embedding(manifest).get(name)) is not None:
             _same(f"{name} gives", _entries(method.outputs), [("float32", [1, tokens, _embedding_width(manifest)])])
         else:
@@ -75,18 +74,6 @@ def check_methods(manifest: Manifest) -> None:
 def proposing(manifest: Manifest) -> dict[str, int]:
     """Return the proposing methods of the artifact's drafter, with the number of tokens that each gives."""
     return manifest.drafter.methods if manifest.drafter is not None else {}
-
-
-def _check_scores(name: str, manifest: Manifest, method: MethodEntry, draft_len: int) -> None:
-    """Raise ArtifactError if a sampling drafter gives no scores, or scores of unknown tokens."""
-    samples = manifest.drafter is not None and manifest.drafter.samples
-    others = _entries(method.outputs[2:])
-    width = others[0][1][-1] if others and others[0][1] else 0
-    rows = others[1][1][1:2] if len(others) > 1 else []  # of candidates: one for all draft tokens, or one for each
-    scores: Signature = [("float32", [1, draft_len, width])]
-    if width != manifest.vocab_size or rows:
-        scores.append(("int64", [1, 1 if rows == [1] else draft_len, width]))
-    _same(f"{name} gives scores", others, scores if samples else [])
 
 
 def expected_inputs(manifest: Manifest) -> dict[str, Signature]:
@@ -157,7 +144,7 @@ def _drafting_inputs(manifest: Manifest) -> dict[str, Signature]:
         return [("float32", [1, tokens, width]), ("int64", [1, tokens]), NUMBER]
 
     draws = {
-        name: [("float32", [1, count]), ("float32", [1])] if drafter.samples else [] for name, count in drafter.methods.items()
+        name: [("int64", [1, count]), ("float32", [1])] if drafter.samples else [] for name, count in drafter.methods.items()
     }
     return {name: pairs(options.verify_len) + each for name, each in draws.items()} | {
         "draft_prefill": pairs(options.prefill_chunk)

@@ -48,15 +48,13 @@ class Context:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Draft tokens. probabilities [n, V], which sum to 1, are what they were drawn from; None if they were not drawn.
+    """Draft tokens.
 
     confidence is the drafter's own estimate that a token is right if those before it are, and confidences are one for each
-    token. They decide how many are verified, so they must not depend on tokens that were drawn: that would leave another
-    distribution than ``probabilities``.
+    token. They decide how many are verified.
     """
 
     tokens: Sequence[int]
-    probabilities: NDArray[np.float64] | Sequence[NDArray[np.float64]] | None = None
     confidence: float | None = None
     confidences: Sequence[float] | None = None
 
@@ -101,8 +99,8 @@ class PromptLookup:
 class OwnDrafter:
     """The drafter inside the target's artifact (``--drafter``, ``--mtp``), which proposes a block from its hidden states.
 
-    Without a seed, one that can sample draws at the target's temperature and says from which distribution, which accepts most.
-    Otherwise it proposes its best tokens, and how likely each is to be right: as likely as such tokens were so far.
+    It draws at the target's temperature by the target's noise, and says how likely each token is to be right: as likely as
+    such tokens were so far.
     """
 
     kind: ClassVar = DrafterKind.OWN
@@ -122,8 +120,8 @@ class OwnDrafter:
 class DraftModel:
     """A smaller model, a second artifact over the same vocabulary, that proposes its own continuation.
 
-    Without a seed it draws by the target's own settings and says from which distribution, which accepts most. Greedily and with
-    a seed it proposes its best tokens. Each session of a target keeps a session of its own over it.
+    It draws as the target does, by the same settings and the same noise. Each session of a target keeps a session of its own
+    over it.
     """
 
     kind: ClassVar = DrafterKind.MODEL

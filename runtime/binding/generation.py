@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from ctypes import POINTER, Array, byref, c_double, c_int, c_int64, c_size_t, c_uint64, cast, pointer
+from ctypes import Array, byref, c_int, c_int64, c_size_t, c_uint64, pointer
 from dataclasses import dataclass, field
 from functools import wraps
 from types import FrameType
@@ -141,7 +141,6 @@ class Callbacks:
     tell: Callable[[BaseException], object] | None = None
     error: BaseException | None = None
     _context: Context = field(init=False)
-    _proposed: Any = None
 
     def __post_init__(self) -> None:
         self._context = Context([], self.arguments.sampling)
@@ -173,24 +172,12 @@ class Callbacks:
             )
         tokens, out = token_ids(proposal.tokens)[:limit], written.contents
         _write(tokens, out.tokens)
-        if proposal.probabilities is not None and tokens:
-            self._proposed = self._rows(proposal.probabilities, len(tokens))
-            out.probabilities = cast(self._proposed.ctypes.data, POINTER(c_double))
         free = () if proposal.confidence is None else (proposal.confidence,)
         confidences = free if drafter.is_cheap else tuple(proposal.confidences or ())[: len(tokens)]
         for place, confidence in enumerate(confidences):
             out.confidences[place] = float(confidence)
         out.confidence_count = len(confidences)
         return len(tokens)
-
-    def _rows(self, probabilities: Sequence[NDArray[np.float64]] | NDArray[np.float64], count: int) -> NDArray[np.float64]:
-        rows = np.ascontiguousarray(np.stack([np.asarray(row, np.float64) for row in probabilities]))
-        if rows.shape[1:] != (self.vocab_size,) or len(rows) < count:
-            raise DraftError(
-                f"a drafter gave probabilities of shape {list(rows.shape)} with {count} tokens; "
-                f"give [{count}, {self.vocab_size}], a distribution for each."
-            )
-        return rows
 
     @_reporting(None)
     def watch(self, token: int, logits: Any, size: int, _: object) -> None:

@@ -11,6 +11,7 @@ from ctypes import (
     CFUNCTYPE,
     POINTER,
     Structure,
+    c_char,
     c_char_p,
     c_double,
     c_float,
@@ -18,6 +19,7 @@ from ctypes import (
     c_int64,
     c_size_t,
     c_uint8,
+    c_uint32,
     c_uint64,
     c_void_p,
     sizeof,
@@ -203,7 +205,6 @@ class ProposalStruct(Structure):
         ("tokens", Tokens),
         ("confidences", POINTER(c_double)),
         ("confidence_count", c_size_t),
-        ("probabilities", POINTER(c_double)),
     ]
 
 
@@ -223,6 +224,20 @@ class PromptsReadStruct(Structure):
     """``hybridge_prompts_read``"""
 
     _fields_: ClassVar = [(name, c_int64) for name in ("delegate_in_use", "delegate_tokens", "cpu_tokens")]
+
+
+class ValidationStruct(Structure):
+    """``hybridge_validation``"""
+
+    _fields_: ClassVar = [
+        ("steps", c_size_t),
+        ("worst", c_double),
+        ("tolerance", c_double),
+        ("same_bits", c_int),
+        ("instruction_set", c_char * 32),
+        ("exported_on", c_char * 32),
+        ("bits", c_uint64 * 32),
+    ]
 
 
 class Type(IntEnum):
@@ -298,12 +313,9 @@ class DraftedStruct(Structure):
     """``hybridge_drafted``"""
 
     _fields_: ClassVar = [
-        *((name, c_size_t) for name in ("count", "width")),
+        ("count", c_size_t),
         ("tokens", Tokens),
         ("confidences", Floats),
-        ("scores", Floats),
-        ("candidates", Tokens),
-        ("shared_candidates", c_int),
     ]
 
 
@@ -511,6 +523,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "model_limit": [ModelHandle, c_int64],
     "model_info": [ModelHandle, POINTER(InfoStruct)],
     "model_eos_ids": [ModelHandle, Tokens, c_size_t, Count],
+    "validate": [ModelHandle, CTextArgument, POINTER(ValidationStruct)],
     "model_verify_lens": [ModelHandle, Tokens, c_size_t, Count],
     "model_pictures": [ModelHandle, TokenizerHandle, c_char_p, c_size_t],
     "picture_open": [ModelHandle, c_void_p, c_size_t, c_size_t, POINTER(PictureHandle)],
@@ -536,7 +549,17 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "buffers": [SessionHandle, POINTER(ArrayStruct), c_size_t, Count],
     "hidden": [SessionHandle, POINTER(Floats), Count, Count],
     "keep_hidden": [SessionHandle, c_int],
-    "draft": [SessionHandle, Floats, c_size_t, c_size_t, Tokens, c_size_t, Floats, c_double, POINTER(DraftedStruct)],
+    "draft": [
+        SessionHandle,
+        Floats,
+        c_size_t,
+        c_size_t,
+        Tokens,
+        c_size_t,
+        POINTER(c_uint32),
+        c_double,
+        POINTER(DraftedStruct),
+    ],
     "checkpoint_make": [SessionHandle, POINTER(CheckpointHandle)],
     "checkpoint_info": [CheckpointHandle, POINTER(KeptStruct)],
     "checkpoint_close": [CheckpointHandle],

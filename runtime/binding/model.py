@@ -5,20 +5,44 @@ from __future__ import annotations
 import os
 import weakref
 from ctypes import byref, c_int64, c_size_t
+from dataclasses import dataclass
 from typing import Any, Self
 
 from hybridge.errors import ArtifactError, HybridgeError, UsageError
 from hybridge.runtime.artifact.delegates import DELEGATES
 from hybridge.runtime.artifact.folder import Artifact
-from hybridge.runtime.artifact.manifest import PROGRAM
+from hybridge.runtime.artifact.manifest import GOLDEN, PROGRAM
 from hybridge.runtime.artifact.model_info import ModelInfo
 from hybridge.runtime.artifact.plan_check import check_plans
 from hybridge.runtime.artifact.program_check import check_methods, check_program, check_runtime, other_version
-from hybridge.runtime.binding.interface import CText, Handle, InfoStruct, ModelHandle, OnSame, Status
+from hybridge.runtime.binding.interface import CText, Handle, InfoStruct, ModelHandle, OnSame, Status, ValidationStruct
 from hybridge.runtime.binding.library import failure, load, load_delegate, load_operators, run
 from hybridge.runtime.binding.programs import Program, ProgramFunctions
 from hybridge.runtime.binding.sampling import core_number
 from hybridge.runtime.native_log import without_native_log
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What replaying an artifact's golden steps found.
+
+    Attributes:
+        steps: the number of steps.
+        worst: the largest error of a logit, as a share of the largest logit.
+        tolerance: the largest that passes.
+        same_bits: all steps answered the same bits as where it was exported.
+        instruction_set: the one that our kernels run by here.
+        exported_on: the one that they ran by there.
+        bits: a hash of what each step answered.
+    """
+
+    steps: int
+    worst: float
+    tolerance: float
+    same_bits: bool
+    instruction_set: str
+    exported_on: str
+    bits: list[int]
 
 
 class Owned:
@@ -115,6 +139,26 @@ class Model(Owned):
             self.close()
             raise
         self.max_seq_len = context
+
+    def validate(self) -> Validation:
+        """Replay the steps that the artifact's export stored with the eager model's logits, here and without PyTorch.
+
+        Raises ArtifactError if there are none, if an error is too large, or if the bits are others than they must be.
+        """
+        artifact = self.artifact
+        if artifact is None or GOLDEN not in artifact.names:
+            raise ArtifactError(
+                "this artifact has no golden steps: it was packed without PyTorch, or exported with other kernels than "
+                "hybridge. Compare it with its checkpoint: hybridge validate OUT --against CHECKPOINT."
+            )
+        artifact.read(GOLDEN)
+        found = ValidationStruct()
+        if status := load().hybridge_validate(
+            self.handle, CText("the path", os.fsencode(artifact.folder / GOLDEN)), byref(found)
+        ):
+            raise self.reason(status)
+        sets = found.instruction_set.decode(), found.exported_on.decode()
+        return Validation(found.steps, found.worst, found.tolerance, bool(found.same_bits), *sets, found.bits[: found.steps])
 
     @classmethod
     def over(cls, program: Program, manifest: ModelInfo, artifact: Artifact | None = None) -> Model:

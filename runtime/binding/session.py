@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
-from ctypes import byref, c_size_t
+from ctypes import byref, c_size_t, c_uint32
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,9 +35,9 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class DraftNoise:
-    """Draw draft tokens from softmax(scores / temperature) by noise in [0, 1), one number for each."""
+    """Draw draft tokens from softmax(scores / temperature), each by 32 random bits, which are the noise of its position."""
 
-    noise: Sequence[float]
+    noise: Sequence[int]
     temperature: float
 
 
@@ -48,14 +48,10 @@ class Drafted:
     Attributes:
         tokens: the draft tokens.
         confidences: the drafter's own estimate that each is right if those before it are.
-        scores: float32 [n, C], if they were drawn: the scores that each was chosen by.
-        candidates: int64 [n, C], or [1, C] if they are the same for all: the tokens of the scores; None for all tokens.
     """
 
     tokens: list[int]
     confidences: list[float]
-    scores: NDArray[np.float32] | None = None
-    candidates: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -375,14 +371,10 @@ class Session(Owned):
         if rows.ndim != 2 or not 0 < len(rows) == len(ids):
             raise TokenError(f"{len(rows)} hidden states and {len(ids)} tokens; each state needs the token after it.")
         limit = max(self.model.draft_len, 1) if limit is None else max(core_number(limit), 0)
-        noise = np.zeros(limit, np.float32) if draws is not None else None
-        if draws is not None and noise is not None:
-            noise[: len(draws.noise)] = draws.noise[:limit]
+        noise = None if draws is None else (c_uint32 * limit)(*draws.noise[:limit])
         found = interface.DraftedStruct()
-        self._run(
-            "draft", rows.ctypes.data_as(Floats), *rows.shape, ids, limit,
-            noise.ctypes.data_as(Floats) if noise is not None else None, draws.temperature if draws else 0.0, byref(found),
-        )  # fmt: skip
+        heat = 0.0 if draws is None else draws.temperature
+        self._run("draft", rows.ctypes.data_as(Floats), *rows.shape, ids, limit, noise, heat, byref(found))
         return _drafted(found)
 
     @checked
@@ -460,10 +452,6 @@ class Session(Owned):
 
 def _drafted(found: interface.DraftedStruct) -> Drafted:
     """Copy the core's draft tokens into memory of Python's own."""
-    count, width = found.count, found.width
-    if not count:
+    if not found.count:
         return Drafted([], [])
-    scores = as_array(found.scores, (count, width)).copy() if found.scores else None
-    rows = 1 if found.shared_candidates else count
-    candidates = as_array(found.candidates, (rows, width)).copy() if found.candidates else None
-    return Drafted(found.tokens[:count], found.confidences[:count], scores, candidates)
+    return Drafted(found.tokens[: found.count], found.confidences[: found.count])

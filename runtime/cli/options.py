@@ -36,6 +36,10 @@ ModelArgument = Annotated[
 ]
 FindArtifact = Callable[[Path], Path]
 """Returns the artifact of the model that a user names. ``hybridge.models``, above this half, exports what is no artifact."""
+OptionalAgainstOption = Annotated[
+    str | None,
+    typer.Option("--against", help="The checkpoint that it was exported from. If left out, replay the export's golden steps."),
+]
 AgainstOption = Annotated[str, typer.Option("--against", help="The checkpoint that it was exported from.")]
 ReportOption = Annotated[Path | None, typer.Option("--report", help="Also write the report to this file, as JSON.")]
 HtmlOption = Annotated[

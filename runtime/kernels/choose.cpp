@@ -43,49 +43,61 @@ float weight(const float* row, int64_t begin, int64_t end, float top, float fact
   return sum(total);
 }
 
-constexpr int64_t PART = 1024;
+// Numbers in (0, 1] that follow from a row's noise and the tokens at `at` and after it alone, as noise_of_token of
+// runtime/native/engine/noise.h gives them.
+INLINE f32x16 noise_of_tokens(uint32_t noise, const int64_t* ids, int64_t at, int64_t count) {
+  uint32_t tokens[LANES] = {};
+  for (int64_t i = 0; i < std::min<int64_t>(LANES, count - at); ++i) tokens[i] = uint32_t(ids ? ids[at + i] : at + i);
+  u32x16 x = load<u32x16>(tokens) * 0x9e3779b1u + noise;
+  x = (x ^ (x >> 16u)) * 0x21f0aaadu;
+  x = (x ^ (x >> 15u)) * 0x735a2d97u;
+  x = x ^ (x >> 15u);
+  // In halves: registers convert signed integers.
+  const auto high = convert<f32x16>((i32x16)(x >> 16u)), low = convert<f32x16>((i32x16)(x & 0xffffu));
+  return high * 0x1p-16f + (low + 0.5f) * 0x1p-32f;
+}
 
-// Returns the place at which the running sum of the weights passes the share `noise` of the total.
-int64_t drawn(const float* row, int64_t count, float noise, float factor, float top, double* sums) {
-  const int64_t parts = (count + PART - 1) / PART;
-  double total = 0.0;
-  for (int64_t p = 0; p < parts; ++p)
-    total += sums[p] = weight(row, p * PART, std::min(count, (p + 1) * PART), top, factor);
-  double place = noise * total;
-  int64_t part = 0;
-  while (part + 1 < parts && sums[part] <= place) place -= sums[part++];
-  const int64_t end = std::min(count, (part + 1) * PART);
-  int64_t last = part * PART;  // of those that have a weight: rounding may lead behind all of them
-  for (int64_t at = part * PART; at < end; ++at) {
-    const float each = std::exp((row[at] - top) * factor);
-    if (!(each > 0.0f)) continue;
-    last = at;
-    if (place < each) return at;
-    place -= each;
+// Returns the place of a token drawn from softmax(factor scores): the one with the least exponential variate divided by
+// its weight.
+int64_t drawn(const float* row, const int64_t* ids, int64_t count, uint32_t noise, float factor, float top) {
+  float least = INFINITY;
+  int64_t found = 0;
+  for (int64_t at = 0; at < count; at += LANES) {
+    const f32x16 weights = exp((scores_at(row, at, count) - top) * factor);
+    const f32x16 from_token = noise_of_tokens(noise, ids, at, count);
+    // -log(1 - x) >= x: most are too large without a logarithm.
+    if (!(largest(select(from_token < weights * least, splat(1.0f), splat(0.0f))) > 0.0f)) continue;
+    float each[LANES], numbers[LANES];
+    store(each, weights), store(numbers, from_token);
+    for (int i = 0; i < LANES; ++i) {
+      const float variate = -std::log1p(-numbers[i]);
+      if (variate < least * each[i]) least = variate / each[i], found = at + i;
+    }
   }
-  return last;
+  return found;
 }
 
 Tensor& draw_out(
-    KernelRuntimeContext& context, const Tensor& scores, const Tensor& noise, const Tensor& temperature, Tensor& out
+    KernelRuntimeContext& context, const Tensor& scores, const Tensor& noise, const Tensor& temperature,
+    const std::optional<Tensor>& ids, Tensor& out
 ) {
-  Size N, C;
+  Size N, C, I;
   REQUIRE(is<float>(scores, 1, N, C));
-  REQUIRE(is<float>(noise, 1, N));
+  REQUIRE(is<int64_t>(noise, 1, N));
   REQUIRE(holds<float>(temperature, 1));
+  REQUIRE(!ids || (is<int64_t>(*ids, 1, I, C) && (I == 1 || I == N)));
   REQUIRE(is<int64_t>(out, 1, N));
   const float heat = *data<float>(temperature);
-  const bool draws = heat > 0.0f;
-  const int64_t parts = (C + PART - 1) / PART, count = C;
-  double* sums = draws ? scratch<double>(context, N * parts) : nullptr;
-  ET_KERNEL_CHECK(context, !draws || sums, MemoryAllocationFailed, out);
-  const float *from = data<float>(scores), *places = data<float>(noise);
+  const int64_t count = C, step = ids && I > 1 ? count : 0;
+  const float* from = data<float>(scores);
+  const int64_t *bits = data<int64_t>(noise), *tokens = ids ? data<int64_t>(*ids) : nullptr;
   int64_t* to = data<int64_t>(out);
   parallel(N, EACH * C, [=](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* each = from + row * count;
       const float top = best_of(each, count, to[row]);
-      if (draws) to[row] = drawn(each, count, places[row], 1.0f / heat, top, sums + row * parts);
+      const int64_t* mine = tokens ? tokens + row * step : nullptr;
+      if (heat > 0.0f) to[row] = drawn(each, mine, count, uint32_t(bits[row]), 1.0f / heat, top);
     }
   });
   return out;

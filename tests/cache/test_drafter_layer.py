@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from drafter_programs import drawn_token
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.layers.drafter import DrafterLengthLayer
@@ -11,17 +12,23 @@ SCORES = torch.tensor([[[0.0, 1.0, -1.0, 0.5], [2.0, 2.0, 2.0, 2.0]]])
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
-@pytest.mark.parametrize("place", [0.0, 0.2, 0.5, 0.999])
-def test_a_draw_is_a_place_in_the_running_sum(temperature: float, place: float) -> None:
-    drawn = CoreKernels().draw(SCORES, torch.full((1, 2), place), torch.tensor([temperature]))
-    sums = (SCORES.double() / temperature).softmax(-1).cumsum(-1)[0]
-    assert drawn.tolist() == [
-        [int(torch.searchsorted(row, torch.tensor([place], dtype=torch.float64), right=True)) for row in sums]
-    ]
+def test_rows_are_drawn_from_their_softmax_by_the_noise_of_a_token(temperature: float) -> None:
+    """Where the scores are of other tokens, the noise is theirs."""
+    noise, heat = torch.arange(4000), torch.tensor([temperature])
+    many = SCORES[:, :1].expand(-1, len(noise), -1)
+    drawn = CoreKernels().draw(many, noise[None], heat)[0]
+    wanted = (SCORES[0, 0] / temperature).softmax(-1)
+    torch.testing.assert_close(torch.bincount(drawn, minlength=4) / len(noise), wanted, atol=0.03, rtol=0)
+    row = torch.full((1000,), -torch.inf)
+    row[[7, 900, 3, 21]] = SCORES[0, 0]
+    assert drawn[:200].tolist() != (chosen := [drawn_token(row, temperature, bits) for bits in range(200)])
+    ids = torch.tensor([[[7, 900, 3, 21]]])
+    by_id = CoreKernels().draw(many[:, :200], noise[None, :200], heat, ids)
+    assert ids[0, 0][by_id[0]].tolist() == chosen
 
 
 def test_without_a_temperature_it_is_the_best() -> None:
-    drawn = CoreKernels().draw(SCORES, torch.full((1, 2), 0.999), torch.tensor([0.0]))
+    drawn = CoreKernels().draw(SCORES, torch.tensor([[1, 2**32 - 1]]), torch.tensor([0.0]))
     assert drawn.tolist() == [[1, 0]]
 
 

@@ -102,16 +102,23 @@ def test_greedy_text_is_the_same_with_every_drafter(demo: Path, way: str, block:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_text_of_a_seed_is_the_same_with_every_drafter(demo: Path, way: str) -> None:
+def test_text_of_a_seed_is_the_same_with_every_drafter(demo: Path, way: str, tmp_path: Path) -> None:
+    """Whatever the block; and after a state that was saved in the middle."""
     subject = opened(demo)
-    texts = []
-    for drafter, session in ((None, subject.session), (subject.ways[way], subject.sessions.get(way, subject.session))):
+    drafter, session = subject.ways[way], subject.sessions.get(way, subject.session)
+    sampling, prompt = Sampling(temperature=0.6, top_k=20, seed=5), list(PROMPTS[0].encode())
+    plain = list(subject.session.generate(prompt, max_new_tokens=120, sampling=sampling, drafter=None))
+    for block in (2, 4, None):
         session.reset()
-        sampling = Sampling(temperature=0.6, top_k=20, seed=5)
-        block = 4 if drafter else None
-        prompt = list(PROMPTS[0].encode())
-        texts.append(list(session.generate(prompt, max_new_tokens=120, drafter=drafter, sampling=sampling, block_length=block)))
-    assert texts[0] == texts[1]
+        new = session.generate(prompt, max_new_tokens=120, drafter=drafter, sampling=sampling, block_length=block)
+        assert list(new) == plain
+    session.reset()
+    half = list(session.generate(prompt, max_new_tokens=50, drafter=drafter, sampling=sampling))
+    session.save(tmp_path / "state")
+    session.reset()
+    session.load_state(tmp_path / "state")
+    rest = list(session.generate(half[-1:], max_new_tokens=70, drafter=drafter, sampling=sampling))
+    assert half + rest == plain
 
 
 @pytest.mark.thorough

@@ -32,6 +32,12 @@ class Model extends Handle {
     return this.handle;
   }
 
+  /** Replay the steps that the export stored in `path`, an artifact's golden.json. */
+  async validate(path) {
+    const { sameBits, ...found } = await run(native().validate(this.handle, argument("path", line, path)));
+    return Object.freeze({ ...found, sameBits: sameBits !== 0 });
+  }
+
   async session() {
     return new Session(await run(native().openSession(this.handle)), this.info);
   }

@@ -193,6 +193,24 @@ napi_value open_artifact(const Arguments& arguments) {
   );
 }
 
+napi_value validate(const Arguments& arguments) {
+  const hybridge_model model = {arguments.handle(0)};
+  const std::string path = arguments[1].text();
+  auto found = std::make_shared<hybridge_validation>();
+  return arguments.start(
+      [=](Job&) { return call().validate(model, path.c_str(), found.get()); },
+      [=](napi_env env) {
+        const Maker make(env);
+        return make.object({
+            {"steps", make.number(static_cast<double>(found->steps))},
+            {"worst", make.number(found->worst)},
+            {"tolerance", make.number(found->tolerance)},
+            {"sameBits", make.number(found->same_bits)},
+        });
+      }
+  );
+}
+
 napi_value open_model(const Arguments& arguments) {
   const std::string path = arguments[0].text();
   const int64_t context = arguments[1].number();
@@ -706,6 +724,7 @@ napi_value initialize(napi_env env, napi_value exports) {
       function("stop", guarded<stop>),
       function("openArtifact", guarded<open_artifact>),
       function("openModel", guarded<open_model>),
+      function("validate", guarded<validate>),
       function("openPicture", guarded<open_picture>),
       function("openSession", guarded<open_session>),
       function("tokens", guarded<session_tokens>),

@@ -11,7 +11,7 @@ namespace hybridge_node {
 // Each function that the addon calls, without its prefix.
 #define HYBRIDGE_FUNCTIONS(each)                                                                                       \
   each(version) each(status_text) each(failure) each(print_log) each(has_operator) each(has_backend) each(set_threads) \
-      each(threads) each(model_open) each(model_close) each(model_limit) each(model_info) each(model_eos_ids)          \
+      each(threads) each(model_open) each(model_close) each(model_limit) each(model_info) each(validate) each(model_eos_ids)          \
           each(picture_open) each(picture_close) each(picture_ids) each(session_open) each(session_close) each(tokens) \
               each(prefill) each(decode) each(verify) each(commit) each(snapshot) each(restore) each(reset) each(save) \
                   each(load) each(checkpoint_make) each(checkpoint_info) each(checkpoint_close) each(resume)           \

@@ -15,26 +15,14 @@ Proposal CallbackDrafter::propose(std::span<const int64_t> text, size_t limit, S
   };
   std::vector<int64_t> tokens(limit);
   std::vector<double> confidences(limit);
-  hybridge_proposal written{tokens.data(), confidences.data(), 0, nullptr};
+  hybridge_proposal written{tokens.data(), confidences.data(), 0};
   tokens.resize(std::min(limit, call_back(chosen_.propose, &context, &written, limit, user_)));
   if (reads) session_.forget_hidden();
   Proposal proposal(std::move(tokens));
   confidences.resize(std::min(confidences.size(), written.confidence_count));
   if (is_cheap() && !confidences.empty()) proposal.confidence = confidences[0];
   if (!is_cheap()) proposal.confidences = std::move(confidences);
-  if (written.probabilities != nullptr) add(proposal, written.probabilities);
   return proposal;
-}
-
-void CallbackDrafter::add(Proposal& proposal, const double* rows) const {
-  const auto width = static_cast<size_t>(session_.info().vocab_size);
-  for (size_t i = 0; i < proposal.tokens.size(); ++i) {
-    Distribution& distribution = proposal.distributions.emplace_back();
-    const std::span row(rows + i * width, width);
-    for (size_t token = 0; token < width; ++token) {
-      if (row[token] > 0 && row[token] <= 1) distribution.push_back({static_cast<int64_t>(token), row[token]});
-    }
-  }
 }
 
 }  // namespace hybridge::c

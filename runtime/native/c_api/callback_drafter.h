@@ -27,9 +27,6 @@ class CallbackDrafter final : public Drafter {
   Proposal propose(std::span<const int64_t> text, size_t limit, Sampler&) override;
 
  private:
-  // Adds the distribution of each token; a row that is no distribution makes the token certain.
-  void add(Proposal& proposal, const double* rows) const;
-
   Session& session_;
   hybridge_generation chosen_{};
   void* user_ = nullptr;

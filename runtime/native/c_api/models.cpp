@@ -1,5 +1,6 @@
 // The functions of hybridge.h about models and programs.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -7,6 +8,10 @@
 #include <utility>
 
 #include <hybridge/hybridge_dev.h>
+
+#include "engine/golden.h"
+#include "engine/open_file.h"
+#include "engine/runtime.h"
 
 #include "c_api/calls.h"
 #include "c_api/handles.h"
@@ -17,6 +22,39 @@
 namespace {
 
 using namespace hybridge::c;
+using hybridge::Status;
+
+void copy(const std::string& name, char (&to)[32]) { to[name.copy(to, sizeof to - 1)] = '\0'; }
+
+Status validate(OpenModel& open, const char* path, hybridge_validation& found) {
+  found = {};
+  copy(hybridge::instruction_set(), found.instruction_set);
+  const auto file = HYBRIDGE_TRY(hybridge::OpenFile::regular(path));
+  const auto size = static_cast<size_t>(file.status().st_size);
+  if (size > hybridge::LARGEST_GOLDEN_FILE)
+    return Status(
+        HYBRIDGE_INVALID_ARTIFACT, std::string(path) + " is larger than golden steps are; copy the artifact again"
+    );
+  std::string text(size, '\0');
+  if (!file.read_all({reinterpret_cast<uint8_t*>(text.data()), size}))
+    return Status(HYBRIDGE_UNREADABLE_FILE, std::string(path) + " cannot be read");
+  const auto session = HYBRIDGE_TRY(hybridge::Session::create(open.model, open.max_seq_len));
+  const hybridge::Replay replay = HYBRIDGE_TRY(hybridge::replay_golden(*session, text));
+  found.steps = replay.bits.size();
+  found.worst = replay.worst, found.tolerance = replay.tolerance;
+  std::ranges::copy(replay.bits, found.bits);
+  copy(replay.instruction_set, found.exported_on);
+  found.same_bits = replay.has_bits && replay.are_same;
+  const bool is_same_code = replay.has_bits && replay.instruction_set == hybridge::instruction_set() &&
+                            replay.version == hybridge_version() && found.instruction_set[0] != '\0';
+  if (found.same_bits || !is_same_code) return Status();
+  return Status(
+      HYBRIDGE_INVALID_ARTIFACT,
+      "the golden steps answer other bits than where the model was exported, with the same "
+      "instruction set and the same hybridge: the weights or the program were changed, or this "
+      "device computes wrongly; copy the artifact again"
+  );
+}
 
 }  // namespace
 
@@ -75,6 +113,13 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
         known.encoder ? known.encoder->placeholder : -1
     };
     return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_validate(hybridge_model model, const char* path, hybridge_validation* validation) {
+  if (path == nullptr || validation == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return with_open_in_turn<OpenModel>(model, [&](OpenModel& open) {
+    return answer(validate(open, path, *validation));
   });
 }
 

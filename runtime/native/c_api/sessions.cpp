@@ -180,7 +180,7 @@ hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted) {
 
 hybridge_status hybridge_draft(
     hybridge_session session, const float* hidden, size_t rows, size_t width, const int64_t* following, size_t limit,
-    const float* noise, double temperature, hybridge_drafted* drafted
+    const uint32_t* noise, double temperature, hybridge_drafted* drafted
 ) {
   if (hidden == nullptr || following == nullptr || drafted == nullptr || rows == 0)
     return refused(HYBRIDGE_INVALID_ARGUMENT);
@@ -190,18 +190,7 @@ hybridge_status hybridge_draft(
     auto found = open.session->draft({hidden, rows * width}, span(following, rows), limit, draws);
     if (!found.ok()) return answer(found.status());
     open.drafted = std::move(*found);
-    const auto& all = open.drafted;
-    const size_t count = all.tokens.size(), scored = count > 0 ? all.scores.size() / count : 0;
-    const auto data = [](const auto& values) { return values.empty() ? nullptr : values.data(); };
-    *drafted = {
-        count,
-        scored,
-        data(all.tokens),
-        data(all.confidences),
-        data(all.scores),
-        data(all.candidates),
-        all.candidates.size() == scored
-    };
+    *drafted = {open.drafted.tokens.size(), open.drafted.tokens.data(), open.drafted.confidences.data()};
     return HYBRIDGE_OK;
   });
 }

@@ -12,6 +12,7 @@ void run(Words words);
 void chat(Words words);
 void inspect(Words words);
 void bench(Words words);
+void validate(Words words);
 
 }  // namespace hybridge::cli
 

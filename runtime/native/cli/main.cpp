@@ -27,6 +27,7 @@ constexpr Command COMMANDS[] = {
     {"chat", "Talk with a model.", chat},
     {"inspect", "Show what an artifact is, after checking its hashes.", inspect},
     {"bench", "Measure how fast this device is.", bench},
+    {"validate", "Check an artifact, and replay the steps that its export stored.", validate},
 };
 
 void print_help() {

@@ -1,24 +1,12 @@
 #include "engine/distribution.h"
 
-#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
+#include "engine/noise.h"
+
 namespace hybridge {
-
-namespace {
-
-// Calls f(token, factor p - q) for the tokens of p where that is above 0.
-template <typename F>
-void for_excess(const Distribution& p, double factor, const Distribution& q, const F& f) {
-  auto other = q.begin();
-  for (const auto& [token, weight] : p) {
-    while (other != q.end() && other->token < token) ++other;
-    const double more = factor * weight - (other != q.end() && other->token == token ? other->weight : 0.0);
-    if (more > 0) f(token, more);
-  }
-}
-
-}  // namespace
 
 double total(const Distribution& distribution) {
   return std::accumulate(distribution.begin(), distribution.end(), 0.0, [](double sum, const Candidate& each) {
@@ -31,34 +19,16 @@ void normalize(Distribution& weights) {
   for (Candidate& each : weights) each.weight *= share;
 }
 
-double weight_of(const Distribution& weights, int64_t token) {
-  const auto found = std::lower_bound(weights.begin(), weights.end(), Candidate{token, 0}, comes_before);
-  return found != weights.end() && found->token == token ? found->weight : 0.0;
-}
-
-int64_t pick(const Distribution& weights, double place) {
-  const double wanted = place * total(weights);
-  double reached = 0;
-  int64_t last = weights.front().token;
+int64_t pick(const Distribution& weights, uint32_t noise) {
+  int64_t first = weights.front().token;
+  double least = std::numeric_limits<double>::infinity();
   for (const auto& [token, weight] : weights) {
-    if (weight == 0) continue;
-    reached += weight;
-    last = token;
-    if (wanted < reached) break;
+    const double from_token = noise_of_token(noise, token), most = least * weight;
+    if (from_token >= most) continue;  // -log(1 - x) >= x
+    const double variate = -std::log1p(-from_token);
+    if (variate < most) least = variate / weight, first = token;
   }
-  return last;
-}
-
-Distribution excess(const Distribution& p, double factor, const Distribution& q) {
-  Distribution left;
-  for_excess(p, factor, q, [&](int64_t token, double weight) { left.push_back({token, weight}); });
-  return left;
-}
-
-double total_excess(const Distribution& p, double factor, const Distribution& q) {
-  double sum = 0;
-  for_excess(p, factor, q, [&](int64_t, double weight) { sum += weight; });
-  return sum;
+  return first;
 }
 
 }  // namespace hybridge

@@ -21,17 +21,13 @@ double total(const Distribution& distribution);
 
 void normalize(Distribution& weights);
 
-double weight_of(const Distribution& weights, int64_t token);
-
-// The token at `place` in [0, 1), by the inverse of the cumulative weights of at least one token; rounding may not
-// reach a token that cannot come.
-int64_t pick(const Distribution& weights, double place);
-
-// max(0, factor p - q), of the tokens that it leaves.
-Distribution excess(const Distribution& p, double factor, const Distribution& q);
-
-// What the excess sums to.
-double total_excess(const Distribution& p, double factor, const Distribution& q);
+// Draws one of at least one tokens, with probabilities in proportion to their weights.
+//
+// The exponential variate of each token, divided by its weight, is least for the token that is drawn (the Gumbel-max
+// trick). Variates follow from the noise and the token alone, so with the same noise two distributions that are alike
+// mostly give the same token: with probability (1 - d) / (1 + d) or more for a total variation distance d (Daliri,
+// Musco, Suresh, arXiv:2408.07978).
+int64_t pick(const Distribution& weights, uint32_t noise);
 
 }  // namespace hybridge
 

@@ -14,28 +14,6 @@ Status wrong_draft() {
   );
 }
 
-// Adds the tokens that `width` scores are of, the same for each draft token or others.
-Status add_candidates(Drafted& drafted, const Array& candidates, size_t width, int64_t vocab_size) {
-  const size_t given = candidates.count(), wanted = given == width ? width : drafted.tokens.size() * width;
-  if (candidates.type != Type::int64 || given < wanted) return wrong_draft();
-  const std::span tokens(static_cast<const int64_t*>(candidates.data), wanted);
-  drafted.candidates.assign(tokens.begin(), tokens.end());
-  const auto is_known = [vocab_size](int64_t token) { return 0 <= token && token < vocab_size; };
-  return std::all_of(tokens.begin(), tokens.end(), is_known) ? Status() : wrong_draft();
-}
-
-// Adds the scores of a call that drew its tokens.
-Status add_scores(Drafted& drafted, std::span<const Array> outputs, int64_t vocab_size) {
-  if (outputs.size() < 3) return wrong_draft();
-  const Array &tokens = outputs[0], &scores = outputs[2];
-  if (scores.type != Type::float32 || scores.count() < tokens.count()) return wrong_draft();
-  const size_t count = drafted.tokens.size(), width = count > 0 ? scores.count() / tokens.count() : 0;
-  const auto* first = static_cast<const float*>(scores.data);
-  drafted.scores.assign(first, first + count * width);
-  if (outputs.size() > 3) return add_candidates(drafted, outputs[3], width, vocab_size);
-  return count == 0 || width == static_cast<size_t>(vocab_size) ? Status() : wrong_draft();
-}
-
 // Returns the draft tokens of a call, truncated at the first token id outside the vocabulary; a refusal is one.
 Result<Drafted> drafted(std::span<const Array> outputs, size_t limit, int64_t vocab_size) {
   if (outputs.size() < 2) return wrong_draft();
@@ -64,10 +42,10 @@ std::pair<Floats, Numbers> padded_pairs(
 }
 
 // One number for each draft token that a method gives.
-Floats padded_noise(const std::optional<Draws>& draws, size_t count) {
-  Floats noise;
+Numbers padded_noise(const std::optional<Draws>& draws, size_t count) {
+  Numbers noise;
   if (draws) noise.assign(draws->noise.begin(), draws->noise.end());
-  noise.resize(count, 0.0f);
+  noise.resize(count, 0);
   return noise;
 }
 
@@ -103,7 +81,7 @@ Result<Drafted> draft(
   const auto [floats, ids] = padded_pairs(rows, following, begin, following.size(), last);
   const auto size = static_cast<int64_t>(last), count = static_cast<int64_t>(following.size() - begin);
   const Array hidden = input(floats, {1, size, width}), tokens = input(ids, {1, size});
-  const Floats noise = padded_noise(draws, static_cast<size_t>(block) - 1);
+  const Numbers noise = padded_noise(draws, static_cast<size_t>(block) - 1);
   const Floats temperature = {draws ? static_cast<float>(draws->temperature) : 0.0f};
   const auto answer = info.draft_samples ? call(
                                                name, {hidden, tokens, number(count), input(noise, {1, block - 1}),
@@ -111,9 +89,7 @@ Result<Drafted> draft(
                                            )
                                          : call(name, {hidden, tokens, number(count)});
   if (!answer.ok()) return answer.status();
-  auto found = drafted(*answer, limit, info.vocab_size);
-  if (found.ok() && draws && info.draft_samples) HYBRIDGE_TRY(add_scores(*found, *answer, info.vocab_size));
-  return found;
+  return drafted(*answer, limit, info.vocab_size);
 }
 
 }  // namespace hybridge

@@ -13,19 +13,17 @@
 
 namespace hybridge {
 
-// Draws draft tokens from softmax(scores / temperature) by noise in [0, 1), one number for each.
+// Draws draft tokens from softmax(scores / temperature), each by the noise of its place (engine/noise.h).
 struct Draws {
-  std::vector<double> noise;
+  std::vector<uint32_t> noise;
   double temperature;
 };
 
 // Draft tokens, none where the drafter's context is full, and its own estimate that each is right if those before it
-// are. scores [n, width], where they were drawn: what each was chosen by; candidates [n, width], or [width] where they
-// are the same for all: the tokens that these are of, or none for all of the vocabulary.
+// are.
 struct Drafted {
   std::vector<int64_t> tokens;
-  std::vector<float> confidences, scores = {};
-  std::vector<int64_t> candidates = {};
+  std::vector<float> confidences;
 };
 
 // Lets the drafter read rows of hidden states [n, width] and the token after each.

@@ -5,24 +5,13 @@
 #include <string>
 #include <utility>
 
-#include "engine/distribution.h"
 #include "engine/logits.h"
-#include "engine/noise.h"
 
 namespace hybridge {
 
 namespace {
 
 constexpr int64_t SLOT = 0;  // its state at the end of the text, before it proposes
-
-// Adds the token after `text` and what is proposed so far.
-void add(Proposal& proposal, std::span<const float> logits, Tokens text, Sampler& sampler) {
-  if (!sampler.draws_drafts()) return proposal.tokens.push_back(best(logits));
-  std::vector<int64_t> all(text.begin(), text.end());
-  all.insert(all.end(), proposal.tokens.begin(), proposal.tokens.end());
-  proposal.distributions.push_back(sampler.distribution(logits, all));
-  proposal.tokens.push_back(pick(proposal.distributions.back(), sampler.noise(all.size(), Stream::draft)));
-}
 
 }  // namespace
 
@@ -57,12 +46,17 @@ Proposal DraftModel::propose(Tokens text, size_t limit, Sampler& sampler) {
   limit = std::min(limit, max_seq_len() - reach_);
   Proposal proposal;
   if (limit == 0 || !follow(text, limit).ok()) return restart(0), proposal;
-  add(proposal, after_text_, text, sampler);
+  std::vector<int64_t> all(text.begin(), text.end());
+  const auto add = [&](std::span<const float> after) {
+    proposal.tokens.push_back(sampler.draft(after, all));
+    all.push_back(proposal.tokens.back());
+  };
+  add(after_text_);
   while (proposal.tokens.size() < limit) {
     const auto logits = session_->decode(proposal.tokens.back());
     if (!logits.ok()) return restart(0), proposal;
     ahead_.push_back(proposal.tokens.back());
-    add(proposal, logits->last(), text, sampler);
+    add(logits->last());
   }
   return proposal;
 }

@@ -23,8 +23,7 @@ namespace hybridge {
 
 // Proposes the draft model's own continuation, one token after the other.
 //
-// Without a seed it draws by the model's own settings and says from which distribution, which accepts most. Greedily
-// and with a seed it proposes its best tokens.
+// It draws as the target does, by the same settings and the same noise.
 //
 // Its session runs ahead of the text as it proposes; the next proposal goes back to the end of what was right by the
 // draft's own snapshot, so that hybrid drafts work as well as attention-only ones. Where the text has run away from it,

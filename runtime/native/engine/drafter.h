@@ -10,25 +10,18 @@
 #include <utility>
 #include <vector>
 
-#include "engine/distribution.h"
 #include "engine/draft_length_controller.h"
 #include "engine/sampling.h"
 
 namespace hybridge {
 
-// Draft tokens; none if the drafter has no idea. distributions: what each was drawn from, which sums to 1; none if they
-// were not drawn. confidence: the drafter's own estimate that a token is right if those before it are, if it has one;
-// confidences: one for each token. They decide how many are verified, so they must not depend on tokens that were
-// drawn: that would leave another distribution than `distributions`.
+// Draft tokens; none if the drafter has no idea. confidence: the drafter's own estimate that a token is right if those
+// before it are, if it has one; confidences: one for each token. They decide how many are verified.
 struct Proposal {
   Proposal() = default;
   Proposal(std::vector<int64_t> proposed) : tokens(std::move(proposed)) {}
 
-  // The distribution that draft token `i` was drawn from; null if it was not.
-  const Distribution* drawn_from(size_t i) const { return i < distributions.size() ? &distributions[i] : nullptr; }
-
   std::vector<int64_t> tokens;
-  std::vector<Distribution> distributions;
   std::optional<double> confidence;
   std::vector<double> confidences;
 };

@@ -86,7 +86,7 @@ struct ModelInfo {
       {};            // of the drafter in the program, the text's last token included, ascending; none
   int64_t taps = 0;  // hidden states of each token that are put out
   std::vector<int64_t> draft_taps = {};  // places of the hidden states that it reads, among those that are put out
-  bool draft_samples = false;            // whether it takes noise and a temperature, too
+  bool draft_samples = false;            // whether it takes noise (engine/noise.h) and a temperature, too
   bool fixed_shapes = true;              // whether methods take blocks of the exported sizes alone, padded
   size_t row_axis = 1;                   // of the buffers that have a row for each position
   std::optional<Encoder> encoder = {};   // of pictures

@@ -11,10 +11,8 @@ uint64_t mixed(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-double noise(uint64_t seed, size_t place, Stream stream) {
-  constexpr double UNIT = 1.0 / 9007199254740992.0;  // 2^-53
-  const uint64_t of_stream = mixed(mixed(seed) + static_cast<uint64_t>(stream));
-  return static_cast<double>(mixed(of_stream ^ static_cast<uint64_t>(place)) >> 11) * UNIT;
+uint32_t noise(uint64_t seed, size_t place) {
+  return static_cast<uint32_t>(mixed(mixed(seed) ^ static_cast<uint64_t>(place)) >> 32);
 }
 
 uint64_t drawn_seed() {

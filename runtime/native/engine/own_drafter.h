@@ -35,9 +35,8 @@ class OwnDrafter final : public Drafter {
 
   size_t unread(Tokens) const override { return session_.hidden().count(); }
 
-  // Without a seed, a drafter that samples draws tokens at the model's temperature and gives their distributions.
-  // Otherwise it proposes its best tokens, each with a calibrated confidence. A failure proposes nothing; the session
-  // knows if it left a broken state.
+  // Each token has a calibrated confidence. A drafter that samples draws at the model's temperature by its noise. A
+  // failure proposes nothing; the session knows if it left a broken state.
   Proposal propose(Tokens text, size_t limit, Sampler& sampler) override;
 
  private:

@@ -104,52 +104,19 @@ Sampler::Sampler(const Sampling& sampling, Mask mask, std::optional<uint64_t> no
 
 int64_t Sampler::draw(std::span<const float> logits, std::span<const int64_t> text) {
   const auto left = allowed(logits, text);
-  return left.empty() ? -1 : drawn(left, text);
+  return left.empty() ? -1 : draft(left, text);
 }
 
-int64_t Sampler::judge(
-    std::span<const float> logits, std::span<const int64_t> text, int64_t token, const Distribution& q
-) {
-  const auto left = allowed(logits, text);
-  if (left.empty()) return -1;
-  if (is_greedy()) return drawn(left, text);
-  const Distribution& p = normalized(left, text);
-  if (noise(text.size(), Stream::accept) * weight_of(q, token) < weight_of(p, token)) return token;
-  const Distribution rest = excess(p, 1, q);
-  return pick(rest.empty() ? p : rest, noise(text.size(), Stream::draw));  // empty: p is q, but for rounding
-}
-
-Sampler::Judged Sampler::judge_block(
-    const Logits& logits, std::span<const int64_t> text, std::span<const int64_t> drafted,
-    std::span<const Distribution> q
-) {
-  std::vector<int64_t> seen(text.begin(), text.end());
-  const size_t count = drafted.size();
-  if (!are_finite(logits[0])) return {0, -1};
-  const Distribution& p = normalized(logits[0], seen);  // of the row that was looked at last
-  double reached = 1;        // how likely the drafted text is by the model, relative to its drafter
-  double reached_there = 1;  // the same of the accepted text
-  size_t accepted = 0, row = 0;
-  while (row < count && reached > 0) {
-    const double likely = reached * weight_of(p, drafted[row]), drawn = weight_of(q[row], drafted[row]);
-    reached = likely < drawn ? likely / drawn : likely > 0 ? 1.0 : 0.0;
-    seen.push_back(drafted[row++]);
-    if (!are_finite(logits[row])) return {accepted, -1};
-    normalized(logits[row], seen);
-    const double left = row < count ? total_excess(p, reached, q[row]) : reached;
-    const double chance = row == count ? reached : left + 1 - reached > 0 ? left / (left + 1 - reached) : 1.0;
-    if (noise(text.size() + row - 1, Stream::accept) >= chance) continue;
-    accepted = row;
-    reached_there = reached;
-  }
-  seen.resize(text.size() + accepted);
-  if (accepted != row) normalized(logits[accepted], seen);
-  const Distribution rest = accepted < count ? excess(p, reached_there, q[accepted]) : Distribution();
-  return {accepted, pick(rest.empty() ? p : rest, noise(text.size() + accepted, Stream::draw))};
+int64_t Sampler::draft(std::span<const float> logits, std::span<const int64_t> text) {
+  if (is_greedy()) return best(penalized(logits, text));
+  weigh(logits, text);
+  return pick(candidates_, noise(text.size()));
 }
 
 Distribution Sampler::distribution(std::span<const float> logits, std::span<const int64_t> text) {
-  return normalized(logits, text);
+  weigh(logits, text);
+  normalize(candidates_);
+  return candidates_;
 }
 
 std::span<const float> Sampler::allowed(std::span<const float> logits, std::span<const int64_t> text) {
@@ -157,18 +124,6 @@ std::span<const float> Sampler::allowed(std::span<const float> logits, std::span
   masked_.assign(logits.begin(), logits.end());
   mask_(text, masked_);
   return leaves_some(masked_) ? std::span<const float>(masked_) : std::span<const float>();
-}
-
-int64_t Sampler::drawn(std::span<const float> logits, std::span<const int64_t> text) {
-  if (is_greedy()) return best(penalized(logits, text));
-  weigh(logits, text);
-  return pick(candidates_, noise(text.size(), Stream::draw));
-}
-
-const Distribution& Sampler::normalized(std::span<const float> logits, std::span<const int64_t> text) {
-  weigh(logits, text);
-  normalize(candidates_);
-  return candidates_;
 }
 
 void Sampler::weigh(std::span<const float> logits, std::span<const int64_t> text) {

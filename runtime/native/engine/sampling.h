@@ -3,10 +3,9 @@
 //
 //   hybridge::Generator generator(session, {.sampling = {.temperature = 0.8, .top_p = 0.95}}, {&lookup});
 //
-// The noise of a token follows from the seed and its place in the text alone. A draft token of a certain drafter is
-// accepted exactly where it is what would have been drawn anyway: the text of a seed is the same with every drafter,
-// and Python's. Where no seed is given, drafters draw their tokens, too, and those are accepted so that the
-// distribution stays the model's.
+// The noise of a token follows from the seed and its place in the text alone, and a draft token is accepted if it is
+// the one that is drawn there anyway: the text of a seed is the same with every drafter and without one. Drafters that
+// draw use the same noise, so that they mostly draw the same token.
 #ifndef HYBRIDGE_ENGINE_SAMPLING_H
 #define HYBRIDGE_ENGINE_SAMPLING_H
 
@@ -71,41 +70,17 @@ class Sampler {
   bool is_greedy() const { return sampling_.temperature == 0; }
   double temperature() const { return sampling_.temperature; }
 
-  // True if drafters draw their tokens and give the distribution; with a seed the text depends on the seed alone.
-  bool draws_drafts() const { return !is_greedy() && !sampling_.seed; }
-
   // Says that the generation writes what comes after so many tokens of the text.
   void begin(size_t start) { start_ = start; }
 
-  // A number in [0, 1) that belongs to a place of the text; another stream has other ones.
-  double noise(size_t place, Stream stream) const { return hybridge::noise(seed_, place, stream); }
+  // The noise of a place of the text, which drafters may draw by, too.
+  uint32_t noise(size_t place) const { return hybridge::noise(seed_, place); }
 
   // Returns the token after `text`, by its logits [V]; -1 if the mask leaves none, or a logit is NaN or infinite.
   int64_t draw(std::span<const float> logits, std::span<const int64_t> text);
 
-  // Returns the draft token after `text` if it is accepted, otherwise its replacement; -1 as above. q: its
-  // distribution.
-  //
-  // Each token is then distributed as `draw` would have it (Leviathan, Kalman, Matias, arXiv:2211.17192): x is accepted
-  // with probability min(1, p(x) / q(x)), else its replacement comes from max(0, p - q).
-  int64_t judge(std::span<const float> logits, std::span<const int64_t> text, int64_t token, const Distribution& q);
-
-  // A number of draft tokens that are accepted, and the token after them, -1 as above.
-  struct Judged {
-    size_t accepted;
-    int64_t next;
-  };
-
-  // Judges draft tokens together, each drawn from its distribution in `q`, where row i of `logits` follows the text and
-  // i of them.
-  //
-  // Text is distributed as by `judge`, but more is accepted: a token that the model finds likelier than its drafter did
-  // makes up for one before it (Sun et al., arXiv:2403.10444, algorithm 2). Without a mask, which follows texts that
-  // only grow.
-  Judged judge_block(
-      const Logits& logits, std::span<const int64_t> text, std::span<const int64_t> drafted,
-      std::span<const Distribution> q
-  );
+  // The same without the mask, for a draft model whose logits these are.
+  int64_t draft(std::span<const float> logits, std::span<const int64_t> text);
 
   // Returns the distribution of the token after `text`, without the mask; it sums to 1. For a temperature above 0.
   Distribution distribution(std::span<const float> logits, std::span<const int64_t> text);
@@ -114,11 +89,6 @@ class Sampler {
   // Logits as the mask leaves them; empty where that is none. Without a mask all of them are finite, as a session's
   // are.
   std::span<const float> allowed(std::span<const float> logits, std::span<const int64_t> text);
-
-  int64_t drawn(std::span<const float> logits, std::span<const int64_t> text);
-
-  // The distribution, which the next one takes the place of.
-  const Distribution& normalized(std::span<const float> logits, std::span<const int64_t> text);
 
   // The candidates of these logits, weighted by their probabilities times a factor; the best one weighs 1.
   //

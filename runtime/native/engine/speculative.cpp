@@ -5,8 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include "engine/distribution.h"
-
 namespace hybridge {
 
 namespace {
@@ -239,9 +237,7 @@ Proposal Generator::propose(Drafter& drafter, size_t limit) {
   Proposal proposal = timed(done_.draft_seconds, [&] { return drafter.propose(text_, limit, sampler_); });
   proposal.tokens.resize(std::min(proposal.tokens.size(), limit));
   if (options_.fitting != nullptr && !proposal.tokens.empty()) {
-    // The first refused one stays if it was drawn: to reject it is part of the rule.
-    const size_t count = options_.fitting(text_, proposal.tokens) + !proposal.distributions.empty();
-    proposal.tokens.resize(std::min(proposal.tokens.size(), count));
+    proposal.tokens.resize(std::min(proposal.tokens.size(), options_.fitting(text_, proposal.tokens)));
   }
   proposal.confidences.resize(std::min(proposal.confidences.size(), proposal.tokens.size()));
   return proposal;
@@ -297,12 +293,8 @@ Status Generator::verify(const Proposal& proposal) {
 std::vector<int64_t> Generator::accept(const Logits& logits, const Proposal& proposal) {
   const size_t known = text_.size();
   const auto& proposed = proposal.tokens;
-  const bool are_drawn = !sampler_.is_greedy() && proposal.distributions.size() >= proposed.size();
-  if (are_drawn && options_.mask == nullptr) return accept_block(logits, proposal);
   for (size_t i = 0; i == 0 || (i <= proposed.size() && proposed[i - 1] == text_.back()); ++i) {
-    const Distribution* q = i < proposed.size() ? proposal.drawn_from(i) : nullptr;
-    const int64_t token = q != nullptr ? sampler_.judge(logits[i], text_, proposed[i], *q)
-                                       : sampler_.draw(logits[i], text_);
+    const int64_t token = sampler_.draw(logits[i], text_);
     is_stuck_ = token < 0;
     if (is_stuck_) break;
     see(token, logits[i]);
@@ -310,15 +302,6 @@ std::vector<int64_t> Generator::accept(const Logits& logits, const Proposal& pro
   }
   const std::vector<int64_t> tokens(text_.begin() + static_cast<ptrdiff_t>(known), text_.end());
   text_.resize(known);
-  return tokens;
-}
-
-std::vector<int64_t> Generator::accept_block(const Logits& logits, const Proposal& proposal) {
-  const auto [accepted, next] = sampler_.judge_block(logits, text_, proposal.tokens, proposal.distributions);
-  std::vector<int64_t> tokens(proposal.tokens.begin(), proposal.tokens.begin() + static_cast<ptrdiff_t>(accepted));
-  is_stuck_ = next < 0;
-  if (!is_stuck_) tokens.push_back(next);
-  for (size_t i = 0; i < tokens.size(); ++i) see(tokens[i], logits[i]);
   return tokens;
 }
 

@@ -208,9 +208,6 @@ class Generator {
   // token i - 1.
   std::vector<int64_t> accept(const Logits& logits, const Proposal& proposal);
 
-  // The same for draft tokens that were all drawn, and are judged together.
-  std::vector<int64_t> accept_block(const Logits& logits, const Proposal& proposal);
-
   Session& session_;
   const GenerationOptions options_;
   std::vector<Drafter*> drafters_;

@@ -170,6 +170,23 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info);
 // Copies the tokens after which a generation ends.
 hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_t capacity, size_t* count);
 
+// What hybridge_validate found.
+typedef struct hybridge_validation {
+  size_t steps;              // that were replayed
+  double worst;              // the largest error of a logit, as a share of the largest logit
+  double tolerance;          // the largest that passes
+  int same_bits;             // 1 if all steps answered the same bits as where the model was exported
+  char instruction_set[32];  // that our kernels run by here; empty without them
+  char exported_on[32];      // that they ran by there
+  uint64_t bits[32];         // a hash of what each step answered
+} hybridge_validation;
+
+// Replays the steps that an export stored with the logits of the eager model, in a session of their own: prefill,
+// decode, verify, commit, snapshot, restore and a drafter. path: of an artifact's golden.json HYBRIDGE_UNREADABLE_FILE
+// HYBRIDGE_INVALID_ARTIFACT  the file is damaged or of another model; an error is above the tolerance; or the bits are
+//                            others with the same instruction set and the same version of hybridge
+hybridge_status hybridge_validate(hybridge_model model, const char* path, hybridge_validation* validation);
+
 // ---- Pictures ----
 
 typedef struct hybridge_picture {
@@ -419,12 +436,9 @@ typedef struct hybridge_context {
 
 // Where a drafter writes.
 typedef struct hybridge_proposal {
-  int64_t* tokens;              // room for `limit` draft tokens
-  double* confidences;          // room for `limit` estimates that a token is right if those before it are; they may not
-                                // depend on tokens that were drawn
-  size_t confidence_count;      // 0; with is_cheap at most 1, which is for all tokens
-  const double* probabilities;  // null, or [tokens, vocab_size]: what each token was drawn from, in the drafter's
-                                // memory until it is called again
+  int64_t* tokens;          // room for `limit` draft tokens
+  double* confidences;      // room for `limit` estimates that a token is right if those before it are
+  size_t confidence_count;  // 0; with is_cheap at most 1, which is for all tokens
 } hybridge_proposal;
 
 // Proposes what may follow a text: writes at most `limit` ≥ 1 draft tokens and returns how many, 0 without an idea.

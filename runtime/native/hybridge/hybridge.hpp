@@ -133,6 +133,11 @@ class Model : public Handle<hybridge_model, hybridge_model_close> {
     return filled<hybridge_info>([&](auto* info) { return hybridge_model_info(id(), info); });
   }
 
+  // path: of an artifact's golden.json.
+  Result<hybridge_validation> validate(const std::string& path) const {
+    return filled<hybridge_validation>([&](auto* found) { return hybridge_validate(id(), path.c_str(), found); });
+  }
+
   Result<std::vector<int64_t>> eos_ids() const {
     return copied<int64_t>([&](auto... to) { return hybridge_model_eos_ids(id(), to...); });
   }

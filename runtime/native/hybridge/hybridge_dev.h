@@ -138,23 +138,19 @@ hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted);
 
 // Draft tokens, until the session's next call.
 typedef struct hybridge_drafted {
-  size_t count;               // 0 if the drafter's context is full
-  size_t width;               // candidates of each
-  const int64_t* tokens;      // [count]
-  const float* confidences;   // [count]: its own estimate that each is right
-  const float* scores;        // [count, width] that drawn tokens were chosen by; null if they were not drawn
-  const int64_t* candidates;  // [count, width], or [width] if they are shared; null for all tokens
-  int shared_candidates;
+  size_t count;              // 0 if the drafter's context is full
+  const int64_t* tokens;     // [count]
+  const float* confidences;  // [count]: its own estimate that each is right
 } hybridge_drafted;
 
 // Lets the drafter inside the model read hidden states and propose tokens.
 // hidden: float32 [rows, width] of committed tokens. following: [rows], the token after each.
 // limit: most draft tokens, at least 1.
-// noise: [limit] numbers in [0, 1) to draw by at a temperature, if the drafter can; null for its best tokens.
+// noise: [limit] random numbers to draw by at a temperature, if the drafter can; null for its best tokens.
 // HYBRIDGE_INVALID_DRAFTER  the model has no drafter, or hidden states of another width
 hybridge_status hybridge_draft(
     hybridge_session session, const float* hidden, size_t rows, size_t width, const int64_t* following, size_t limit,
-    const float* noise, double temperature, hybridge_drafted* drafted
+    const uint32_t* noise, double temperature, hybridge_drafted* drafted
 );
 
 // ---- Checkpoints in parts, and caches ----

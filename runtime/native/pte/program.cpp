@@ -401,6 +401,13 @@ class PteModel final : public Model {
         return invalid("the program describes an encoder of pictures that is not known; export the model again");
     }
     info.draft_samples = has_method(file, "hybridge_draft") && file.method_meta("hybridge_draft")->num_inputs() > 3;
+    if (info.draft_samples) {
+      const auto noise = file.method_meta("hybridge_draft")->input_tensor_meta(3);
+      if (!noise.ok() || noise->scalar_type() != ScalarType::Long)
+        return invalid(
+            "the program's drafter draws by other random numbers than this hybridge; export the model again"
+        );
+    }
     if (!info.are_sane()) return invalid("the program has sizes that cannot be; export the model again");
     return info;
   }

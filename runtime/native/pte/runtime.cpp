@@ -1,5 +1,7 @@
 // ExecuTorch in this process: its pool of threads, its tables of operators and backends, and its log.
 
+#include <dlfcn.h>
+
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/kernel/operator_registry.h>
 #include <executorch/runtime/platform/platform.h>
@@ -30,6 +32,9 @@ class ThreadPool {
 ThreadPool* get_threadpool();
 }  // namespace executorch::extension::threadpool
 #endif
+
+// Of our kernels, which an app may link or load, before or after this library.
+extern "C" __attribute__((weak)) const char* hybridge_instruction_set();
 
 namespace hybridge {
 
@@ -107,6 +112,15 @@ size_t thread_count() {
 Status set_threads(size_t count) {
   const std::lock_guard lock(choice().turn);
   return use(count > 0 ? count : fast_cores());
+}
+
+const char* instruction_set() {
+  using Name = const char* (*)();
+  const auto name = reinterpret_cast<Name>(dlsym(RTLD_DEFAULT, "hybridge_instruction_set"));
+  const char* found = hybridge_instruction_set != nullptr ? hybridge_instruction_set()
+                      : name != nullptr                   ? name()
+                                                          : nullptr;
+  return found != nullptr ? found : "";
 }
 
 bool has_operator(const char* name) { return executorch::ET_RUNTIME_NAMESPACE::registry_has_op_function(name); }

@@ -207,8 +207,9 @@ def _layer_norm(rng: Rng) -> Call:
 def _draw(rng: Rng) -> Call:
     N, C = size(rng), size(rng, 3000)
     temperature = np.array([rng.choice([0.0, 0.5, 2.0])], np.float32)
-    noise = rng.random((1, N), dtype=np.float32)
-    return [floats(rng, 1, N, C), Array(noise), Array(temperature), Array(np.zeros((1, N), np.int64))]
+    noise = rng.integers(0, 2**32, (1, N))
+    ids = maybe(rng, Array(rng.integers(0, 2**31, (1, int(rng.choice([1, N])), C))))
+    return [floats(rng, 1, N, C), Array(noise), Array(temperature), ids, Array(np.zeros((1, N), np.int64))]
 
 
 @call("top_chance")

@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 from assistant_reference import CLUSTERS, AssistantReference, assistant_config
-from drafter_programs import compare_blocks, distributions
+from drafter_programs import compare_blocks
 from store import exported
 from tiny import lively, loaded_model, save_lively_checkpoint, tiny_config, tiny_model
 from transformers import Gemma4Config
@@ -82,11 +82,12 @@ def test_a_row_behind_the_window_and_a_length_are_all_it_needs(clustered_assista
 
 def test_what_is_drawn_is_of_the_best_clusters(clustered_assistant: Path) -> None:
     session, _ = open_session(clustered_assistant, TARGET)
-    session.prefill([4, 5, 6, 7])
-    drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=5, draws=DraftNoise([0.1, 0.3, 0.5, 0.7, 0.9], 1.0))
-    for token, q in zip(drafted.tokens, distributions(drafted, 1.0, 132), strict=True):
-        assert q[token] > 0
-        assert (q > 0).sum() == 3 * 132 // 11
+    drawn = set[int]()
+    for noise in range(150):
+        session.reset()
+        session.prefill([4, 5, 6, 7])
+        drawn |= {*session.draft(session.hidden, [5, 6, 7, 8], limit=1, draws=DraftNoise([noise], 1e4)).tokens}
+    assert 30 < len(drawn) <= 3 * 132 // 11
 
 
 def test_an_empty_target_gives_nothing_to_look_at(clustered_assistant: Path) -> None:

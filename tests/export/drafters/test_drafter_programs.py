@@ -200,7 +200,7 @@ def test_the_same_noise_gives_the_same_draws(session: Session) -> None:
             assert drawn[0] == drawn[1]
             texts.add(tuple(drawn[0][0]))
             accepted += stats.accepted
-    assert len(texts) > 4
+    assert len(texts) == 4, "a block changes nothing"
     assert accepted > 0
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from drafter_programs import compare_blocks, definition_of, distributions
+from drafter_programs import compare_blocks, definition_of
 from drafter_twins import EagleTwin, eagle_config, eagle_tensors, save_drafter
 from store import exported
 from tiny import lively, loaded_model, tiny_config, tiny_model
@@ -52,10 +52,9 @@ def test_guesses_are_those_of_the_definition(tmp_path: Path, form: str) -> None:
 def test_what_is_drawn_is_of_the_drafters_own_tokens(tmp_path: Path) -> None:
     session, twin, _ = made(tmp_path, *FORMS["authors"])
     session.prefill([4, 5, 6, 7])
-    drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=4, draws=DraftNoise([0.2, 0.4, 0.6, 0.8], 1.0))
+    drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=4, draws=DraftNoise([1, 2, 3, 4], 1e4))
     own = {i + int(offset) for i, offset in enumerate(twin.tensors["d2t"])}
     assert {*drafted.tokens} <= own
-    assert {*distributions(drafted, 1.0, session.vocab_size).nonzero()[1].tolist()} <= own
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from drafter_twins import EagleTwin, Twin
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridge.errors import SnapshotError
@@ -33,15 +32,13 @@ def draft(session: Session, context: Context, limit: int, draws: DraftNoise | No
     return session.draft(hidden, context.tokens[-len(hidden) :], limit=limit, draws=draws) if len(hidden) else Drafted([], [])
 
 
-def distributions(drafted: Drafted, temperature: float, vocab_size: int) -> NDArray[np.float64]:
-    """What each token was drawn from, [n, V]."""
-    assert drafted.scores is not None
-    scores = drafted.scores.astype(np.float64) / temperature
-    exponents = np.exp(scores - scores.max(-1, keepdims=True))
-    candidates = np.arange(vocab_size)[None] if drafted.candidates is None else drafted.candidates
-    found = np.zeros((len(scores), vocab_size))
-    np.put_along_axis(found, np.broadcast_to(candidates, scores.shape), exponents / exponents.sum(-1, keepdims=True), -1)
-    return found
+def drawn_token(scores: Tensor, temperature: float, noise: int) -> int:
+    """Return the token drawn from softmax(scores [V] / temperature) by the noise of its position."""
+    x = np.uint32(noise) + np.arange(len(scores), dtype=np.uint32) * np.uint32(0x9E3779B1)
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
+        x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+    places = ((x ^ (x >> np.uint32(15))).astype(np.float64) + 0.5) / 2**32
+    return int((scores.double().numpy() / temperature - np.log(-np.log1p(-places))).argmax())
 
 
 def definition_of(twin: Twin | EagleTwin, model: Any) -> Definition:

@@ -397,6 +397,15 @@ def rewrite(folder: Path, name: str, content: bytes) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
+def test_it_replays_golden_steps(kernels_artifact: Path, tmp_path: Path) -> None:
+    assert "all right" in (shown := output("validate", kernels_artifact))
+    assert "the same as where it was exported" in shown
+    steps = json.loads((kernels_artifact / "golden.json").read_text())
+    steps["steps"][2]["rows"][0][0] += steps["largest"]
+    folder = with_file(kernels_artifact, tmp_path / "artifact", "golden.json", json.dumps(steps))
+    assert "golden steps (" in error(1, "validate", folder)
+
+
 def with_manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
     def spoil(folder: Path) -> None:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))

@@ -31,6 +31,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "part": interface.PartStruct,
     "info": interface.InfoStruct,
     "prompts_read": interface.PromptsReadStruct,
+    "validation": interface.ValidationStruct,
     "bias": interface.BiasStruct,
     "sampling": interface.SamplingStruct,
     "generation": interface.GenerationStruct,

@@ -247,23 +247,6 @@ def test_until_ends_inside_an_accepted_block(seed: int, last: int, block: int | 
     assert session.tokens == [1, 2, *tokens[:-1]]
 
 
-class Drawn:
-    """Draws its tokens from a table of its own, and says from what; or says something else, where ``lies`` is given."""
-
-    needs_hidden = is_cheap = False
-
-    def __init__(self, table: Table, lies: float = 0.0) -> None:
-        self.table, self.lies, self.rng = table, lies, np.random.default_rng(7)
-
-    def propose(self, context: Context, limit: int) -> Proposal:
-        text, rows = list(context.tokens), list[NDArray[np.float64]]()
-        for _ in range(limit):
-            p = (self.table(tuple(text)).double() / context.sampling.temperature).softmax(-1).numpy()
-            text.append(int(self.rng.choice(VOCABULARY, p=p / p.sum())))
-            rows.append((1 - self.lies) * p + self.lies / VOCABULARY)
-        return Proposal(text[len(context.tokens) :], probabilities=rows)
-
-
 def p_of(session: Session, table: Table, drafter: Drafter | None, sampling: Sampling, samples: int) -> float:
     """Chi-square of the next three tokens of ``samples`` generations against the table's own probabilities."""
     session.prefill([1])
@@ -279,7 +262,7 @@ def p_of(session: Session, table: Table, drafter: Drafter | None, sampling: Samp
 
 
 SAMPLES = 12_000
-KINDS = ("plain", "certain", "lookup", "draft", "drawn")
+KINDS = ("plain", "certain", "lookup", "draft")
 SAMPLINGS = {
     "warm": Sampling(temperature=0.8),
     "all of it": Sampling(
@@ -311,17 +294,8 @@ def test_sampled_text_is_distributed_as_the_target_says(kind: str, sampling: str
         "certain": FixedProposals([[0, 3], [1, 1], [5, 2]]),
         "lookup": PromptLookup(),
         "draft": DraftModel(table_model(Table(5, 0.5, ends=False)), session),
-        "drawn": Drawn(Table(5, 0.5, ends=False)),
     }
     assert p_of(session, table, drafters[kind], SAMPLINGS[sampling], SAMPLES) > 0.01
-
-
-@pytest.mark.slow
-def test_the_distribution_check_notices_a_drafter_that_lies_about_its_chances() -> None:
-    """The rule needs what a token was drawn from: the check would notice a rule that is wrong by as little."""
-    table = Table(5, ends=False)
-    session = table_session(table)
-    assert p_of(session, table, Drawn(Table(5, 0.5, ends=False), lies=0.3), Sampling(temperature=0.8), SAMPLES) < 1e-4
 
 
 @pytest.mark.slow

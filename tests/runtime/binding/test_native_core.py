@@ -190,7 +190,6 @@ CALLBACKS: dict[str, dict[str, Any]] = {
     "no seconds": {"clock": lambda: "late"},
     "a draft that is none": {"drafter": Saying(tokens=["7"]), "block_length": 3},
     "confidences that are none": {"drafter": Saying(tokens=[7], confidences=["sure"]), "block_length": 3},
-    "probabilities of nothing": {"drafter": Saying(tokens=[7], probabilities=[None]), "block_length": 3},
 }
 
 
@@ -202,22 +201,6 @@ def test_what_a_callback_raises_ends_the_generation(session: Session, model: Mod
     assert session.tokens in (PROMPT, [*PROMPT, plain[0]])
     rest = [*PROMPT, *plain][session.length :]
     assert list(session.generate(rest[:1], max_new_tokens=5)) == rest[1:6]
-
-
-WRONG_PROPOSALS: dict[str, dict[str, Any]] = {
-    "of another vocabulary": {"tokens": [1], "probabilities": np.ones((1, 3)) / 3},
-    "fewer than tokens": {"tokens": [1, 2], "probabilities": np.full((1, 131), 1 / 131)},
-    "of one dimension": {"tokens": [1], "probabilities": np.full(131, 1 / 131)},
-}
-
-
-@pytest.mark.parametrize("name", WRONG_PROPOSALS)
-def test_probabilities_of_another_shape_are_refused(session: Session, name: str) -> None:
-    """The core would read beyond them."""
-    drafter = Saying(**WRONG_PROPOSALS[name])
-    with pytest.raises(DraftError, match="probabilities"):
-        list(session.generate(PROMPT, max_new_tokens=9, drafter=drafter, block_length=3, temperature=1.0))
-    session.decode(1)
 
 
 def test_an_error_in_the_middle_leaves_the_tokens_that_were_given(session: Session, model: Model) -> None:

@@ -204,6 +204,8 @@ def test_run_draws_the_same_for_the_same_seed(cli: Run, artifact: Path) -> None:
     command = ("run", artifact, "--prompt", "abc", "--max-new-tokens", 40, "--temperature", 1.0, "--seed")
     first, again, other = (cli(*command, seed).raw for seed in (1, 1, 2))
     assert first == again != other
+    for drafter in ("--no-speculation", "--prompt-lookup"):
+        assert cli(*command, 1, drafter).raw == first
 
 
 def test_a_text_is_sampled_as_the_model_is_meant_to_be(cli: Run, artifact: Path, tmp_path: Path) -> None:

@@ -173,19 +173,31 @@ def test_where(shapes: tuple[tuple[int, ...], ...]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 5, 64, 1027, 5000])
 def test_draft_tokens_are_chosen_by_their_scores(count: int) -> None:
-    scores, noise = normal(1, 7, count) * 3, torch.rand(1, 7, generator=torch.Generator().manual_seed(1))
+    """By noise that depends on the tokens' ids, of all rows or of each."""
+    generator = torch.Generator().manual_seed(1)
+    scores, noise = normal(1, 7, count) * 3, torch.randint(2**32, (1, 7), generator=generator)
+    ids = torch.stack([torch.randperm(count, generator=generator) for _ in range(7)])[None] * 3
     kept = min(count, 16)
     for heat in (0.0, 0.7, 3.0):
         check(
-            lambda scores, noise, heat: (
-                ops.draw(scores, noise, heat),
+            lambda scores, noise, heat, ids: (
+                ops.draw(scores, noise, heat, None),
+                ops.draw(scores, noise, heat, ids[:, :1].clone()),
+                ops.draw(scores, noise, heat, ids),
                 ops.top_chance(scores),
                 ops.best_candidates(scores, kept),
             ),
-            lambda x, noise, heat: (CORE.draw(x, noise, heat), CORE.top_probability(x), CORE.best_candidates(x, kept)),
+            lambda x, noise, heat, ids: (
+                CORE.draw(x, noise, heat),
+                CORE.draw(x, noise, heat, ids[:, :1]),
+                CORE.draw(x, noise, heat, ids),
+                CORE.top_probability(x),
+                CORE.best_candidates(x, kept),
+            ),
             scores,
             noise,
             torch.tensor([heat]),
+            ids,
         )
 
 
@@ -194,10 +206,10 @@ def test_draft_tokens_are_chosen_by_their_scores(count: int) -> None:
 def test_scores_that_say_nothing_choose_something(fill: float) -> None:
     scores = torch.full((1, 2, 70), fill)
     program = KernelProgram(
-        lambda scores, noise, heat: (ops.draw(scores, noise, heat), ops.best_candidates(scores, 3)),
-        (scores, torch.tensor([[0.0, 0.999]]), torch.tensor([1.0])),
+        lambda scores, noise, heat: (ops.draw(scores, noise, heat, None), ops.best_candidates(scores, 3)),
+        (scores, torch.tensor([[0, 2**32 - 1]]), torch.tensor([1.0])),
     )
     for heat in (0.0, 1.0):
-        drawn, best = program(scores, torch.tensor([[0.0, 0.999]]), torch.tensor([heat]))
+        drawn, best = program(scores, torch.tensor([[0, 2**32 - 1]]), torch.tensor([heat]))
         assert bool(((drawn >= 0) & (drawn < 70)).all())
         assert bool(((best >= 0) & (best < 70)).all())

@@ -92,7 +92,7 @@ class Allowing:
 
 
 class Drawing:
-    """Draws its tokens, and says from what; some of them are refused. repeats: all but the first are the first once more."""
+    """Draws its tokens; the grammar refuses some of them. repeats: all but the first are the first once more."""
 
     needs_hidden, is_cheap = False, True
 
@@ -100,13 +100,8 @@ class Drawing:
         self.repeats, self.rng = repeats, np.random.default_rng(1)
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        q = np.exp(self.rng.random((limit, VOCABULARY)))
-        q /= q.sum(-1, keepdims=True)
-        tokens = [int(self.rng.choice(VOCABULARY, p=row)) for row in q]
-        if self.repeats:
-            tokens = tokens[:1] * limit
-            q[1:] = np.eye(VOCABULARY)[tokens[0]]
-        return Proposal(tokens, q)
+        tokens = self.rng.integers(0, VOCABULARY, limit).tolist()
+        return Proposal(tokens[:1] * limit if self.repeats else tokens)
 
 
 @pytest.mark.slow

@@ -1,5 +1,13 @@
 import CHybridge
 
+/// What replaying golden steps found; errors of logits as shares of the largest one.
+public struct Validation: Sendable {
+  public let steps: Int
+  public let worst, tolerance: Double
+  /// All steps answered the same bits as where the model was exported.
+  public let sameBits: Bool
+}
+
 /// An artifact's `model.pte`, mapped; its sessions share the weights and keep them as long as they need them.
 public final class Model: Sendable {
   /// Lengths in tokens.
@@ -38,6 +46,15 @@ public final class Model: Sendable {
       throw error
     }
     self.handle = handle
+  }
+
+  /// Replays the steps that the export stored with the logits of the eager model. path: of an artifact's `golden.json`. Throws
+  /// `.unreadableFile`, and `.invalidArtifact` for a damaged file, an error above the tolerance, or other bits than there must be.
+  public func validate(path: String) throws -> Validation {
+    var found = hybridge_validation()
+    try expectOK(hybridge_validate(handle, terminated("the path", path), &found))
+    return Validation(
+      steps: Int(found.steps), worst: found.worst, tolerance: found.tolerance, sameBits: found.same_bits != 0)
   }
 
   deinit { hybridge_model_close(handle) }

@@ -213,6 +213,19 @@ NATIVE(jint, modelInfo)(JNIEnv* env, jclass, jlong model, jlongArray info) {
   });
 }
 
+NATIVE(jint, validate)
+(JNIEnv* env, jclass, jlong model, jbyteArray path, jlongArray counts, jdoubleArray errors) {
+  return guarded([&] {
+    hybridge_validation found{};
+    const hybridge_status status = hybridge_validate(handle(model), text(env, path).c_str(), &found);
+    if (status != HYBRIDGE_OK) return status;
+    put(env, counts, {static_cast<int64_t>(found.steps), found.same_bits});
+    const double shares[] = {found.worst, found.tolerance};
+    env->SetDoubleArrayRegion(errors, 0, 2, shares);
+    return status;
+  });
+}
+
 NATIVE(jint, modelEosIds)(JNIEnv* env, jclass, jlong model, jlongArray ids, jlongArray count) {
   return guarded([&] {
     std::vector<int64_t> found = tokens(env, ids);

@@ -12,6 +12,17 @@ public data class ModelInfo(
     val draftLen: Int,
 )
 
+/**
+ * What replaying golden steps found; errors of logits as shares of the largest one. sameBits: all steps answered the same bits as
+ * where the model was exported.
+ */
+public data class Validation(
+    val steps: Int,
+    val worst: Double,
+    val tolerance: Double,
+    val sameBits: Boolean,
+)
+
 /** An artifact's `model.pte`, mapped; its sessions share the weights and keep them as long as they need them. */
 public class HybridgeModel internal constructor(internal val handle: Long, context: Int? = null) : AutoCloseable {
     /**
@@ -45,6 +56,17 @@ public class HybridgeModel internal constructor(internal val handle: Long, conte
         expectOk { Native.modelInfo(handle, found) }
         val (maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots) = found.map { it.toInt() }
         info = ModelInfo(maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots, draftLen = found[5].toInt())
+    }
+
+    /**
+     * Replays the steps that the export stored with the logits of the eager model. path: of an artifact's golden.json. Throws
+     * INVALID_ARTIFACT for a damaged file, an error above the tolerance, or other bits than there must be.
+     */
+    public fun validate(path: String): Validation {
+        val counts = LongArray(2)
+        val errors = DoubleArray(2)
+        expectOk { Native.validate(handle, path.toByteArray(), counts, errors) }
+        return Validation(counts[0].toInt(), errors[0], errors[1], sameBits = counts[1] != 0L)
     }
 
     /** Returns an empty state over the weights; any number of them may be open. */

@@ -20,6 +20,8 @@ internal object Native {
 
     @JvmStatic external fun modelInfo(model: Long, info: LongArray): Int
 
+    @JvmStatic external fun validate(model: Long, path: ByteArray, counts: LongArray, errors: DoubleArray): Int
+
     @JvmStatic external fun modelEosIds(model: Long, ids: LongArray?, count: LongArray): Int
 
     @JvmStatic external fun cacheOpen(model: Long, bytes: Long, cache: LongArray): Int
