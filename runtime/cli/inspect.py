@@ -122,6 +122,7 @@ def summary(manifest: Manifest, chats: str, sampling: str) -> Iterator[tuple[str
     yield "vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}"
     for name, value in _options(manifest).items():
         yield name, _shown(value)
+    yield "logits", _bits(manifest)
     for name, file in manifest.files.items():
         yield name, f"{megabytes(file.size)}  sha256 {file.sha256[:16]}…"
     yield "weights", megabytes(manifest.weight_bytes)
@@ -148,6 +149,13 @@ def _options(manifest: Manifest) -> dict[str, object]:
     """Return the options that have a meaning for the artifact's format, by name."""
     pte_only = ("backend", "kernels") if manifest.onnx else ()
     return {name: value for name, value in vars(manifest.options).items() if name not in pte_only}
+
+
+def _bits(manifest: Manifest) -> str:
+    """Return whether a text's logits have the same bits however it is read (docs/speculation.md)."""
+    if manifest.options.has_own_kernels and not any("rwkv7" in layer.kind for layer in manifest.layers):
+        return "the same bits by decodes, verifies and prefills in any chunks, on one instruction set"
+    return "may differ by rounding between decodes, verifies and prefills: some kernels are not ours"
 
 
 def _drafter(drafter: DrafterDescription) -> str:
