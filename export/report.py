@@ -96,6 +96,10 @@ class ValidationReport:
     total: float = 0.0
     largest_logit: float = 0.0
     top1_matches: int = 0
+    decoded: int = 0
+    """Vectors of logits whose text was decoded again, a token at a time."""
+    decoded_equal: int = 0
+    """Those that have the same bits."""
     worst_at: dict[tuple[str, int], float] = field(default_factory=dict)
     """The worst error by operation and position."""
     first_divergence: Divergence | None = None

@@ -43,6 +43,9 @@ ROUNDED_KEYS_TOLERANCE, ROUNDED_ACTIVATIONS_TOLERANCE = 2e-3, 5e-2
 """Tolerances if keys and values, or inputs of linear layers, are rounded to 8 bits at run time: a difference in the last bit
 before rounding sometimes makes a whole step, in each layer."""
 
+MOST_DECODED = 256
+"""Tokens of the longest text that is decoded again for its bits."""
+
 PROMPTS, NEW_TOKENS = 20, 200
 """Prompts of a validation, and most tokens generated for each."""
 
@@ -111,6 +114,8 @@ def validate(
         compare(report, i, run, oracle, disturbed)
         if pictures is not None:
             pictures.forget()
+        elif i == 0:
+            compare_bits(report, session, run)
         notify(i + 1, programs + prompts)
     for i in range(prompts):
         rng = random.Random(f"{seed} prompt {i}")
@@ -156,6 +161,20 @@ def compare(
             report.first_divergence = Divergence(
                 program=program, operations=run.log[: seen.operation], position=len(seen.text) - 1, error=error
             )
+
+
+def compare_bits(report: ValidationReport, session: Session, run: RandomProgram) -> None:
+    """Count the observations of short texts that have the bits of decodes, however the program came to read the texts."""
+    longest: tuple[int, ...] = ()
+    rows: list[Tensor] = []
+    for seen in sorted(run.observations, key=lambda seen: seen.text, reverse=True):  # as ``compare``
+        if len(seen.text) > MOST_DECODED:
+            continue
+        if longest[: len(seen.text)] != seen.text:
+            session.reset()
+            longest, rows = seen.text, [torch.as_tensor(session.decode(token)) for token in seen.text]
+        report.decoded += 1
+        report.decoded_equal += rows[len(seen.text) - 1].view(torch.int32).equal(seen.logits.view(torch.int32))
 
 
 def _check_generation(

@@ -124,6 +124,7 @@ def summary(manifest: Manifest, chats: str, sampling: str) -> Iterator[tuple[str
     yield "vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}"
     for name, value in _options(manifest).items():
         yield name, _shown(value)
+    yield "logits", _bits(manifest)
     for name, file in manifest.files.items():
         yield name, f"{megabytes(file.size)}  sha256 {file.sha256[:16]}…"
     yield "weights", megabytes(manifest.weight_bytes)
@@ -160,6 +161,14 @@ def _delegate(manifest: Manifest) -> str:
         f"{options.delegate}:{options.delegate_device} reads prompts from {options.delegate_from} tokens on, in {parts} parts "
         f"of {size} with weights in {options.delegate_weights}; the CPU's own methods do the rest, and all without it"
     )
+
+
+def _bits(manifest: Manifest) -> str:
+    """Return whether a text's logits have the same bits however it is read (docs/speculation.md)."""
+    if manifest.options.has_own_kernels and not any("rwkv7" in layer.kind for layer in manifest.layers):
+        same = "the same bits by decodes, verifies and prefills in any chunks, on one instruction set"
+        return same if manifest.options.delegate == "none" else f"{same}, but for prompts that the delegate reads"
+    return "may differ by rounding between decodes, verifies and prefills: some kernels are not ours"
 
 
 def _drafter(drafter: DrafterDescription) -> str:

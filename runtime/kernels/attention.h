@@ -109,32 +109,6 @@ struct Running {
   }
 };
 
-// a b + c, rounded once if the processor can: compilers do so for some sizes of a tile, and for others not.
-INLINE f32xr fused(f32xr a, f32xr b, f32xr c) {
-#if defined(__AVX512F__)
-  return (f32xr)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-  return (f32xr)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#elif defined(__aarch64__)
-  return (f32xr)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
-#else
-  return a * b + c;
-#endif
-}
-
-// The same of one number b.
-INLINE f32xr fused(f32xr a, float b, f32xr c) {
-#if defined(__AVX512F__)
-  return fused(a, (f32xr)_mm512_set1_ps(b), c);
-#elif defined(__AVX2__)
-  return fused(a, (f32xr)_mm256_set1_ps(b), c);
-#elif defined(__aarch64__)
-  return (f32xr)vfmaq_n_f32((float32x4_t)c, (float32x4_t)a, b);
-#else
-  return a * b + c;
-#endif
-}
-
 INLINE f32x16 capped(f32x16 score, float cap) { return cap * (1.0f - 2.0f / (exp(score * (2.0f / cap)) + 1.0f)); }
 
 // e^(score - top), the weight of a score; top is the largest one, or NEVER as long as there is none. As exp(), but for

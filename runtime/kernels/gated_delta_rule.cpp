@@ -1,19 +1,15 @@
-// The gated delta rule over states [K, V], one for each value head, some tokens at a time.
+// The gated delta rule over states [K, V], one for each value head:
 //
-// With g_t the decay of token t (one for each channel of the key) and d(s, t) = g_(s+1) ... g_t, the definition unrolls
-// to
+//   S <- g S,   e = beta (v - k^T S),   S <- S + k e^T,   out = q^T S
 //
-//   e_t   = v_t - (d(0, t) k_t)^T S - sum over s < t of beta_s (k_t . d(s, t) k_s) e_s
-//   out_t = (d(0, t) q_t)^T S + sum over s <= t of beta_s (q_t . d(s, t) k_s) e_s
-//   S    <- d(0, T) S + sum over s of (beta_s d(s, T) k_s) e_s^T
-//
-// so all T tokens read the state once and write it once. A verify keeps k, e, log g and beta, and leaves out the last
-// line, which is what a commit does. Decays are products of those in between, never quotients, so nothing overflows.
+// with g the decay of a token, one for each channel of the key. Columns of a state are independent: all tokens of a
+// block are steps over a tile of columns that stays in the first cache, and the state is read and written once. A step
+// reads its tile once, because out is (g q)^T S + (q . k) e of the state before it, and its own change is made as the
+// next step reads. A verify keeps k, e / beta, log g and beta, and leaves the state alone; a commit makes the changes.
 #include "activation.h"
 #include "checks.h"
 #include "kernel.h"
-#include "vector.h"
-#include "vector_math.h"
+#include "recurrent.h"
 #include "workspaces.h"
 
 #include <cmath>
@@ -22,10 +18,8 @@
 namespace hybridge {
 namespace {
 
-constexpr int ACCUMULATORS = REGISTERS / 2;
-constexpr int MOST = ACCUMULATORS / 2;  // tokens at a time: each has a key and a query
-
-inline int64_t padded(int64_t K) { return (K + LANES - 1) / LANES * LANES; }
+constexpr int COLUMNS = REGISTERS > REGISTER ? 8 : 4;  // registers of a tile: sums of two dots each, and errors
+constexpr int64_t MOST = 32;                           // tokens at a time: their inputs stay in the second cache
 
 struct Gates {
   const float* decay;  // [T, H] or [T, H K]
@@ -45,40 +39,28 @@ struct Shape {
   int64_t key_head(int64_t head) const { return head / (heads / key_heads); }
 };
 
-// Inputs of some tokens for one head, the same for all columns of its state, and their errors where nobody else keeps
-// them. Rows are padded with zeros to whole vectors.
+// Inputs of some tokens for one head, the same for all columns of its state, and memory for a tile of these. Rows are
+// padded with zeros to whole vectors.
 struct Tokens {
+  static constexpr int64_t WIDTH = COLUMNS * REGISTER_LANES;
+
   // Returns how many numbers `most` tokens take.
-  static int64_t size(int64_t most, const Shape& s) { return product(most + 1, 8 * padded(s.K) + 2 * most + 2 + s.V); }
+  static int64_t size(int64_t most, const Shape& s) {
+    return product(most + 1, 5 * padded(s.K) + 2) + product(s.K, WIDTH);
+  }
 
   Tokens(float* next, int64_t most, const Shape& s) : stride(padded(s.K)) {
     const auto take = [&next](int64_t count) { return std::exchange(next, next + count); };
-    key = take(most * stride), query = take(most * stride), decay = take(most * stride), faded = take(most * stride);
-    left = take(2 * most * stride), right = take(most * stride), total = take(stride);
-    on_error = take(most * most), on_output = take(most * most), beta = take(most), log_decay = take(most * stride);
-    error = take(most * s.V);
+    tile = take(s.K * WIDTH);  // the first, whose rows begin where cache lines do
+    key = take(most * stride), decay = take(most * stride), log_decay = take(most * stride);
+    on_error = take(most * stride), on_output = take(most * stride), beta = take(most), overlap = take(most);
   }
   int64_t stride, T = 0;
-  float *key, *query, *decay, *log_decay, *faded;  // [T, stride]
-  float* left;   // MOST tokens after another, each time [K, 2 T]: d(0, t) k_t of each, then d(0, t) q_t
-  float* right;  // [K, T]: beta_s d(s, T) k_s
-  float* total;  // [K]: d(0, T)
-  float *on_error,
-      *on_output;  // [T, T]: beta_s k_t . d(s, t) k_s below the diagonal, beta_s q_t . d(s, t) k_s up to it
-  float* beta;     // [T]
-  float* error;    // [T, V]
+  float *key, *decay, *log_decay;  // [T, stride]
+  float *on_error, *on_output;     // [T, stride]: g k, g q
+  float *beta, *overlap;           // [T]; overlap is q . k
+  float* tile;                     // [K, WIDTH]
 };
-
-void copy_row(float* to, const float* from, int64_t K, int64_t stride) {
-  std::memcpy(to, from, K * sizeof(float));
-  std::fill(to + K, to + stride, 0.0f);
-}
-
-float dot(const float* a, const float* b, int64_t stride) {
-  f32x16 total{};
-  for (int64_t k = 0; k < stride; k += LANES) total += load<f32x16>(a + k) * load<f32x16>(b + k);
-  return sum(total);
-}
 
 void scale(float* row, float by, int64_t stride) {
   for (int64_t k = 0; k < stride; k += LANES) store(row + k, load<f32x16>(row + k) * by);
@@ -107,8 +89,8 @@ void read_gates(Tokens& tokens, int64_t t, const Gates& gates, const Shape& shap
   tokens.beta[t] = of_one(Sigmoid::of, gates.beta[at * shape.heads + head]) * gates.strength;
 }
 
-// The logarithms' exponentials; where a head has one decay, it is computed once.
-void read_decays(Tokens& tokens, bool by_channel) {
+// The logarithms' exponentials, once where a head has one decay. Compiled once, so that it rounds in one way.
+[[gnu::noinline]] void read_decays(Tokens& tokens, bool by_channel) {
   for (int64_t t = 0; t < tokens.T; ++t) {
     const float* logs = tokens.log_decay + t * tokens.stride;
     f32x16 decay = exp(load<f32x16>(logs));
@@ -119,85 +101,31 @@ void read_decays(Tokens& tokens, bool by_channel) {
   }
 }
 
-void read_tokens(
+// The same for whoever reads them.
+[[gnu::noinline]] void read_tokens(
     Tokens& tokens, const float* mixed, const Gates& gates, const Shape& shape, int64_t head, int64_t first, int64_t T
 ) {
-  const int64_t K = shape.K, own = shape.key_head(head) * K;
+  const int64_t K = shape.K, own = shape.key_head(head) * K, stride = tokens.stride;
   tokens.T = T;
   for (int64_t t = 0; t < T; ++t) {
     const float* row = mixed + (first + t) * shape.row();
-    float *query = tokens.query + t * tokens.stride, *key = tokens.key + t * tokens.stride;
-    copy_row(query, row + own, K, tokens.stride);
-    copy_row(key, row + shape.key_heads * K + own, K, tokens.stride);
-    scale(query, inverse_norm(query, tokens.stride) / std::sqrt(float(K)), tokens.stride);
-    scale(key, inverse_norm(key, tokens.stride), tokens.stride);
+    float *query = tokens.on_output + t * stride, *key = tokens.key + t * stride;
+    copy_row(query, row + own, K, stride);
+    copy_row(key, row + shape.key_heads * K + own, K, stride);
+    scale(query, inverse_norm(query, stride) / std::sqrt(float(K)), stride);
+    scale(key, inverse_norm(key, stride), stride);
+    tokens.overlap[t] = dot(query, key, stride);
     read_gates(tokens, t, gates, shape, first + t, head);
   }
   read_decays(tokens, shape.by_channel);
-}
-
-// Products between the tokens: on_error and on_output.
-void relate(Tokens& tokens) {
-  const int64_t T = tokens.T, stride = tokens.stride;
-  for (int64_t t = 0; t < T; ++t) {
-    const float *key = tokens.key + t * stride, *query = tokens.query + t * stride, *decay = tokens.decay + t * stride;
-    for (int64_t s = 0; s < t; ++s) {
-      float* faded = tokens.faded + s * stride;
-      f32x16 for_error{}, for_output{};
-      for (int64_t k = 0; k < stride; k += LANES) {
-        const f32x16 now = load<f32x16>(faded + k) * load<f32x16>(decay + k);
-        store(faded + k, now);
-        for_error += load<f32x16>(key + k) * now;
-        for_output += load<f32x16>(query + k) * now;
-      }
-      tokens.on_error[t * T + s] = sum(for_error) * tokens.beta[s];
-      tokens.on_output[t * T + s] = sum(for_output) * tokens.beta[s];
-    }
-    std::memcpy(tokens.faded + t * stride, key, stride * sizeof(float));
-    tokens.on_output[t * T + t] = dot(query, key, stride) * tokens.beta[t];
+  for (int64_t k = 0; k < T * stride; k += LANES) {
+    const f32x16 decay = load<f32x16>(tokens.decay + k);
+    store(tokens.on_error + k, load<f32x16>(tokens.key + k) * decay);
+    store(tokens.on_output + k, load<f32x16>(tokens.on_output + k) * decay);
   }
 }
 
-// left: keys and queries, decayed since the start.
-void fade_from_start(Tokens& tokens, int64_t K) {
-  const int64_t stride = tokens.stride;
-  for (int64_t k = 0; k < stride; k += LANES) {
-    f32x16 since = splat(1.0f);
-    for (int64_t t = 0; t < tokens.T; ++t) {
-      since *= load<f32x16>(tokens.decay + t * stride + k);
-      const int64_t group = t / MOST * MOST, width = std::min<int64_t>(MOST, tokens.T - group);
-      float* left = tokens.left + 2 * group * K + t - group;
-      const f32x16 key = load<f32x16>(tokens.key + t * stride + k) * since,
-                   query = load<f32x16>(tokens.query + t * stride + k) * since;
-      float keys[LANES], queries[LANES];
-      store(keys, key);
-      store(queries, query);
-      for (int64_t lane = 0; lane < std::min<int64_t>(LANES, K - k); ++lane) {
-        left[(k + lane) * 2 * width] = keys[lane];
-        left[(k + lane) * 2 * width + width] = queries[lane];
-      }
-    }
-  }
-}
-
-// right and total: keys, decayed until the end.
-void fade_to_end(Tokens& tokens, int64_t K) {
-  const int64_t T = tokens.T, stride = tokens.stride;
-  for (int64_t k = 0; k < stride; k += LANES) {
-    f32x16 until = splat(1.0f);
-    for (int64_t s = T - 1; s >= 0; --s) {
-      const f32x16 key = load<f32x16>(tokens.key + s * stride + k) * until * tokens.beta[s];
-      float keys[LANES];
-      store(keys, key);
-      for (int64_t lane = 0; lane < std::min<int64_t>(LANES, K - k); ++lane)
-        tokens.right[(k + lane) * T + s] = keys[lane];
-      until *= load<f32x16>(tokens.decay + s * stride + k);
-    }
-    store(tokens.total + k, until);
-  }
-}
-
-// Some columns of one head: of its state [K, V], of its values and outputs, and of e.
+// Some columns of one head: of its state [K, V], of its values and outputs, and of e / beta where it is kept.
 struct Columns {
   const float* value;
   int64_t value_stride;
@@ -206,109 +134,125 @@ struct Columns {
   float* error;
   int64_t error_stride;
   float* state;
-  int64_t state_stride;
-  int64_t width;                // of the last vector, if it is not whole
-  const float* next = nullptr;  // the next head's state, which is fetched meanwhile: in the order of memory, where
-                                // columns would jump
-  Columns from(int64_t column, const Shape& shape, int64_t left) const {
+  int64_t width = REGISTER_LANES;  // of the last register, if it is not whole
+  const float* next = nullptr;     // the next head's state, which is fetched meanwhile in the order of memory, where
+                                   // columns would jump
+  Columns from(int64_t column, int64_t left, const Shape& shape) const {
     Columns c = *this;
     c.next = state + shape.K * (shape.V + column);
-    return c.value += column, c.out += column, c.error += column, c.state += column, c.width = left, c;
+    c.value += column, c.out += column, c.error += column, c.state += column, c.width = left;
+    return c;
   }
 };
 
-template <bool Whole>
-inline f32xr get(const float* from, int64_t width) {
-  if constexpr (Whole) return load<f32xr>(from);
-  return load_first<f32xr>(from, width);
-}
+// Rows of columns: of a state, or of the tile.
+struct Rows {
+  float* first;
+  int64_t stride;
+};
 
-template <bool Whole>
-inline void put(float* to, f32xr v, int64_t width) {
-  if constexpr (Whole) return store(to, v);
-  store_first(to, v, width);
-}
+// e of the token before, and the sums of a token: S^T g k and S^T g q.
+template <int C>
+struct Sums {
+  f32xr error[C], by_key[C], by_query[C];
+};
 
-// e and out of T tokens, which follow `first` others.
-template <int T, int V, bool Whole>
-void answer(const Tokens& tokens, int64_t first, int64_t K, const Columns& c) {
-  f32xr acc[2 * T][V] = {};
-  const float *left = tokens.left + 2 * first * K, *state = c.state;
-  for (int64_t k = 0; k < K; ++k, left += 2 * T, state += c.state_stride) {
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) {
-      const f32xr row = get<Whole>(state + v * REGISTER_LANES, c.width);
-      if constexpr (T > 1) __builtin_prefetch(c.next + (k * V + v) * REGISTER_LANES);
-#pragma GCC unroll 16
-      for (int i = 0; i < 2 * T; ++i) acc[i][v] += row * left[i];
-    }
-  }
-#pragma GCC unroll 8
-  for (int t = 0; t < T; ++t) {
-    const int64_t at = first + t;
-    const float *on_error = tokens.on_error + at * tokens.T, *on_output = tokens.on_output + at * tokens.T;
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) {
-      f32xr error = get<Whole>(c.value + at * c.value_stride + v * REGISTER_LANES, c.width) - acc[t][v],
-            out = acc[T + t][v];
-      for (int64_t s = 0; s < first; ++s) {
-        const f32xr before = get<Whole>(c.error + s * c.error_stride + v * REGISTER_LANES, c.width);
-        error -= before * on_error[s], out += before * on_output[s];
+// The change that token t - 1 makes, on the way from rows to rows, and the sums of token t: with CHANGES and SUMS. Not
+// inline, so that registers are for vectors; `next` is fetched meanwhile.
+template <int C, bool Whole, bool CHANGES, bool SUMS>
+[[gnu::noinline]] void pass(
+    const Tokens& tokens, int64_t t, int64_t K, int64_t width, Rows from, Rows to, Sums<C>& sums, const float* next
+) {
+  const int64_t at = t * tokens.stride, before = at - tokens.stride;
+  const float *decay = tokens.decay + before, *key = tokens.key + before, *on_error = tokens.on_error + at,
+              *on_output = tokens.on_output + at;
+  Sums<C> own{};
+  UNROLLED for (int c = 0; c < C; ++c) own.error[c] = sums.error[c];
+  for (int64_t k = 0; k < K; ++k) {
+    // Vectors before the stores, which might change what is read behind them.
+    const f32xr faded = splat<f32xr>(CHANGES ? decay[k] : 0.0f), added = splat<f32xr>(CHANGES ? key[k] : 0.0f),
+                for_error = splat<f32xr>(SUMS ? on_error[k] : 0.0f),
+                for_output = splat<f32xr>(SUMS ? on_output[k] : 0.0f);
+    UNROLLED for (int c = 0; c < C; ++c) {
+      f32xr row = get<Whole>(from.first + k * from.stride + c * REGISTER_LANES, width);
+      if constexpr (!CHANGES) __builtin_prefetch(next + (k * C + c) * REGISTER_LANES);
+      if constexpr (CHANGES) {
+        row = fused(own.error[c], added, row * faded);
+        put<Whole>(to.first + k * to.stride + c * REGISTER_LANES, row, width);
       }
-#pragma GCC unroll 8
-      for (int s = 0; s < t; ++s) error -= acc[s][v] * on_error[first + s], out += acc[s][v] * on_output[first + s];
-      acc[t][v] = error;
-      put<Whole>(c.error + at * c.error_stride + v * REGISTER_LANES, error, c.width);
-      put<Whole>(c.out + at * c.out_stride + v * REGISTER_LANES, out + error * on_output[at], c.width);
+      if constexpr (SUMS) {
+        own.by_key[c] = fused(row, for_error, own.by_key[c]);
+        own.by_query[c] = fused(row, for_output, own.by_query[c]);
+      }
     }
   }
+  if constexpr (SUMS) sums = own;
 }
 
-// S <- total S + right e.
-template <int T, int V, bool Whole>
-void advance(const Tokens& tokens, int64_t K, const Columns& c) {
-  f32xr error[T][V];
-  for (int t = 0; t < T; ++t)
-    for (int v = 0; v < V; ++v) error[t][v] = get<Whole>(c.error + t * c.error_stride + v * REGISTER_LANES, c.width);
-  const float* right = tokens.right;
+// All tokens over C registers of columns.
+template <Form F, int C, bool Whole>
+void steps(const Tokens& tokens, const Shape& s, const Columns& c) {
+  const Rows state{c.state, s.V}, tile{tokens.tile, C * REGISTER_LANES};
+  Sums<C> sums;
+  for (int64_t t = 0; t < tokens.T; ++t) {
+    if (t == 0) pass<C, Whole, false, true>(tokens, t, s.K, c.width, state, tile, sums, c.next);
+    else pass<C, Whole, true, true>(tokens, t, s.K, c.width, t == 1 ? state : tile, tile, sums, nullptr);
+    UNROLLED for (int i = 0; i < C; ++i) {
+      const int64_t at = i * REGISTER_LANES;
+      const f32xr apart = get<Whole>(c.value + t * c.value_stride + at, c.width) - sums.by_key[i];
+      if constexpr (F == Form::VERIFY) put<Whole>(c.error + t * c.error_stride + at, apart, c.width);
+      sums.error[i] = apart * tokens.beta[t];
+      put<Whole>(c.out + t * c.out_stride + at, fused(sums.error[i], tokens.overlap[t], sums.by_query[i]), c.width);
+    }
+  }
+  if constexpr (F == Form::EXTEND)
+    pass<C, Whole, true, false>(tokens, tokens.T, s.K, c.width, tokens.T == 1 ? state : tile, state, sums, nullptr);
+}
+
+// The changes of T tokens from t on, for each row one after the other.
+template <int T, int C, bool Whole>
+[[gnu::noinline]] void change(const Tokens& tokens, int64_t t, const Shape& s, const Columns& c) {
+  const int64_t stride = tokens.stride, K = s.K, V = s.V;
+  const float *key = tokens.key + t * stride, *decay = tokens.decay + t * stride, *next = c.next;
   float* state = c.state;
-  for (int64_t k = 0; k < K; ++k, right += T, state += c.state_stride) {
-#pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) {
-      f32xr row = get<Whole>(state + v * REGISTER_LANES, c.width) * tokens.total[k];
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) row += error[t][v] * right[t];
-      put<Whole>(state + v * REGISTER_LANES, row, c.width);
+  f32xr error[T][C];
+  UNROLLED for (int i = 0; i < T; ++i) UNROLLED for (int j = 0; j < C; ++j)
+      error[i][j] = get<Whole>(c.error + (t + i) * c.error_stride + j * REGISTER_LANES, c.width) * tokens.beta[t + i];
+  for (int64_t k = 0; k < K; ++k, state += V, next += C * REGISTER_LANES) {
+    f32xr row[C];
+    UNROLLED for (int j = 0; j < C; ++j) {
+      row[j] = get<Whole>(state + j * REGISTER_LANES, c.width);
+      __builtin_prefetch(next + j * REGISTER_LANES);
     }
+    UNROLLED for (int i = 0; i < T; ++i) {
+      const f32xr added = splat<f32xr>(key[i * stride + k]), faded = splat<f32xr>(decay[i * stride + k]);
+      UNROLLED for (int j = 0; j < C; ++j) row[j] = fused(error[i][j], added, row[j] * faded);
+    }
+    UNROLLED for (int j = 0; j < C; ++j) put<Whole>(state + j * REGISTER_LANES, row[j], c.width);
   }
 }
 
-enum class Form { EXTEND, VERIFY, COMMIT };
-
-template <Form F, int T, int V, bool Whole>
-void tile(const Tokens& tokens, int64_t first, int64_t K, const Columns& c) {
-  if constexpr (F != Form::COMMIT) answer<T, V, Whole>(tokens, first, K, c);
-  if constexpr (F != Form::VERIFY) advance<T, V, Whole>(tokens, K, c);
+// Those of all tokens, up to T at a time.
+template <int C, bool Whole, int T = 4>
+void changes(const Tokens& tokens, int64_t t, const Shape& s, const Columns& c) {
+  for (; t + T <= tokens.T; t += T) change<T, C, Whole>(tokens, t, s, c);
+  if constexpr (T > 1)
+    if (t < tokens.T) changes<C, Whole, T - 1>(tokens, t, s, c);
 }
 
-// All columns for T tokens, as many vectors of them at a time as fit the registers.
-template <Form F, int T>
-void columns(const Tokens& tokens, int64_t first, const Shape& shape, const Columns& c) {
-  // A commit does little with a row: it keeps its sums alone in registers, and reads the state as it lies in memory.
-  constexpr int V = F == Form::COMMIT ? ACCUMULATORS / 2 : ACCUMULATORS / 2 / T ? ACCUMULATORS / 2 / T : 1;
+template <Form F, int C, bool Whole>
+void tile(const Tokens& tokens, const Shape& s, const Columns& c) {
+  if constexpr (F == Form::COMMIT) changes<C, Whole>(tokens, 0, s, c);
+  else steps<F, C, Whole>(tokens, s, c);
+}
+
+template <Form F>
+void all_columns(const Tokens& tokens, const Shape& s, const Columns& c) {
   int64_t at = 0;
-  const auto from = [&](int64_t left) { return c.from(at, shape, left); };
-  for (; at + V * REGISTER_LANES <= shape.V; at += V * REGISTER_LANES)
-    tile<F, T, V, true>(tokens, first, shape.K, from(REGISTER_LANES));
-  for (; at + REGISTER_LANES <= shape.V; at += REGISTER_LANES)
-    tile<F, T, 1, true>(tokens, first, shape.K, from(REGISTER_LANES));
-  if (at < shape.V) tile<F, T, 1, false>(tokens, first, shape.K, from(shape.V - at));
-}
-
-template <Form F, int T = MOST>
-void columns_of(int64_t count, const Tokens& tokens, int64_t first, const Shape& shape, const Columns& c) {
-  if (count == T) return columns<F, T>(tokens, first, shape, c);
-  if constexpr (T > 1) columns_of<F, T - 1>(count, tokens, first, shape, c);
+  for (; at + Tokens::WIDTH <= s.V; at += Tokens::WIDTH)
+    tile<F, COLUMNS, true>(tokens, s, c.from(at, REGISTER_LANES, s));
+  for (; at + REGISTER_LANES <= s.V; at += REGISTER_LANES) tile<F, 1, true>(tokens, s, c.from(at, REGISTER_LANES, s));
+  if (at < s.V) tile<F, 1, false>(tokens, s, c.from(at, s.V - at, s));
 }
 
 // mixed [B, T, C] with C as a row of the shape lies; decay [B, T, H] or [B, T, H K], as many numbers in bias; beta [B,
@@ -360,12 +304,11 @@ Tensor& gated_delta_rule_out(
     const Gates gates = gates_of(decay, beta, rate, bias, floor, strength, batch, s);
     for (int64_t first = 0; first < n; first += MOST) {
       read_tokens(tokens, rows, gates, s, head, first, std::min<int64_t>(MOST, n - first));
-      relate(tokens), fade_from_start(tokens, s.K), fade_to_end(tokens, s.K);
       const float* value = rows + first * s.row() + 2 * key_heads * s.K + head * s.V;
-      columns_of<Form::EXTEND>(
-          tokens.T, tokens, 0, s,
-          {value, s.row(), answers + first * s.heads * s.V, s.heads * s.V, tokens.error, s.V,
-           data<float>(state) + (batch * s.heads + head) * s.head_size(), s.V, LANES}
+      all_columns<Form::EXTEND>(
+          tokens, s,
+          {value, s.row(), answers + first * s.heads * s.V, s.heads * s.V, nullptr, 0,
+           data<float>(state) + (batch * s.heads + head) * s.head_size()}
       );
     }
     for (int64_t t = n; t < s.T; ++t) std::fill_n(answers + t * s.heads * s.V, s.V, 0.0f);
@@ -414,14 +357,12 @@ Tensor& gated_delta_rule_verify_out(
     };
     read_tokens(tokens, rows, gates_of(decay, beta, rate, bias, floor, strength, batch, s), s, head, 0, s.T);
     staged.keep(tokens, s, head);
-    relate(tokens), fade_from_start(tokens, s.K);
     float* read_only = const_cast<float*>(data<float>(state)) + (batch * s.heads + head) * s.head_size();
-    for (int64_t first = 0; first < s.T; first += MOST)
-      columns_of<Form::VERIFY>(
-          std::min<int64_t>(MOST, s.T - first), tokens, first, s,
-          {rows + 2 * key_heads * s.K + head * s.V, s.row(), data<float>(out) + (batch * s.T * s.heads + head) * s.V,
-           s.heads * s.V, staged.error + head * s.V, s.heads * s.V, read_only, s.V, LANES}
-      );
+    all_columns<Form::VERIFY>(
+        tokens, s,
+        {rows + 2 * key_heads * s.K + head * s.V, s.row(), data<float>(out) + (batch * s.T * s.heads + head) * s.V,
+         s.heads * s.V, staged.error + head * s.V, s.heads * s.V, read_only}
+    );
   });
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
@@ -471,11 +412,10 @@ Tensor& gated_delta_rule_commit_out(
         const Staged staged{at(key, batch), at(error, batch), at(log_decay, batch), at(beta, batch)};
         for (int64_t first = 0; first < n; first += MOST) {
           read_staged(tokens, staged, s, head, first, std::min<int64_t>(MOST, n - first));
-          fade_to_end(tokens, s.K);
-          columns_of<Form::COMMIT>(
-              tokens.T, tokens, 0, s,
+          all_columns<Form::COMMIT>(
+              tokens, s,
               {nullptr, 0, nullptr, 0, staged.error + (first * s.heads + head) * s.V, s.heads * s.V,
-               data<float>(state) + (batch * s.heads + head) * s.K * s.V, s.V, LANES}
+               data<float>(state) + (batch * s.heads + head) * s.head_size()}
           );
         }
       }

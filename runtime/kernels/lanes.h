@@ -186,7 +186,7 @@ INLINE void store(T* to, V v) {
 
 template <typename V = f32x16>
 INLINE V splat(float x) {
-  return V{} + x;
+  return x - V{};  // not V{} + x, which is another number for a zero below zero: compilers would add
 }
 
 }  // namespace hybridge::inline INSTRUCTION_SET

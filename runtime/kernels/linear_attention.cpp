@@ -1,15 +1,13 @@
-// Decayed linear attention (Mamba-2's state space duality, lightning attention) over states [P, N], one for each head.
+// Decayed linear attention (Mamba-2's state space duality, lightning attention) over states [P, N], one for each head:
 //
-// With g_t the decay of token t, d(s, t) = g_(s+1) ... g_t and h_t its step, the definition unrolls to
+//   S <- g S + (h v) k^T,   out = S q, and a skip
 //
-//   out_t = S (d(0, t) q_t) + sum over s <= t of h_s d(s, t) (k_s . q_t) v_s, and a skip
-//   S    <- d(0, T) S + sum over s of (h_s d(s, T) v_s) k_s^T
-//
-// so every row of the state is read once for all tokens of a block, and written once.
+// with g the decay of a token and h its step. Rows of a state are independent: a tile of them goes through all tokens
+// of a block in the first cache, some tokens at a time in registers, and the state is read and written once.
 #include "activation.h"
 #include "checks.h"
 #include "kernel.h"
-#include "vector.h"
+#include "recurrent.h"
 #include "workspaces.h"
 
 #include <utility>
@@ -17,9 +15,8 @@
 namespace hybridge {
 namespace {
 
-constexpr int MOST = 8;  // tokens at a time
-
-inline int64_t padded(int64_t N) { return (N + LANES - 1) / LANES * LANES; }
+constexpr int ROWS = REGISTERS / 4, TOGETHER = 2;  // rows of a tile, and tokens for which its registers are loaded once
+constexpr int64_t MOST = 16;                       // tokens at a time: their keys and queries stay in the first cache
 
 struct Shape {
   int64_t T, heads, groups, P, N;
@@ -45,35 +42,35 @@ struct Gates {
   }
 };
 
-// Inputs of some tokens for one head, the same for all rows of its state; keys and queries are padded to whole vectors.
+// Inputs of some tokens for one head, the same for all rows of its state, and memory for a tile of these; keys and
+// queries are padded to whole vectors.
 struct Tokens {
   // Returns how many numbers `most` tokens take.
-  static int64_t size(int64_t most, const Shape& s) { return product(most, 3 * padded(s.N) + most + 3 + s.P); }
+  static int64_t size(int64_t most, const Shape& s) {
+    return product(most, 2 * padded(s.N) + 2 + s.P) + product(ROWS, padded(s.N));
+  }
 
   Tokens(float* next, int64_t most, const Shape& s) : stride(padded(s.N)) {
     const auto take = [&next](int64_t count) { return std::exchange(next, next + count); };
-    key = take(most * stride), query = take(most * stride), faded = take(most * stride);
-    mixing = take(most * most), step = take(most), decay = take(most), to_end = take(most), sums = take(most * s.P);
+    tile = take(ROWS * stride);  // the first, whose rows begin where cache lines do
+    key = take(most * stride), query = take(most * stride), added = take(most * s.P);
+    step = take(most), decay = take(most);
   }
   int64_t stride, T = 0;
-  float *key, *query, *faded;    // [T, stride]; the last is the query times d(0, t)
-  float* mixing;                 // [T, T]: h_s d(s, t) (k_s . q_t)
-  float *step, *decay, *to_end;  // [T]: h, g, and h d(s, T)
-  float* sums;                   // [T, P]: S (d(0, t) q_t)
-  float total;                   // d(0, T)
+  float *key, *query;   // [T, stride]
+  float *step, *decay;  // [T]: h and g
+  float* added;         // [T, P]: h v
+  float* tile;          // [ROWS, stride]
 };
 
-void copy_row(float* to, const float* from, int64_t count, int64_t stride) {
-  std::memcpy(to, from, count * sizeof(float));
-  std::fill(to + count, to + stride, 0.0f);
-}
-
-void set_step(Tokens& tokens, int64_t t, float step, float rate) {
+// A token's decay and what it adds. This and what gives steps are compiled once, so that they round in one way.
+[[gnu::noinline]] void set_step(Tokens& tokens, int64_t t, float step, float rate, const float* value, int64_t P) {
   tokens.step[t] = step;
   tokens.decay[t] = of_one(exp, step * rate);
+  for (int64_t p = 0; p < P; ++p) tokens.added[t * P + p] = value[p] * step;
 }
 
-void read_tokens(
+[[gnu::noinline]] void read_tokens(
     Tokens& tokens, const float* mixed, const Gates& gates, const Shape& s, int64_t head, int64_t first, int64_t T
 ) {
   tokens.T = T;
@@ -81,94 +78,72 @@ void read_tokens(
     const float* row = mixed + (first + t) * s.row();
     copy_row(tokens.key + t * tokens.stride, row + s.key(head), s.N, tokens.stride);
     copy_row(tokens.query + t * tokens.stride, row + s.query(head), s.N, tokens.stride);
-    set_step(tokens, t, gates.step(first + t, head), gates.rate[head]);
+    set_step(tokens, t, gates.step(first + t, head), gates.rate[head], row + s.value(head), s.P);
   }
 }
 
-float dot(const float* a, const float* b, int64_t stride) {
-  f32x16 total{};
-  for (int64_t n = 0; n < stride; n += LANES) total += load<f32x16>(a + n) * load<f32x16>(b + n);
-  return sum(total);
-}
-
-// mixing and faded.
-void relate(Tokens& tokens) {
-  float since = 1.0f;
-  for (int64_t t = 0; t < tokens.T; ++t) {
-    const float* query = tokens.query + t * tokens.stride;
-    since *= tokens.decay[t];
-    for (int64_t n = 0; n < tokens.stride; n += LANES)
-      store(tokens.faded + t * tokens.stride + n, load<f32x16>(query + n) * since);
-    float between = 1.0f;
-    for (int64_t s = t; s >= 0; --s) {
-      tokens.mixing[t * tokens.T + s] = tokens.step[s] * between *
-                                        dot(tokens.key + s * tokens.stride, query, tokens.stride);
-      between *= tokens.decay[s];
-    }
-  }
-}
-
-// to_end and total.
-void fade_to_end(Tokens& tokens) {
-  tokens.total = 1.0f;
-  for (int64_t s = tokens.T - 1; s >= 0; --s) {
-    tokens.to_end[s] = tokens.step[s] * tokens.total;
-    tokens.total *= tokens.decay[s];
-  }
-}
-
-enum class Form { EXTEND, VERIFY, COMMIT };
-
-// Rows of the state [P, N] for T tokens, `first` after others: their sums, and what they leave of the rows.
-template <Form F, int T>
-void state_rows(
-    const Tokens& tokens, int64_t first, const Shape& s, const float* value, int64_t value_stride, float* state
+// T tokens from t on over R rows of the state, on the way from rows to rows; their outputs without the skip.
+template <Form F, int T, int R>
+[[gnu::noinline]] void steps(
+    const Tokens& tokens, int64_t t, const Shape& s, int64_t p, const float* from, int64_t from_stride, float* to,
+    int64_t to_stride, float* out, int64_t out_stride
 ) {
-  const float *key = tokens.key + first * tokens.stride, *faded = tokens.faded + first * tokens.stride;
-  for (int64_t p = 0; p < s.P; ++p, state += s.N) {
-    f32xr acc[T] = {};
-    float scaled[T];
-    for (int t = 0; t < T; ++t) scaled[t] = F == Form::VERIFY ? 0.0f : tokens.to_end[t] * value[t * value_stride + p];
-    for (int64_t n = 0; n < s.N; n += REGISTER_LANES) {
-      const int64_t count = s.N - n;
-      f32xr row = load_up_to<f32xr>(state + n, count);
-      if constexpr (F != Form::COMMIT)
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) acc[t] += row * load<f32xr>(faded + t * tokens.stride + n);
-      if constexpr (F != Form::VERIFY) {
-        row *= tokens.total;
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) row += load<f32xr>(key + t * tokens.stride + n) * scaled[t];
-        store_up_to(state + n, row, count);
+  f32xr sums[T][R] = {}, added[T][R], decay[T];
+  UNROLLED for (int i = 0; i < T; ++i) {
+    decay[i] = splat<f32xr>(tokens.decay[t + i]);
+    UNROLLED for (int r = 0; r < R; ++r) added[i][r] = splat<f32xr>(tokens.added[(t + i) * s.P + p + r]);
+  }
+  const int64_t stride = tokens.stride, N = s.N;
+  const float *key = tokens.key + t * stride, *query = tokens.query + t * stride;
+  const auto step = [&]<bool Whole>(int64_t n) __attribute__((always_inline)) {
+    f32xr row[R];
+    UNROLLED for (int r = 0; r < R; ++r) row[r] = get<Whole>(from + r * from_stride + n, N - n);
+    UNROLLED for (int i = 0; i < T; ++i) {
+      const f32xr k = load<f32xr>(key + i * stride + n);
+      UNROLLED for (int r = 0; r < R; ++r) row[r] = fused(k, added[i][r], row[r] * decay[i]);
+      if constexpr (F != Form::COMMIT) {
+        const f32xr q = load<f32xr>(query + i * stride + n);
+        UNROLLED for (int r = 0; r < R; ++r) sums[i][r] = fused(row[r], q, sums[i][r]);
       }
     }
-    if constexpr (F != Form::COMMIT)
-      for (int t = 0; t < T; ++t) tokens.sums[(first + t) * s.P + p] = sum(acc[t]);
-  }
+    UNROLLED for (int r = 0; r < R; ++r) put<Whole>(to + r * to_stride + n, row[r], N - n);
+  };
+  int64_t n = 0;
+  for (; n + REGISTER_LANES <= N; n += REGISTER_LANES) step.template operator()<true>(n);
+  if (n < N) step.template operator()<false>(n);
+  if constexpr (F != Form::COMMIT)
+    UNROLLED for (int i = 0; i < T; ++i) store_sums<R>(out + (t + i) * out_stride + p, sums[i]);
 }
 
-template <Form F, int T = MOST>
-void state_rows_of(
-    int64_t count, const Tokens& tokens, int64_t first, const Shape& s, const float* value, int64_t value_stride,
-    float* state
-) {
-  if (count == T) return state_rows<F, T>(tokens, first, s, value, value_stride, state);
-  if constexpr (T > 1) state_rows_of<F, T - 1>(count, tokens, first, s, value, value_stride, state);
+// All tokens over R rows from p on.
+template <Form F, int R>
+void rows_of(const Tokens& tokens, const Shape& s, int64_t p, float* state, float* out, int64_t out_stride) {
+  float *from = state + p * s.N, *to = F == Form::VERIFY ? tokens.tile : from;
+  const int64_t to_stride = F == Form::VERIFY ? tokens.stride : s.N;
+  int64_t from_stride = s.N, t = 0;
+  for (int64_t at = 0; at < R * s.N; at += LANES) __builtin_prefetch(from + R * s.N + at);  // the next tile
+  const auto next = [&](int64_t read) { t += read, from = to, from_stride = to_stride; };
+  constexpr int MANY = F == Form::COMMIT ? 2 * TOGETHER : TOGETHER;  // it keeps no sums
+  for (; t + MANY <= tokens.T; next(MANY))
+    steps<F, MANY, R>(tokens, t, s, p, from, from_stride, to, to_stride, out, out_stride);
+  for (; t < tokens.T; next(1)) steps<F, 1, R>(tokens, t, s, p, from, from_stride, to, to_stride, out, out_stride);
 }
 
-// Outputs [T, P] from the sums, and from the values of the tokens themselves.
-void answer(
-    const Tokens& tokens, const Shape& s, const float* value, int64_t value_stride, float skip, float* out,
-    int64_t out_stride
-) {
+template <Form F>
+void all_rows(const Tokens& tokens, const Shape& s, float* state, float* out, int64_t out_stride) {
+  int64_t p = 0;
+  for (; p + ROWS <= s.P; p += ROWS) rows_of<F, ROWS>(tokens, s, p, state, out, out_stride);
+  for (; p < s.P; ++p) rows_of<F, 1>(tokens, s, p, state, out, out_stride);
+}
+
+// Adds the skip to outputs [T, P].
+void add_skip(const Tokens& tokens, const Shape& s, const float* value, float skip, float* out, int64_t out_stride) {
   for (int64_t t = 0; t < tokens.T; ++t)
     for (int64_t p = 0; p < s.P; p += LANES) {
-      const int64_t count = std::min<int64_t>(LANES, s.P - p);
-      const auto get = [&](const float* row) { return load_up_to(row + p, count); };
-      f32x16 total = get(tokens.sums + t * s.P) + get(value + t * value_stride) * skip;
-      for (int64_t before = 0; before <= t; ++before)
-        total += get(value + before * value_stride) * tokens.mixing[t * tokens.T + before];
-      store_up_to(out + t * out_stride + p, total, count);
+      const int64_t count = s.P - p;
+      const f32x16 own = load_up_to(value + t * s.row() + p, count);
+      float* to = out + t * out_stride + p;
+      store_up_to(to, fused(own, splat(skip), load_up_to(to, count)), count);
     }
 }
 
@@ -228,9 +203,8 @@ Tensor& linear_attention_out(
     for (int64_t first = 0; first < n; first += MOST) {
       const float* value = rows + first * s.row() + s.value(head);
       read_tokens(tokens, rows, gates, s, head, first, std::min<int64_t>(MOST, n - first));
-      relate(tokens), fade_to_end(tokens);
-      state_rows_of<Form::EXTEND>(tokens.T, tokens, 0, s, value, s.row(), own);
-      answer(tokens, s, value, s.row(), skip ? data<float>(*skip)[head] : 0.0f, answers + first * width, width);
+      all_rows<Form::EXTEND>(tokens, s, own, answers + first * width, width);
+      if (skip) add_skip(tokens, s, value, data<float>(*skip)[head], answers + first * width, width);
     }
     for (int64_t t = n; t < s.T; ++t) std::fill_n(answers + t * width, s.P, 0.0f);
   });
@@ -256,14 +230,10 @@ Tensor& linear_attention_verify_out(
     const float *rows = data<float>(mixed) + batch * s.T * s.row(), *value = rows + s.value(head);
     read_tokens(tokens, rows, gates_of(steps, bias, rate, start, low, high, batch), s, head, 0, s.T);
     for (int64_t t = 0; t < s.T; ++t) data<float>(staged_steps)[(batch * S + t) * s.heads + head] = tokens.step[t];
-    relate(tokens);
     float* read_only = const_cast<float*>(data<float>(state)) + (batch * s.heads + head) * s.head_size();
-    for (int64_t first = 0; first < s.T; first += MOST)
-      state_rows_of<Form::VERIFY>(std::min<int64_t>(MOST, s.T - first), tokens, first, s, value, s.row(), read_only);
-    answer(
-        tokens, s, value, s.row(), skip ? data<float>(*skip)[head] : 0.0f,
-        data<float>(out) + batch * s.T * width + head * s.P, width
-    );
+    float* answers = data<float>(out) + batch * s.T * width + head * s.P;
+    all_rows<Form::VERIFY>(tokens, s, read_only, answers, width);
+    if (skip) add_skip(tokens, s, value, data<float>(*skip)[head], answers, width);
   });
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   for (int64_t batch = 0; batch < sizes.B; ++batch)
@@ -295,10 +265,12 @@ Tensor& linear_attention_commit_out(
       tokens.T = std::min<int64_t>(MOST, n - first);
       for (int64_t t = 0; t < tokens.T; ++t) {
         copy_row(tokens.key + t * tokens.stride, rows + t * s.row() + s.key(head), s.N, tokens.stride);
-        set_step(tokens, t, data<float>(steps)[(batch * S + first + t) * s.heads + head], data<float>(rate)[head]);
+        set_step(
+            tokens, t, data<float>(steps)[(batch * S + first + t) * s.heads + head], data<float>(rate)[head],
+            rows + t * s.row() + s.value(head), s.P
+        );
       }
-      fade_to_end(tokens);
-      state_rows_of<Form::COMMIT>(tokens.T, tokens, 0, s, rows + s.value(head), s.row(), own);
+      all_rows<Form::COMMIT>(tokens, s, own, nullptr, 0);
     }
   });
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);

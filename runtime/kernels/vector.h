@@ -67,6 +67,38 @@ INLINE auto sum(V v) {
     return together_by([](auto a, auto b) { return a + b; }, v);
 }
 
+// a b + c, rounded once if the processor can: compilers do so in some loops, and in others not.
+template <typename V>
+INLINE V fused(V a, V b, V c) {
+  return by_register(
+      [](f32xr x, f32xr y, f32xr z) {
+#if defined(__AVX512F__)
+        return (f32xr)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+#elif defined(__FMA__)
+        return (f32xr)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
+#elif defined(__aarch64__)
+        return (f32xr)vfmaq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y);
+#else
+        return x * y + z;
+#endif
+      },
+      a, b, c
+  );
+}
+
+// The same of one number b.
+INLINE f32xr fused(f32xr a, float b, f32xr c) {
+#if defined(__AVX512F__)
+  return fused(a, (f32xr)_mm512_set1_ps(b), c);
+#elif defined(__AVX2__)
+  return fused(a, (f32xr)_mm256_set1_ps(b), c);
+#elif defined(__aarch64__)
+  return (f32xr)vfmaq_n_f32((float32x4_t)c, (float32x4_t)a, b);
+#else
+  return a * b + c;
+#endif
+}
+
 INLINE f32x16 magnitude(f32x16 v) { return (f32x16)((i32x16)v & 0x7fffffff); }
 
 // v, with 0 for NaN and for what is too large: no processor agrees with another, or C++ with any, on the whole number

@@ -18,6 +18,7 @@ CAMPAIGNS: Mapping[str, str] = {
     "broken-features": "break a feature at a time: the default tests must notice each",
     "conformance": "every family as a real program; writes docs/conformance.md",
     "same-bits": "how many outputs and logits depend on the blocks that their tokens were read in",
+    "same-texts": "greedy tokens that depend on drafters, or on what was read again",
     "quality": "the cost of each rounding and recipe on a trained model",
     "real-models": "published models beside llama.cpp: numbers, texts, speed",
     "gguf-files": "GGUF files of every architecture, mix of blocks and tokenizer, compared with llama.cpp",

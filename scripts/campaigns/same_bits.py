@@ -24,6 +24,7 @@ from packed_weights import HALVES, KINDS, packed_blocks
 from recurrences import CASES, Recurrence
 from tiny import save_checkpoint, tiny_config, tiny_model
 from torch import Tensor
+from zoo import KINDS
 
 from campaigns import campaign
 from campaigns.real_models.models import GEMMA3, SMOLLM2, RealModel, gguf_of
@@ -40,7 +41,6 @@ from hybridge.runtime.binding.tokenizer import Tokenizer
 TOKENS, BLOCKS = 48, (2, 3, 8)
 """Tokens that are read in each way, and the blocks that they are read in; prefills also read all of them at once."""
 WORK = Path.home() / ".cache" / "hybridge-bench"
-FAMILIES = ("qwen3_5_text", "mamba2", "gemma3_text", "recurrent_gemma")
 
 
 @dataclass
@@ -132,6 +132,17 @@ def attends(heads: int, groups: int, D: int, V: int, rows: int, dtype: torch.dty
     )
 
 
+def attends_what_a_mask_says() -> Count:
+    """Read tokens that each see some of the rows, as if indexed."""
+    torch.manual_seed(0)
+    keys, values = torch.randn(1, 700, 2, 64), torch.randn(1, 700, 2, 64)
+    return by_token(
+        lambda q, mask, _: ops.attention(q, keys, values, one(0), mask[0], None, 0.125, 0.0, 0, 0, False),
+        torch.randn(1, TOKENS, 6, 64),
+        torch.rand(1, TOKENS, 700) < 0.2,
+    )
+
+
 def attends_bytes(heads: int, groups: int, D: int, V: int, rows: int) -> Count:
     """Do likewise over keys and values in 8 bits."""
     torch.manual_seed(0)
@@ -212,6 +223,7 @@ def operators() -> Mapping[str, Callable[[], Count]]:
     counts["attention, latent"] = partial(attends, 8, 1, 192, 128, 400, torch.float32)
     counts["attention, a ring"] = partial(attends_a_ring, 6, 2, 64, 21, 300)
     counts["attention, a ring from its start"] = partial(attends_a_ring, 6, 2, 64, 90, 0)
+    counts["attention, a mask"] = attends_what_a_mask_says
     counts["attention, int8"] = partial(attends_bytes, 6, 2, 64, 64, 300)
     counts["attention, int8, many rows"] = partial(attends_bytes, 8, 1, 64, 64, 2900)
     counts |= {f"products, {name}": partial(blocks_of, name, True) for name in KINDS}
@@ -276,7 +288,7 @@ def models(work: Path) -> Mapping[str, Callable[[], Count]]:
         return count_model(artifact, Tokenizer.of(open_artifact(artifact)).encode(prose).ids[:160])
 
     return (
-        {name: partial(family, name) for name in FAMILIES}
+        {name: partial(family, name) for name in sorted(KINDS)}
         | {
             "the embedded model": lambda: count_model(
                 exported(EMBEDDED, ExportOptions(), "embedded", work), list(prose.encode()[:160])

@@ -1,9 +1,12 @@
 """Recurrent kernels against their references, which are the naive recurrences: outputs, state in place and what is staged."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from kernel_program import Twins, close, one
+from kernel_program import KernelProgram, Twins, close, one
 from recurrences import CASES, Recurrence, ShortConv
+from torch import Tensor
 
 from hybridge.cache.operations.kernels import CoreKernels
 from hybridge.cache.recurrences import recurrence as cache
@@ -57,6 +60,41 @@ def test_verify_and_commit_are_a_block(count: int, case: str) -> None:
     out = recurrence.extend(*inputs, one(count), state=extended)
     close(verified[:, :count], out[:, :count])
     close(recurrence.state, extended)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_token_has_the_same_bits_however_it_is_read(case: str) -> None:
+    """Decodes are blocks of any lengths, and verifies of which a part is committed: outputs and state, bit for bit."""
+    recurrence, tokens = made(case, 7), 29
+    inputs = recurrence.inputs(tokens, tokens)
+
+    def extend(*given: Tensor, state: Tensor) -> list[Tensor]:
+        return [recurrence.extend(*given, state=state), state.clone()]
+
+    def verify(*given: Tensor, state: Tensor, **staged: Tensor) -> list[Tensor]:
+        *rows, count = given
+        out = recurrence.verify(*rows, state=state, **staged)
+        recurrence.commit(count, state=state, **staged)
+        return [out, state.clone()]
+
+    def read(way: Callable[..., list[Tensor]], most: int, **staged: Tensor) -> list[Tensor]:
+        program, outs, at = None, [], 0
+        while at < tokens:
+            count = min(tokens - at, int(torch.randint(1, most + 1, ())))
+            block = [torch.randn(1, most, *x.shape[2:]) for x in inputs]
+            for to, x in zip(block, inputs, strict=True):
+                to[:, :count] = x[:, at : at + count]
+            program = program or KernelProgram(way, [*block, one(count)], state=recurrence.state, **staged)
+            out, state = program(*block, one(count))
+            outs.append(out[:, :count])
+            at += count
+        return [torch.cat(outs, 1), state]
+
+    out, state = read(extend, 1)
+    for got, after in (read(extend, 11), read(verify, 6, **recurrence.staged(7))):
+        assert got.equal(out)
+        assert after.equal(state)
 
 
 @pytest.mark.parametrize("count", [1, 4, 9])

@@ -1,0 +1,63 @@
+// Shared by the recurrences whose state is a matrix for each head.
+//
+// Each token is a step over a tile of the state that stays in the first cache, so an output is one sum in one order,
+// whatever is read beside it, and a commit leaves the bits that decodes would. Sums of blocks as a whole need fewer
+// multiplications, but round otherwise for each length of a block.
+#pragma once
+
+#include "vector.h"
+#include "vector_math.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hybridge::inline INSTRUCTION_SET {
+
+enum class Form { EXTEND, VERIFY, COMMIT };
+
+inline int64_t padded(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
+
+inline void copy_row(float* to, const float* from, int64_t count, int64_t stride) {
+  std::memcpy(to, from, count * sizeof(float));
+  std::fill(to + count, to + stride, 0.0f);
+}
+
+inline float dot(const float* a, const float* b, int64_t stride) {
+  f32x16 total{};
+  for (int64_t k = 0; k < stride; k += LANES) total = fused(load<f32x16>(a + k), load<f32x16>(b + k), total);
+  return sum(total);
+}
+
+// Writes the sum of each of R registers: four at a time where instructions add neighbours, else each by itself.
+template <int R>
+INLINE void store_sums(float* to, const f32xr* v) {
+  int r = 0;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  UNROLLED for (; r + 4 <= R; r += 4) {
+    const __m256 a = _mm256_hadd_ps((__m256)v[r], (__m256)v[r + 1]),
+                 b = _mm256_hadd_ps((__m256)v[r + 2], (__m256)v[r + 3]), c = _mm256_hadd_ps(a, b);
+    _mm_storeu_ps(to + r, _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1)));
+  }
+#elif defined(__aarch64__)
+  UNROLLED for (; r + 4 <= R; r += 4) {
+    const float32x4_t a = vpaddq_f32((float32x4_t)v[r], (float32x4_t)v[r + 1]);
+    vst1q_f32(to + r, vpaddq_f32(a, vpaddq_f32((float32x4_t)v[r + 2], (float32x4_t)v[r + 3])));
+  }
+#endif
+  UNROLLED for (; r < R; ++r) to[r] = sum(v[r]);
+}
+
+// A register of a row of which `width` numbers are left, where it may not be whole.
+template <bool Whole>
+INLINE f32xr get(const float* from, int64_t width) {
+  if constexpr (Whole) return load<f32xr>(from);
+  return load_first<f32xr>(from, width);
+}
+
+template <bool Whole>
+INLINE void put(float* to, f32xr v, int64_t width) {
+  if constexpr (Whole) return store(to, v);
+  store_first(to, v, width);
+}
+
+}  // namespace hybridge::inline INSTRUCTION_SET
