@@ -3,6 +3,7 @@
 #include "checks.h"
 #include "kernel.h"
 #include "packed_product.h"
+#include "workspaces.h"
 
 namespace hybridge {
 namespace {
@@ -56,7 +57,11 @@ Product of_expert(const Experts& e, const Product& all, int64_t expert) {
   return p;
 }
 
-void run(const Experts& e, const Product& all) {
+// False where there is no memory.
+bool run(KernelRuntimeContext& context, const Experts& e, const Product& all) {
+  const int64_t count = e.chosen * e.panels();
+  const Workspaces<float> factors(context, count, panel_cost(all), DecodedFactors::size(all));
+  if (!factors) return false;
   if (all.quanta)
     parallel(e.chosen, e.all.K * sizeof(float), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -64,9 +69,12 @@ void run(const Experts& e, const Product& all) {
         quantize_tokens(p, 0, p.T);
       }
     });
-  parallel(e.chosen * e.panels(), panel_cost(all), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) panel_product(of_expert(e, all, e.used[i / e.panels()]), i % e.panels());
+  parallel(count, panel_cost(all), [&](int64_t begin, int64_t end) {
+    const auto own = factors.take();
+    for (int64_t i = begin; i < end; ++i)
+      panel_product(of_expert(e, all, e.used[i / e.panels()]), i % e.panels(), own.memory());
   });
+  return true;
 }
 
 Tensor& block_experts_out(
@@ -96,7 +104,7 @@ Tensor& block_experts_out(
       (long long)e.E
   );
   for (int64_t m = 0; m < M; ++m) std::copy_n(data<float>(x) + e.order[m] * K, K, const_cast<float*>(p.x) + m * K);
-  run(e, p);
+  ET_KERNEL_CHECK(context, run(context, e, p), MemoryAllocationFailed, out);
   for (int64_t m = 0; m < M; ++m) std::copy_n(p.out + m * N, N, data<float>(out) + e.order[m] * N);
   return out;
 }

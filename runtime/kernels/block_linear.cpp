@@ -2,6 +2,7 @@
 #include "checks.h"
 #include "kernel.h"
 #include "packed_product.h"
+#include "workspaces.h"
 
 namespace hybridge {
 namespace {
@@ -12,11 +13,16 @@ bool round_activations(KernelRuntimeContext& context, Product& p) {
   return true;
 }
 
-// The products of the panels at all places.
-void multiply(const Product& p, int64_t places) {
+// Multiplies with the panels at all places. False where there is no memory.
+bool multiply(KernelRuntimeContext& context, Product& p, int64_t places, bool integer) {
+  if (integer && !round_activations(context, p)) return false;
+  const Workspaces<float> factors(context, places, panel_cost(p), DecodedFactors::size(p));
+  if (!factors) return false;
   parallel(places, panel_cost(p), [&](int64_t begin, int64_t end) {
-    for (int64_t place = begin; place < end; ++place) panel_product(p, place);
+    const auto own = factors.take();
+    for (int64_t place = begin; place < end; ++place) panel_product(p, place, own.memory());
   });
+  return true;
 }
 
 Tensor& block_linear_out(
@@ -34,8 +40,7 @@ Tensor& block_linear_out(
   };
   REQUIRE(p.weight.K > 0);
   REQUIRE(!integer || p.weight.code < 16);
-  ET_KERNEL_CHECK(context, !integer || round_activations(context, p), MemoryAllocationFailed, out);
-  multiply(p, p.weight.count());
+  ET_KERNEL_CHECK(context, multiply(context, p, p.weight.count(), integer), MemoryAllocationFailed, out);
   return out;
 }
 
@@ -71,8 +76,7 @@ Tensor& panel_linear_out(
   REQUIRE(p.weight.K > 0);
   REQUIRE(has_rows(p.chosen, count, rows, N));
   REQUIRE(!integer || p.weight.code < 16);
-  ET_KERNEL_CHECK(context, !integer || round_activations(context, p), MemoryAllocationFailed, out);
-  multiply(p, count);
+  ET_KERNEL_CHECK(context, multiply(context, p, count, integer), MemoryAllocationFailed, out);
   return out;
 }
 

@@ -83,8 +83,6 @@ INLINE int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t t
   return sum(total);
 }
 
-constexpr int64_t USUAL = 32;  // columns of a group, which the compiler knows then
-
 inline void quantize_tokens(const Product& p, int64_t begin, int64_t end) {
   const int64_t K = p.weight.K, group = p.weight.group, groups = p.weight.groups();
   for (int64_t token = begin; token < end; ++token) {
@@ -93,33 +91,71 @@ inline void quantize_tokens(const Product& p, int64_t begin, int64_t end) {
       const int64_t to = first * groups + g * count + token - first;
       int8_t* quanta = p.quanta + first * K + g * group * count;
       const float* x = p.x + token * K + g * group;
-      const int32_t sum = group == USUAL ? quantize(x, USUAL, quanta, token - first, count, p.steps + to)
-                                         : quantize(x, group, quanta, token - first, count, p.steps + to);
+      const auto round = [&](auto columns) { return quantize(x, columns, quanta, token - first, count, p.steps + to); };
+      const int32_t sum = group == 32   ? round(std::integral_constant<int64_t, 32>())
+                          : group == 16 ? round(std::integral_constant<int64_t, 16>())
+                                        : round(group);
       p.offsets[to] = -offset(p.weight) * sum;
       if (p.sums) p.sums[to] = p.steps[to] * sum;
     }
   }
 }
 
-// The rows of the panel at a place times T tokens from t0 on in whole numbers: to out [T, 16].
+// A panel's scales and minima, decoded where they are used.
+struct StoredFactors {
+  Factors scales, minima;
+
+  INLINE f32xr scale(int64_t group, int lane) const { return scales.at(group, lane); }
+  INLINE f32xr minimum(int64_t group, int lane) const { return minima.at(group, lane); }
+};
+
+// The same decoded once for all tiles of tokens: float [K / group, 16], minima behind scales.
+struct DecodedFactors {
+  const float *scales, *minima;
+
+  // Numbers of memory for them.
+  static int64_t size(const Product& p) {
+    return p.quanta && p.T > FEW ? (p.weight.scales.groups + p.weight.minima.groups) * LANES : 1;
+  }
+
+  DecodedFactors(const Panels& panel, float* memory) : scales(memory), minima(memory + panel.scales.groups * LANES) {
+    panel.scales.decode(memory);
+    if (panel.minima.numbers) panel.minima.decode(memory + panel.scales.groups * LANES);
+  }
+
+  INLINE f32xr scale(int64_t group, int lane) const { return load<f32xr>(scales + group * LANES + lane); }
+  INLINE f32xr minimum(int64_t group, int lane) const { return load<f32xr>(minima + group * LANES + lane); }
+};
+
+// What of a weight's groups the compiler knows: their columns and that there are minima or not, or nothing.
+template <int64_t COLUMNS, bool HAS_MINIMA>
+struct KnownGroups {
+  static constexpr std::integral_constant<int64_t, COLUMNS> columns = {};
+  static constexpr bool has_minima = HAS_MINIMA, start_at_zero = HAS_MINIMA;
+};
+
+struct AnyGroups {
+  int64_t columns;
+  bool has_minima;
+  static constexpr bool start_at_zero = false;
+};
+
+// A panel times T tokens from t0 on in whole numbers: to out [T, 16].
 template <int Code, int T>
-void integer_tile(const Product& p, int64_t place, int64_t t0, float* out) {
-  const int64_t group = p.weight.group, groups = p.weight.groups();
-  const Panels weight = p.weight.from(p.stored(place));
+void integer_tile(const Product& p, const uint8_t* packed, const auto& factors, auto groups, int64_t t0, float* out) {
+  const int64_t count = p.weight.groups();
   for (int row = 0; row < LANES; row += IntegerTile<Code, T>::ROWS) {
     IntegerTile<Code, T> tile;
-    const uint8_t* w = weight.packed + 4 * row;
+    const uint8_t* w = packed + 4 * row;
     const int8_t* quanta = p.quanta + t0 * p.weight.K;
-    const float *steps = p.steps + t0 * groups, *sums = p.sums + (p.sums ? t0 * groups : 0);
-    const int32_t* offsets = p.offsets + t0 * groups;
-    for (int64_t g = 0; g < groups;
-         ++g, w += group * LANES * bits_of(Code) / 8, quanta += group * T, steps += T, offsets += T) {
-      tile.start(offsets);
-      tile.add(w, quanta, group, weight.table);
-      tile.finish([&](int lane) { return weight.scales.at(g, row + lane); }, steps);
-      if (!sums) continue;
-      tile.raise([&](int lane) { return weight.minima.at(g, row + lane); }, sums);
-      sums += T;
+    const float *steps = p.steps + t0 * count, *sums = groups.has_minima ? p.sums + t0 * count : nullptr;
+    const int32_t* offsets = p.offsets + t0 * count;
+    for (int64_t g = 0; g < count; ++g, w += groups.columns * LANES * bits_of(Code) / 8, quanta += groups.columns * T) {
+      if constexpr (groups.start_at_zero) tile.start();
+      else tile.start(offsets + g * T);
+      tile.add(w, quanta, groups.columns, p.weight.table);
+      tile.finish([&](int lane) { return factors.scale(g, row + lane); }, steps + g * T);
+      if (groups.has_minima) tile.raise([&](int lane) { return factors.minimum(g, row + lane); }, sums + g * T);
     }
     tile.store(out + row);
   }
@@ -169,10 +205,9 @@ INLINE void group_sums(
 
 // The same over x as it is.
 template <int Code, int T>
-void float_tile(const Product& p, int64_t place, int64_t t0, float* out) {
-  const int64_t K = p.weight.K, group = p.weight.group;
-  const Panels weight = p.weight.from(p.stored(place));
-  const uint8_t* w = weight.packed;
+void float_tile(const Product& p, const Panels& panel, int64_t t0, float* out) {
+  const int64_t K = panel.K, group = panel.group;
+  const uint8_t* w = panel.packed;
   const float* x = p.x + t0 * K;
   f32x16 total[T] = {};
   if constexpr (Code >= 16) {
@@ -183,14 +218,14 @@ void float_tile(const Product& p, int64_t place, int64_t t0, float* out) {
       UNROLLED for (int t = 0; t < T; ++t) total[t] += acc[t];
     }
   } else {
-    for (int64_t g = 0; g < p.weight.groups(); ++g, w += group * LANES * bits_of(Code) / 8, x += group) {
+    for (int64_t g = 0; g < panel.groups(); ++g, w += group * LANES * bits_of(Code) / 8, x += group) {
       f32x16 acc[T] = {};
-      const f32x16 step = sixteen(weight.scales, g);
-      if (weight.minima.numbers) {
-        const f32x16 low = sixteen(weight.minima, g);
-        group_sums<Code, T>(total, w, x, K, group, weight, [&](f32x16 numbers) { return numbers * step + low; });
+      const f32x16 step = sixteen(panel.scales, g);
+      if (panel.minima.numbers) {
+        const f32x16 low = sixteen(panel.minima, g);
+        group_sums<Code, T>(total, w, x, K, group, panel, [&](f32x16 numbers) { return numbers * step + low; });
       } else {
-        group_sums<Code, T>(acc, w, x, K, group, weight, [](f32x16 numbers) { return numbers; });
+        group_sums<Code, T>(acc, w, x, K, group, panel, [](f32x16 numbers) { return numbers; });
         UNROLLED for (int t = 0; t < T; ++t) total[t] += acc[t] * step;
       }
     }
@@ -231,31 +266,48 @@ void in_tiles_of(const Product& p, int64_t place, const F& f) {
   }
 }
 
+// A weight that meets few tokens may come from memory, and its factors with it: to decode all of these first would hold
+// it up.
+constexpr int64_t few_tokens(int64_t left) { return tile_size(std::min(left, FEW)); }
+
 template <int Code>
-void panel_product_of(const Product& p, int64_t place) {
-  if (Code < 16 && p.quanta) {
-    if constexpr (Code < 16)
-      in_tiles_of<tile_size>(p, place, [&](auto T, int64_t t, float* out) {
-        integer_tile<Code, T()>(p, place, t, out);
-      });
-  } else {
-    in_tiles_of<float_tile_size>(p, place, [&](auto T, int64_t t, float* out) {
-      float_tile<Code, T()>(p, place, t, out);
-    });
-  }
+void integer_product(const Product& p, const Panels& panel, int64_t place, auto groups, float* memory) {
+  const auto with = [&](const auto& factors) {
+    return [&](auto T, int64_t t, float* out) { integer_tile<Code, T()>(p, panel.packed, factors, groups, t, out); };
+  };
+  if (p.T <= FEW) in_tiles_of<few_tokens>(p, place, with(StoredFactors{panel.scales, panel.minima}));
+  else in_tiles_of<tile_size>(p, place, with(DecodedFactors(panel, memory)));
 }
 
-// The panel at a place times all tokens.
-inline void panel_product(const Product& p, int64_t place) {
+template <int Code>
+void panel_product_of(const Product& p, int64_t place, float* memory) {
+  const Panels panel = p.weight.from(p.stored(place));
+  if constexpr (Code < 16) {
+    if constexpr (constexpr int64_t usual = usual_group(Code); usual > 0) {
+      if (p.quanta && panel.group == usual && !p.sums)
+        return integer_product<Code>(p, panel, place, KnownGroups<usual, false>(), memory);
+      if constexpr (Code == 4 || Code == 5)
+        if (p.quanta && panel.group == usual)
+          return integer_product<Code>(p, panel, place, KnownGroups<usual, true>(), memory);
+    }
+    if (p.quanta) return integer_product<Code>(p, panel, place, AnyGroups{panel.group, p.sums != nullptr}, memory);
+  }
+  in_tiles_of<float_tile_size>(p, place, [&](auto T, int64_t t, float* out) {
+    float_tile<Code, T()>(p, panel, t, out);
+  });
+}
+
+// The panel at a place times all tokens, with memory for DecodedFactors.
+inline void panel_product(const Product& p, int64_t place, float* memory) {
   switch (p.weight.code) {
-    case TABLE: return panel_product_of<TABLE>(p, place);
-    case 4: return panel_product_of<4>(p, place);
-    case 5: return panel_product_of<5>(p, place);
-    case 6: return panel_product_of<6>(p, place);
-    case 8: return panel_product_of<8>(p, place);
-    case HALF: return panel_product_of<HALF>(p, place);
-    case BFLOAT: return panel_product_of<BFLOAT>(p, place);
-    default: return panel_product_of<FLOAT>(p, place);
+    case TABLE: return panel_product_of<TABLE>(p, place, memory);
+    case 4: return panel_product_of<4>(p, place, memory);
+    case 5: return panel_product_of<5>(p, place, memory);
+    case 6: return panel_product_of<6>(p, place, memory);
+    case 8: return panel_product_of<8>(p, place, memory);
+    case HALF: return panel_product_of<HALF>(p, place, memory);
+    case BFLOAT: return panel_product_of<BFLOAT>(p, place, memory);
+    default: return panel_product_of<FLOAT>(p, place, memory);
   }
 }
 

@@ -60,19 +60,37 @@ struct Factors {
 
   // The numbers of one group and a register of rows, the first of them `lane`.
   INLINE f32xr at(int64_t group, int lane) const {
-    const uint8_t* bytes = numbers + group * LANES + lane;
-    if (form == HALVES) return to_float(load<f16xr>(bytes + group * LANES + lane));
-    const i32xr whole = widened(bytes);
-    if (form == BYTES)
-      return to_float(whole) * to_float(load<f16xr>(superscales + (group * inverse >> 40) * stride + lane));
-    const i32xr e = whole & 255;
-    return (f32xr)select(e < 2, (e + 1) << 21, (e - 1) << 23);
+    if (form == HALVES) return of_form<HALVES>(group, lane);
+    return form == BYTES ? of_form<BYTES>(group, lane) : of_form<EXPONENTS>(group, lane);
+  }
+
+  // Writes the first panel's numbers as floats [groups, LANES].
+  void decode(float* to) const {
+    if (form == HALVES) return decode_as<HALVES>(to);
+    form == BYTES ? decode_as<BYTES>(to) : decode_as<EXPONENTS>(to);
   }
 
   float at_row(int64_t group, int lane) const {
     float values[REGISTER_LANES];
     store(values, at(group, lane / REGISTER_LANES * REGISTER_LANES));
     return values[lane % REGISTER_LANES];
+  }
+
+ private:
+  template <Form FORM>
+  INLINE f32xr of_form(int64_t group, int lane) const {
+    const uint8_t* bytes = numbers + group * LANES + lane;
+    if constexpr (FORM == HALVES) return to_float(load<f16xr>(bytes + group * LANES + lane));
+    const i32xr whole = widened(bytes), e = whole & 255;
+    if constexpr (FORM == BYTES)
+      return to_float(whole) * to_float(load<f16xr>(superscales + (group * inverse >> 40) * stride + lane));
+    return (f32xr)select(e < 2, (e + 1) << 21, (e - 1) << 23);
+  }
+
+  template <Form FORM>
+  void decode_as(float* to) const {
+    for (int64_t group = 0; group < groups; ++group, to += LANES)
+      UNROLLED for (int lane = 0; lane < LANES; lane += REGISTER_LANES) store(to + lane, of_form<FORM>(group, lane));
   }
 };
 

@@ -3,10 +3,13 @@
 //
 //   tile_size(left)     how many of `left` tokens go together
 //   together(T)         columns of a token that lie side by side in a tile of T tokens, see at()
+//   FEW                 for how many tokens scales are decoded where they are used, not once for all
+//   usual_group(code)   columns of a group that is compiled as a constant, or 0
 //   SIGNED              what is added to signed bytes before they are multiplied; see offset()
 //   IntegerTile<Code, T>
 //     ROWS              rows of a panel that go together: 16, or 8 where registers do not hold the sums of more
-//     start(offsets)    begins the sums of a group of columns, one number for each token
+//     start(offsets)    begins the sums of a group of columns, one number for each token; start(), needed if there are
+//                       usual groups, begins them at 0
 //     add(w, x, K, table)     adds K columns, whole units (panels.h); w is at the first of the rows
 //     finish(scale, steps)    adds the group's sums to the totals: times the scale of a row and the step of a token
 //     raise(minimum, sums)    adds the minimum of a row times a number of a token to the totals

@@ -12,6 +12,8 @@
 namespace hybridge::inline INSTRUCTION_SET {
 
 constexpr int64_t tile_size(int64_t left) { return left < 4 ? left : 4; }
+constexpr int64_t FEW = 2;
+constexpr int64_t usual_group(int code) { return code == 6 ? 16 : 32; }  // of nearly all published weights
 constexpr int64_t together(int64_t) { return 4; }
 
 // Leaves v in a register here and now: else g++ puts off all additions, until the products that wait for them fill the
@@ -29,16 +31,19 @@ INLINE __m256i eight_rows(const uint8_t* unit, __m256i beside, int q) {
   return (__m256i)quad<Code>(unit, (u8xr)beside, q);
 }
 
+constexpr int PARTS = LANES / 8;  // registers of a panel's rows
+
+// Sums of a group of columns. add_units<Units, First>() adds some units to them; First: the sums begin with these.
 #if defined(__AVXVNNI__)
 
 constexpr int SIGNED = 128;
 
 template <int Code, int T>
 struct Sums {
-  static constexpr int ROWS = 16, PARTS = ROWS / 8;
+  static constexpr bool HAS_OFFSETS = true;
   __m256i sum[T][PARTS];
 
-  template <int Units>
+  template <int Units, bool First>
   INLINE void add_units(const uint8_t* w, const int8_t* x, const int8_t* table) {
     constexpr int unit = unit_of(Code);
     UNROLLED for (int i = 0; i < Units; ++i, w += unit_bytes(Code)) {
@@ -56,8 +61,10 @@ struct Sums {
         }
         UNROLLED for (int t = 0; t < T; ++t) {
           const __m256i token = four(x + 4 * t);
-          UNROLLED for (int part = 0; part < PARTS; ++part)
-              sum[t][part] = keep(_mm256_dpbusd_avx_epi32(sum[t][part], rows[part], token));
+          UNROLLED for (int part = 0; part < PARTS; ++part) {
+            const __m256i before = First && i == 0 && q == 0 ? __m256i{} : sum[t][part];
+            sum[t][part] = keep(_mm256_dpbusd_avx_epi32(before, rows[part], token));
+          }
         }
       }
     }
@@ -70,21 +77,22 @@ constexpr int SIGNED = 0;
 
 template <int Code, int T>
 struct Sums {
-  static constexpr int ROWS = T > 2 ? 8 : 16, PARTS = ROWS / 8;
+  static constexpr bool HAS_OFFSETS = Code != 8 && Code != TABLE;
   __m256i sum[T][PARTS];
 
-  INLINE void widen(__m256i pairs, int t, int part) {
-    sum[t][part] = _mm256_add_epi32(sum[t][part], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  INLINE void widen(__m256i pairs, int t, int part, bool first) {
+    const __m256i added = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    sum[t][part] = first ? added : _mm256_add_epi32(sum[t][part], added);
   }
 
-  template <int Units>
+  template <int Units, bool First>
   INLINE void add_units(const uint8_t* w, const int8_t* x, const int8_t* table) {
-    if constexpr (Code == 8 || Code == TABLE) add_signed<Units>(w, x, table);
-    else add_unsigned<Units>(w, x, table);
+    if constexpr (HAS_OFFSETS) add_unsigned<Units, First>(w, x, table);
+    else add_signed<Units, First>(w, x, table);
   }
 
   // Numbers of 4, 5 or 6 bits.
-  template <int Units>
+  template <int Units, bool First>
   INLINE void add_unsigned(const uint8_t* w, const int8_t* x, const int8_t* table) {
     constexpr int quads = unit_of(Code) / 4, most = 8 >> (Code - 4);
     __m256i pairs[T][PARTS];
@@ -93,41 +101,38 @@ struct Sums {
       __m256i more[PARTS];
       UNROLLED for (int part = 0; part < PARTS; ++part) more[part] = (__m256i)beside<Code, u8xr>(w + 32 * part, table);
       UNROLLED for (int q = 0; q < quads; ++q, x += 4 * T) {
-        const int nth = (i * quads + q) % most;
+        const int nth = i * quads + q;
         __m256i rows[PARTS];
         UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = eight_rows<Code>(w + 32 * part, more[part], q);
         UNROLLED for (int t = 0; t < T; ++t) {
           const __m256i token = four(x + 4 * t);
           UNROLLED for (int part = 0; part < PARTS; ++part) {
             const __m256i product = _mm256_maddubs_epi16(rows[part], token);
-            pairs[t][part] = keep(nth ? _mm256_add_epi16(pairs[t][part], product) : product);
-            if (nth == most - 1 || (i == Units - 1 && q == quads - 1)) widen(pairs[t][part], t, part);
+            pairs[t][part] = keep(nth % most ? _mm256_add_epi16(pairs[t][part], product) : product);
+            if (nth % most == most - 1 || nth == Units * quads - 1) widen(pairs[t][part], t, part, First && nth < most);
           }
         }
       }
     }
   }
 
-  template <int Units>
+  template <int Units, bool First>
   INLINE void add_signed(const uint8_t* w, const int8_t* x, const int8_t* table) {
-    UNROLLED for (int i = 0; i < Units; ++i, w += 64) {
+    constexpr int quads = unit_of(Code) / 4;
+    UNROLLED for (int i = 0; i < Units; ++i, w += unit_bytes(Code)) {
       fetch_ahead<1>(w);
       const __m256i more = (__m256i)beside<Code, u8xr>(w, table);
-      add_signed_quad<0>(w, x, more);
-      if constexpr (Code == TABLE) add_signed_quad<1>(w, x + 4 * T, more);
-      x += unit_of(Code) * T;
-    }
-  }
-
-  // Four columns, the Quad-th of a unit.
-  template <int Quad>
-  INLINE void add_signed_quad(const uint8_t* w, const int8_t* x, __m256i more) {
-    __m256i rows[PARTS];
-    UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = eight_rows<Code>(w + 32 * part, more, Quad);
-    UNROLLED for (int t = 0; t < T; ++t) {
-      const __m256i token = four(x + 4 * t), size = _mm256_abs_epi8(token);
-      UNROLLED for (int part = 0; part < PARTS; ++part)
-          widen(_mm256_maddubs_epi16(size, _mm256_sign_epi8(rows[part], token)), t, part);
+      UNROLLED for (int q = 0; q < quads; ++q, x += 4 * T) {
+        __m256i rows[PARTS];
+        UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = eight_rows<Code>(w + 32 * part, more, q);
+        UNROLLED for (int t = 0; t < T; ++t) {
+          const __m256i token = four(x + 4 * t), size = _mm256_abs_epi8(token);
+          UNROLLED for (int part = 0; part < PARTS; ++part) {
+            widen(_mm256_maddubs_epi16(size, _mm256_sign_epi8(rows[part], token)), t, part, First && i + q == 0);
+            sum[t][part] = keep(sum[t][part]);
+          }
+        }
+      }
     }
   }
 };
@@ -136,20 +141,28 @@ struct Sums {
 
 template <int Code, int T>
 struct IntegerTile : Sums<Code, T> {
-  using Sums<Code, T>::PARTS, Sums<Code, T>::sum;
+  using Sums<Code, T>::sum, Sums<Code, T>::HAS_OFFSETS;
+  static constexpr int ROWS = LANES;
   __m256 total[T][PARTS] = {};
+  const int32_t* offsets = nullptr;
 
-  INLINE void start(const int32_t* offsets) {
-    UNROLLED for (int t = 0; t < T; ++t) UNROLLED for (int part = 0; part < PARTS; ++part)
-        sum[t][part] = _mm256_set1_epi32(offsets[t]);
-  }
+  INLINE void start() {}
+  INLINE void start(const int32_t* of_tokens) { offsets = of_tokens; }
 
-  INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns, const int8_t* table) {
-    constexpr int unit = unit_of(Code), bytes = unit_bytes(Code), units = Code == 5 || Code == 6 ? 1 : 4;
-    for (; columns >= units * unit; columns -= units * unit, w += units * bytes, x += units * unit * T)
-      this->template add_units<units>(w, x, table);
-    if constexpr (units > 1)
-      for (; columns > 0; columns -= unit, w += bytes, x += unit * T) this->template add_units<1>(w, x, table);
+  INLINE void add(const uint8_t* w, const int8_t* x, auto columns, const int8_t* table) {
+    constexpr int unit = unit_of(Code), bytes = unit_bytes(Code), units = 32 / unit;
+    if constexpr (!std::is_same_v<decltype(columns), int64_t>) {
+      this->template add_units<columns / unit, true>(w, x, table);
+    } else {
+      UNROLLED for (int t = 0; t < T; ++t) UNROLLED for (int part = 0; part < PARTS; ++part) sum[t][part] = __m256i{};
+      for (; columns >= 32; columns -= 32, w += units * bytes, x += 32 * T)
+        this->template add_units<units, false>(w, x, table);
+      if constexpr (units > 1)
+        for (; columns > 0; columns -= unit, w += bytes, x += unit * T) this->template add_units<1, false>(w, x, table);
+    }
+    if (HAS_OFFSETS && offsets)
+      UNROLLED for (int t = 0; t < T; ++t) UNROLLED for (int part = 0; part < PARTS; ++part)
+          sum[t][part] = _mm256_add_epi32(sum[t][part], _mm256_set1_epi32(offsets[t]));
   }
 
   template <typename F>

@@ -11,6 +11,7 @@ namespace hybridge::inline INSTRUCTION_SET {
 // Eight tokens times eight rows are 16 of 32 registers, the tokens' columns another 8.
 constexpr int64_t dotprod_tile_size(int64_t left) { return left < 8 ? left : 8; }
 constexpr int64_t DOTPROD_TOGETHER = 16;
+constexpr int64_t usual_group(int) { return 0; }
 constexpr int SIGNED = 0;
 
 // Four columns of four rows.
@@ -105,6 +106,7 @@ struct DotprodTile {
 
 #if !defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr int64_t tile_size(int64_t left) { return dotprod_tile_size(left); }
+constexpr int64_t FEW = 8;
 constexpr int64_t together(int64_t) { return DOTPROD_TOGETHER; }
 template <int Code, int T>
 using IntegerTile = DotprodTile<Code, T>;

@@ -9,6 +9,7 @@
 namespace hybridge::inline INSTRUCTION_SET {
 
 constexpr int64_t tile_size(int64_t left) { return left < 2 ? left : left < 8 ? left / 2 * 2 : 8; }
+constexpr int64_t FEW = 8;
 constexpr int64_t together(int64_t T) { return T == 1 ? DOTPROD_TOGETHER : 8; }
 
 // Four numbers of two rows and two tokens: row 0 with either token, then row 1.

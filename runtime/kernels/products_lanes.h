@@ -13,6 +13,8 @@ constexpr int64_t tile_size(int64_t left) { return left >= 12 ? 12 : left >= 8 ?
 #else
 constexpr int64_t tile_size(int64_t left) { return left < 4 ? left : 4; }
 #endif
+constexpr int64_t FEW = tile_size(1 << 20);
+constexpr int64_t usual_group(int) { return 0; }
 constexpr int64_t together(int64_t) { return 4; }
 constexpr int SIGNED = SIGNED_OFFSET;
 
