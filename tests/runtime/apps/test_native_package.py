@@ -113,7 +113,7 @@ def test_a_cpp_program_generates_and_chats_by_the_header_over_the_c_functions() 
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `hybridge bundle` writes."""
     folder = tmp_path_factory.mktemp("bundle") / "app"
-    shown = CliRunner().invoke(app, ["bundle", str(folder), "--json"])
+    shown = CliRunner().invoke(tree(), ["bundle", str(folder), "--json"])
     assert json.loads(shown.stdout)["bytes"] < 30e6
     return folder
 
@@ -192,7 +192,7 @@ def test_the_chat_of_the_page_answers(bundle: Path, tmp_path: Path, language: st
 
 def test_a_bundle_replaces_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    refused = CliRunner().invoke(app, ["bundle", str(tmp_path)])
+    refused = CliRunner().invoke(tree(), ["bundle", str(tmp_path)])
     assert "is not empty" in str(refused.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
