@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from hybridge.export.cli.choices import ExportChoices
 from hybridge.export.source.files import find_projectors
+from hybridge.imports import without_collections
 from hybridge.runtime.cli.console import err, megabytes, print_json, run_and_exit
 from hybridge.runtime.cli.options import JsonOption, with_options
 
@@ -76,7 +77,8 @@ def export(
     if not (fresh or validate or any(others)) and (packed := _packed(Path(checkpoint), output, options, force=force)):
         _show(output, packed, json=json)
         return
-    from hybridge.export.api import export_model
+    with without_collections():
+        from hybridge.export.api import export_model
     from hybridge.export.cli.progress import ConsoleProgress
 
     manifest = export_model(

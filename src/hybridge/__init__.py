@@ -53,9 +53,9 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
 
         if name not in _MODULES:
             raise AttributeError(f"module 'hybridge' has no attribute {name!r}")
-        from hybridge.imports import needs_export, quiet
+        from hybridge.imports import needs_export, quiet, without_collections
 
-        with quiet(), needs_export(f"hybridge.{name}"):
+        with quiet(), without_collections(), needs_export(f"hybridge.{name}"):
             return getattr(import_module(_MODULES[name]), name)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
 import pytest
+
+from hybridge.imports import without_collections
 
 pytestmark = pytest.mark.slow
 
@@ -42,3 +45,9 @@ assert logging.root.manager.disable == disabled
 def test_every_module_can_be_imported_in_a_thread_and_touches_no_signal() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_import_without_collections_leaves_the_collector_as_it_was() -> None:
+    with without_collections():
+        inside = gc.isenabled()
+    assert (inside, gc.isenabled()) == (False, True)

@@ -18,7 +18,7 @@ from hybridge.errors import CheckpointError, UsageError
 from hybridge.export.cli.choices import ExportChoices
 from hybridge.export.source.files import find_projectors
 from hybridge.export.source.locate import cached_entry, find_checkpoint, hub_model
-from hybridge.imports import EXPORT, needs_export
+from hybridge.imports import EXPORT, needs_export, without_collections
 from hybridge.models.identity import Hashes, Identity
 from hybridge.models.kept import Entry, ModelCache, model_name
 from hybridge.models.progress import ExportLine, expected
@@ -122,7 +122,7 @@ class NamedModel:
                 if not _has_torch():  # said before the export is announced
                     raise UsageError(self._missing(options))
                 with line:
-                    with line.step("Starting PyTorch"), self.needs_export():
+                    with line.step("Starting PyTorch"), without_collections(), self.needs_export():
                         from hybridge.export.api import export_model
                     export_model(self.checkpoint, folder, options, progress=line)
             identity.check_unchanged()
