@@ -279,7 +279,7 @@ def model_of(form: str) -> Any:
     model = lively(tiny_model(tiny_config(model_type, **{**own, **SIZES, **sizes})))
     table = model.get_input_embeddings().weight.data
     # transformers gives a padding token zeros, which no published model has: llama.cpp's AltUp divides 0 by 0 then.
-    table[~table.any(1)] = table[-1]
+    table[~table.any(1)] = table[-1].clone()
     return model
 
 
