@@ -458,8 +458,8 @@ class Server:
             prompt=prompt.tokens, tokenizer=self.decoder if question.chat else self.tokenizer, sampling=question.sampling,
             max_new_tokens=self.settings.limits.new_tokens if most is None else most, deadline=run.deadline,
             stop=() if question.answer.has_stops else question.asked.stops, marks=prompt.marks, echo=question.echo,
-            logprobs=question.logprobs, constrain=question.constrain, emit=inbox.put, pictures=prompt.pictures,
-            cancelled=run.is_gone,
+            logprobs=question.logprobs, constrain=question.constrain, emit=inbox.put,
+            pictures=prompt.pictures, cancelled=run.is_gone,
         )  # fmt: skip
 
     async def stream_events(self, question: Question, job: Job, inbox: Inbox) -> AsyncGenerator[AnswerChunk | Finished, None]:
