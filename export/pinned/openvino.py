@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.fx import GraphModule
 
 from hybridge.errors import ExportFailedError
@@ -77,7 +78,7 @@ def store_weights(model: Any, weights: Stored) -> None:
         if reader.get_source_output().get_node().get_type_name() == "Transpose":
             reader = reader.get_source_output().get_node().input(0)
         constant = reader.get_source_output().get_node()
-        matrix = constant.data if constant.get_type_name() == "Constant" else np.empty(0)
+        matrix: NDArray[Any] = constant.data if constant.get_type_name() == "Constant" else np.empty(0)
         if (
             matrix.ndim != 2
             or matrix.size < SMALLEST
@@ -93,7 +94,7 @@ def store_weights(model: Any, weights: Stored) -> None:
         reader.replace_source_output(op.convert(whole, "f32").output(0))
 
 
-def rounded(groups: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+def rounded(groups: NDArray[Any], bits: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Round groups [N, G, K / G] to int8 of ``bits`` bits, and return these and their scales [N, G, 1]."""
     high = (1 << (bits - 1)) - 1
     scales = np.abs(groups).max(-1, keepdims=True) / high
