@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.fx import GraphModule
 
 from hybridge.errors import ExportFailedError
@@ -71,11 +72,18 @@ def store_weights(model: Any, weights: Stored) -> None:
         compress_model_transformation(model)
         return
     for node in model.get_ops():
-        constant = node.input_value(1).get_node() if node.get_type_name() == "MatMul" else None
-        if constant is None or constant.get_type_name() != "Constant" or constant.get_output_size() < 1:
+        if node.get_type_name() != "MatMul":
             continue
-        matrix = constant.data
-        if matrix.ndim != 2 or matrix.size < SMALLEST or not node.get_attributes()["transpose_b"]:
+        reader = node.input(1)  # the converter transposes a layer's weight [N, K] before its product
+        if reader.get_source_output().get_node().get_type_name() == "Transpose":
+            reader = reader.get_source_output().get_node().input(0)
+        constant = reader.get_source_output().get_node()
+        matrix: NDArray[Any] = constant.data if constant.get_type_name() == "Constant" else np.empty(0)
+        if (
+            matrix.ndim != 2
+            or matrix.size < SMALLEST
+            or (reader.get_node() == node and not node.get_attributes()["transpose_b"])
+        ):
             continue
         rows, columns = matrix.shape
         bits, group = (4, GROUP) if weights == "int4" and columns % GROUP == 0 else (8, columns)
@@ -83,10 +91,10 @@ def store_weights(model: Any, weights: Stored) -> None:
         stored = op.constant(quanta, ov.Type.i4) if bits == 4 else op.constant(quanta)
         product = op.multiply(op.convert(stored, "f16"), op.constant(scales.astype(np.float16)))
         whole = op.reshape(product, op.constant(np.array([rows, columns])), special_zero=False)
-        node.input(1).replace_source_output(op.convert(whole, "f32").output(0))
+        reader.replace_source_output(op.convert(whole, "f32").output(0))
 
 
-def rounded(groups: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+def rounded(groups: NDArray[Any], bits: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Round groups [N, G, K / G] to int8 of ``bits`` bits, and return these and their scales [N, G, 1]."""
     high = (1 << (bits - 1)) - 1
     scales = np.abs(groups).max(-1, keepdims=True) / high

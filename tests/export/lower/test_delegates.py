@@ -5,12 +5,14 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from executorch.exir import to_edge
 from tiny import tiny_config, tiny_model
 from torch import Tensor
 from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from hybridge.cache import HybridCache
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
@@ -19,6 +21,7 @@ from hybridge.export.lower.fusion import fuse
 from hybridge.export.lower.lower import quick_lowering
 from hybridge.export.lower.rewrite import drop_empty_operands, drop_idle_nodes, fold_constants, forget_provenance
 from hybridge.export.pinned.executorch import edge_config
+from hybridge.export.pinned.openvino import compiled_blob, is_installed
 from hybridge.export.program.methods import build_methods
 from hybridge.export.program.state import State
 from hybridge.imports import quiet
@@ -74,3 +77,18 @@ def products(node: Node) -> int:
     if node.target not in PRODUCTS:
         return 0
     return prod(node.meta["val"].shape) * node.args[0].meta["val"].shape[-1]
+
+
+@pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed")
+@pytest.mark.parametrize(("stored", "bound"), [("float32", 1e-6), ("float16", 1e-3), ("int8", 1e-2), ("int4", 0.15)])
+def test_weights_of_fewer_bits_compute_what_they_are_rounded_to(stored: str, bound: float) -> None:
+    """Against the layer in float32; a scale for each row, or for each 64 columns of 4 bits."""
+    import openvino as ov
+
+    layer = torch.nn.Linear(128, 64)
+    x = torch.randn(1, 8, 128)
+    blob = compiled_blob(make_fx(layer)(x), [x.shape], "CPU", stored)
+    (found,) = ov.Core().import_model(blob, "CPU")(x.numpy()).values()
+    wanted = layer(x).detach().numpy()
+    assert np.linalg.norm(found - wanted) < bound * np.linalg.norm(wanted)
+    assert len(blob) < {"float32": 50_000, "float16": 30_000, "int8": 20_000, "int4": 16_000}[stored]
