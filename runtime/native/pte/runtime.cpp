@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "engine/processors.h"
 #include "engine/runtime.h"
@@ -116,11 +117,21 @@ Status set_threads(size_t count) {
 
 const char* instruction_set() {
   using Name = const char* (*)();
-  const auto name = reinterpret_cast<Name>(dlsym(RTLD_DEFAULT, "hybridge_instruction_set"));
-  const char* found = hybridge_instruction_set != nullptr ? hybridge_instruction_set()
-                      : name != nullptr                   ? name()
-                                                          : nullptr;
-  return found != nullptr ? found : "";
+  Name name = hybridge_instruction_set;
+  if (name == nullptr) {  // loaded as a library of its own: it is where the kernels are
+    const auto kernels = executorch::ET_RUNTIME_NAMESPACE::get_registered_kernels();
+    const auto found = std::find_if(kernels.begin(), kernels.end(), [](const auto& each) {
+      return std::string_view(each.name_).starts_with("hybridge::");
+    });
+    Dl_info where;
+    if (found == kernels.end() || dladdr(reinterpret_cast<void*>(found->op_), &where) == 0) return "";
+    void* library = dlopen(where.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    if (library == nullptr) return "";
+    name = reinterpret_cast<Name>(dlsym(library, "hybridge_instruction_set"));
+    dlclose(library);
+  }
+  const char* chosen = name != nullptr ? name() : nullptr;
+  return chosen != nullptr ? chosen : "";
 }
 
 bool has_operator(const char* name) { return executorch::ET_RUNTIME_NAMESPACE::registry_has_op_function(name); }

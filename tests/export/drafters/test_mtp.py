@@ -128,8 +128,8 @@ def test_what_stands_behind_the_pairs_is_not_looked_at(reference_and_session: tu
     rows = np.full((1, 5, hidden.shape[-1]), np.nan, np.float32)
     rows[0, :3] = hidden
     assert session.model.program is not None
-    draws = np.zeros((1, 3), np.float32), np.zeros(1, np.float32)
-    tokens, chances, _ = session.model.program.call("draft", rows, np.array([[*TOKENS[1:4], 0, 0]]), np.array([3]), *draws)
+    draws = np.zeros((1, 3), np.int64), np.zeros(1, np.float32)
+    tokens, chances = session.model.program.call("draft", rows, np.array([[*TOKENS[1:4], 0, 0]]), np.array([3]), *draws)
     assert tokens[0].tolist() == reference.chain(TOKENS[:4], 3)
     assert ((chances > 0) & (chances <= 1)).all()
 

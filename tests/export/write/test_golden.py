@@ -16,6 +16,7 @@ from hybridge.errors import ArtifactError
 from hybridge.runtime import Model, open_artifact
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.artifact.manifest import GOLDEN, PROGRAM
+from hybridge.runtime.kernels.library import available_instruction_sets
 
 WITHOUT_TORCH = """
 import sys
@@ -49,6 +50,7 @@ def test_an_export_replays_to_the_same_bits(kernels_artifact: Path) -> None:
     with Model.open(open_artifact(kernels_artifact)) as model:
         found = model.validate()
     assert found.same_bits
+    assert found.instruction_set == found.exported_on == available_instruction_sets()[-1]
     assert 0 < found.worst < found.tolerance / 4
 
 
@@ -56,12 +58,12 @@ def test_a_flipped_weight_is_found(checkpoint: Path, kernels_artifact: Path, tmp
     """By the error; and one that changes little by the bits, which the same kernels would repeat."""
     weight = load_file(checkpoint / "model.safetensors")["model.norm.weight"]
     stored = (weight + 1).tobytes() if (weight + 1).tobytes() in (kernels_artifact / PROGRAM).read_bytes() else weight.tobytes()
-    for bit, told in ((0x40, "is off by"), (0x01, "other bits")):
+    for bit, told in ((0x80, "is off by"), (0x01, "other bits")):
         folder = with_file(kernels_artifact, tmp_path / told.replace(" ", ""), GOLDEN, (kernels_artifact / GOLDEN).read_text())
         data = bytearray((folder / PROGRAM).read_bytes())
         place = data.find(stored)
         assert place > 0
-        data[place + (3 if bit == 0x40 else 0)] ^= bit
+        data[place + (3 if bit == 0x80 else 0)] ^= bit
         (folder / PROGRAM).write_bytes(data)
         forge(folder)
         done = cli("validate", folder)
