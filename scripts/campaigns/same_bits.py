@@ -24,7 +24,7 @@ from packed_weights import HALVES, KINDS, packed_blocks
 from recurrences import CASES, Recurrence
 from tiny import save_checkpoint, tiny_config, tiny_model
 from torch import Tensor
-from zoo import KINDS
+from zoo import KINDS as FAMILIES
 
 from campaigns import campaign
 from campaigns.real_models.models import GEMMA3, SMOLLM2, RealModel, gguf_of
@@ -288,7 +288,7 @@ def models(work: Path) -> Mapping[str, Callable[[], Count]]:
         return count_model(artifact, Tokenizer.of(open_artifact(artifact)).encode(prose).ids[:160])
 
     return (
-        {name: partial(family, name) for name in sorted(KINDS)}
+        {name: partial(family, name) for name in sorted(FAMILIES)}
         | {
             "the embedded model": lambda: count_model(
                 exported(EMBEDDED, ExportOptions(), "embedded", work), list(prose.encode()[:160])

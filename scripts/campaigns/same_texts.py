@@ -32,6 +32,7 @@ TEXTS = [
     *(Path(__file__).parent / "real_models" / "prose.txt").read_text(encoding="utf-8").split("\n\n"),
     *(Path(__file__).read_text(encoding="utf-8").split("\n\n\n")),
 ]
+THE_EMBEDDED = "the embedded model"
 LONGEST, NEW = 200, 160
 """Tokens of the longest prompt, and new ones after each."""
 
@@ -64,6 +65,14 @@ def count(session: Session, prompt: list[int], rng: random.Random, seen: Counter
     compare("read again from the middle", continued(prompt + want[:middle], NEW - middle), want[middle:])
 
 
+def artifact_of(name: str, work: Path) -> Path:
+    """Return the artifact of a model by its name in the table; those of ``same-bits`` are taken."""
+    if name == THE_EMBEDDED:
+        return exported(EMBEDDED, ExportOptions(), "embedded", work)
+    model = next(each for each in MODELS if each.name == name)
+    return exported(gguf_of(model, work / "real"), ExportOptions(quantize="keep"), model.file, work)
+
+
 def main(
     tokens: Annotated[int, typer.Option(help="Tokens to compare with each model.")] = 100_000,
     minutes: Annotated[float, typer.Option(help="The most minutes for each model.")] = 600.0,
@@ -71,14 +80,12 @@ def main(
     work: Annotated[Path, typer.Option(help="Where models and artifacts are kept.")] = WORK,
 ) -> None:
     """Print, for each model and way, the tokens that were compared and those that differ. Exits with 1 if any does."""
-    models = {"the embedded model": (lambda: EMBEDDED, ExportOptions())}
-    models |= {each.name: (lambda each=each: gguf_of(each, work / "real"), ExportOptions(quantize="keep")) for each in MODELS}
     wrong = 0
     print("| model | way | tokens | differ |\n|---|---|---|---|")
-    for name, (checkpoint, options) in models.items():
+    for name in (THE_EMBEDDED, *(model.name for model in MODELS)):
         if only not in name:
             continue
-        artifact = open_artifact(exported(checkpoint(), options, name.replace(" ", "-"), work))
+        artifact = open_artifact(artifact_of(name, work))
         rng, seen, differ, end = random.Random(0), Counter[str](), Counter[str](), time.monotonic() + 60 * minutes
         tokenizer = Tokenizer.of(artifact)
         with Session.of(artifact) as session:
