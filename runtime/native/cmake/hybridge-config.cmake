@@ -1,6 +1,6 @@
 # hybridge::hybridge, the C functions and the C++ header over them: the compiled libraries of a wheel (this folder is
-# hybridge/runtime/native/cmake there) or of `hybridge bundle` (lib/cmake/hybridge). HYBRIDGE_FROM_SOURCE compiles the sources with the
-# app instead, for its processor and over the ExecuTorch that is found.
+# hybridge/runtime/native/cmake there) or of `hybridge bundle` (lib/cmake/hybridge). HYBRIDGE_FROM_SOURCE compiles the sources with
+# the app instead, for its processor and over the ExecuTorch that is found.
 option(HYBRIDGE_FROM_SOURCE "Compile hybridge with the app instead of linking to its compiled library" OFF)
 if(TARGET hybridge::hybridge)
   return()
@@ -11,9 +11,13 @@ if(HYBRIDGE_FROM_SOURCE)
   include(CMakeFindDependencyMacro)
   find_dependency(executorch CONFIG)
   if(NOT EXISTS ${hybridge_folder}/CMakeLists.txt)
-    set(hybridge_NOT_FOUND_MESSAGE "HYBRIDGE_FROM_SOURCE is set, and a bundle has no sources: let CMAKE_PREFIX_PATH be what `hybridge native --cmake-prefix` says")
+    set(hybridge_NOT_FOUND_MESSAGE
+        "HYBRIDGE_FROM_SOURCE is set, and a bundle has no sources: let CMAKE_PREFIX_PATH be what `hybridge native --cmake-prefix` says"
+    )
   elseif(CMAKE_VERSION VERSION_LESS 3.24)
-    set(hybridge_NOT_FOUND_MESSAGE "hybridge's sources need CMake 3.24, and this is ${CMAKE_VERSION}: install a newer one, or leave HYBRIDGE_FROM_SOURCE off")
+    set(hybridge_NOT_FOUND_MESSAGE
+        "hybridge's sources need CMake 3.24, and this is ${CMAKE_VERSION}: install a newer one, or leave HYBRIDGE_FROM_SOURCE off"
+    )
   elseif(NOT TARGET executorch::runtime AND NOT TARGET executorch) # installed package, or an app's own build of it
     set(hybridge_NOT_FOUND_MESSAGE
         "ExecuTorch's package has targets for CMake 3.28 and later only, and this is ${CMAKE_VERSION}; install a newer one, such as the package cmake for Python, or leave HYBRIDGE_FROM_SOURCE off"
@@ -51,8 +55,8 @@ add_library(hybridge::hybridge SHARED IMPORTED)
 set_target_properties(
   hybridge::hybridge PROPERTIES IMPORTED_LOCATION ${hybridge_core} INTERFACE_INCLUDE_DIRECTORIES ${hybridge_include}
 )
-# No program names a symbol of the kernels, which register themselves when they are loaded. Beside where it was built, a program looks
-# for the libraries where it is shipped: in lib beside itself, or beside its folder.
+# No program names a symbol of the kernels, which register themselves when they are loaded. Beside where it was built, a program
+# looks for the libraries where it is shipped: in lib beside itself, or beside its folder.
 if(APPLE)
   target_link_libraries(hybridge::hybridge INTERFACE ${hybridge_files})
   set(hybridge_origin @loader_path)

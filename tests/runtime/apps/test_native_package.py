@@ -145,7 +145,7 @@ def shipped(root: Path, bundle: Path, program: Path, *data: Path) -> Path:
     shutil.copytree(bundle / "lib", root / "lib")
     for path in (program, *data):
         shutil.copy(path, root / "bin" if path == program else root)
-    needed = re.findall(r"(/\S+) \(0x", "".join(run("ldd", path) for path in (program, *(bundle / "lib").glob("*.so"))))
+    needed = re.findall(r"(/\S+) \(0x", run("ldd", program, *(bundle / "lib").glob("*.so")))
     for path in {Path(each) for each in needed if not Path(each).is_relative_to(bundle)}:
         (place := root / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, place)

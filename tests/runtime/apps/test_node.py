@@ -170,7 +170,7 @@ def test_the_chat_of_the_page_answers(installed: Path) -> None:
     (installed / "chat.mjs").write_text(source, encoding="utf-8")
     demo, pieces = demo_folder() / "hybridge-demo", list[str]()
     (installed / "OUT").symlink_to(demo)
-    Chat.open(demo).send("how to read a file", lambda content, _: pieces.append(content))
+    Chat.open(demo).send("how to read a file", lambda content, _: pieces.append(content), GenerationStruct(max_new_tokens=512))
     words = ["node", "chat.mjs"]
     done = subprocess.run(words, input=b"how to read a file\n", cwd=installed, capture_output=True, check=True, timeout=300)
     assert done.stdout.decode() == "".join(pieces) + "\n"

@@ -7,8 +7,8 @@ import java.security.MessageDigest
 /**
  * The native libraries in a jar that scripts/pack-jar made, for a JVM on a computer.
  *
- * Beside them is a list: the version, and SHA-256 and name of each library, the one for JNI last. They are written into a new folder that only
- * this user may read, loaded, and removed again: the process keeps what it has mapped.
+ * Beside them is a list: the version, and SHA-256 and name of each library, the one for JNI last. They are written into a new folder
+ * that only this user may read, loaded, and removed again: the process keeps what it has mapped.
  */
 internal object Bundled {
     private const val LOADED = "dev.hybridge.loaded" // of this process: two class loaders may each have the classes
@@ -22,7 +22,8 @@ internal object Bundled {
         synchronized(System.getProperties()) {
             val loaded = System.getProperty(LOADED)
             if (loaded != null && loaded != version) {
-                throw UnsatisfiedLinkError("this process has the libraries of hybridge $loaded, and these classes are $version: use one version")
+                val words = "this process has the libraries of hybridge $loaded, and these classes are $version: use one version"
+                throw UnsatisfiedLinkError(words)
             }
             // What a second copy needs beside its own JNI library is found by name among what the process has.
             load(place, if (loaded == null) libraries else libraries.takeLast(1))
@@ -36,7 +37,9 @@ internal object Bundled {
         try {
             for ((hash, name) in libraries) {
                 val bytes = Bundled::class.java.getResourceAsStream("$place/$name")?.use { it.readBytes() }
-                if (bytes == null || sha256(bytes) != hash) throw UnsatisfiedLinkError("$name is damaged in the jar of hybridge: get it again")
+                if (bytes == null || sha256(bytes) != hash) {
+                    throw UnsatisfiedLinkError("$name is damaged in the jar of hybridge: get it again")
+                }
                 File(folder, name).writeBytes(bytes)
             }
             System.load(File(folder, libraries.last()[1]).path)
