@@ -147,7 +147,7 @@ def test_packed_embedding(kernels: CrossCompiled) -> None:
     assert kernels("block_embedding.out", tokens, *parts(weight), 35, 24, out)[-1].equal(table[tokens])
 
 
-@pytest.mark.parametrize("name", ["silu", "gelu_tanh", "tanh", "softplus"])
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh", "gelu", "tanh", "softplus"])
 def test_activations(kernels: CrossCompiled, name: str) -> None:
     x, out = torch.randn(1, 3, 37) * 4, torch.full((1, 3, 37), float("nan"))
     want = torch.ops.hybridge.activation(x, name)
