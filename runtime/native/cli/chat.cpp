@@ -146,7 +146,7 @@ class Terminal {
 
   void load(const std::string& path) {
     check(hybridge_chat_load(chat_, path.c_str()), path + " cannot be gone on with");
-    std::fprintf(stderr, "%zu exchanges\n", exchanges());
+    std::fprintf(stderr, "%s\n", exchanges().c_str());
   }
 
  private:
@@ -164,7 +164,7 @@ class Terminal {
     const std::string name = line.substr(0, blank), argument = blank == line.npos ? "" : trimmed(line.substr(blank));
     if (name == "/undo") {
       check(hybridge_chat_undo(chat_), "there is nothing to undo");
-      std::fprintf(stderr, "%zu exchanges left\n", exchanges());
+      std::fprintf(stderr, "%s left\n", exchanges().c_str());
     } else if (name == "/retry") {
       retry();
     } else if (name == "/continue") {
@@ -331,10 +331,12 @@ class Terminal {
     return messages;
   }
 
-  size_t exchanges() {
+  // Returns how many there are, such as "1 exchange".
+  std::string exchanges() {
     const auto is_users = [](const hybridge_message& each) { return std::string_view(each.role) == "user"; };
     const auto all = messages();
-    return static_cast<size_t>(std::ranges::count_if(all, is_users));
+    const auto count = std::ranges::count_if(all, is_users);
+    return std::to_string(count) + (count == 1 ? " exchange" : " exchanges");
   }
 
   // Returns the number of calls of the last answer, which wait for results.

@@ -233,7 +233,7 @@ def test_a_chat_gives_the_answers_of_hybridge_chat() -> None:
     answers = mine.stdout.splitlines()
     assert len(answers) >= 5
     assert answers.count(answers[0]) == 2, "anew, but not again"
-    assert b"1 exchanges left" in mine.stderr
+    assert b"1 exchange left" in mine.stderr
     assert b"(ended after 40 tokens; /continue goes on)" in mine.stderr
     assert b"Error: there is no option --heat" in mine.stderr
     assert b"Error: there is no command /walk; /help lists them." in mine.stderr
