@@ -60,7 +60,7 @@ export class Artifact implements Closable {
   private constructor();
   static open(folder: string, options?: OpenOptions): Promise<Artifact>;
   readonly info: ModelInfo;
-  /** How the model is meant to be sampled: options for its answers. Greedy if its generation_config.json does not say. */
+  /** How the model is meant to be sampled, the defaults of its chats. Greedy if its generation_config.json does not say. */
   readonly sampling: Sampling;
   /** Closed with the artifact. */
   readonly model: Model;
@@ -132,15 +132,43 @@ export class Grammar<T = unknown> implements Closable {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
-/** How tokens are drawn, in transformers' order; the defaults are greedy. */
+/**
+ * How tokens are drawn: biases, penalties, temperature, topNSigma, topK, topP, minP, in transformers' order where it has them. What
+ * a chat is not given is that of its artifact's `sampling`; the defaults of a session, and of what a model does not say, are below.
+ */
 export interface Sampling {
   /** 0, the default: greedy. */
   temperature?: number;
+  /** 0, the default, for all tokens. */
   topK?: number;
+  /** 1, the default, for all tokens. */
   topP?: number;
+  /** 0, the default, for all tokens. */
   minP?: number;
+  /** Standard deviations of the logits that a token may be below the best; 0, the default, for all tokens. */
+  topNSigma?: number;
+  /** 1, the default: none. */
   repetitionPenalty?: number;
-  /** Gives the same text with every drafter; drawn from the system by default. */
+  /** From -2 to 2; subtracted from the logit of each token that the generation has written. */
+  presencePenalty?: number;
+  /** From -2 to 2; the same for each time that it has written the token. */
+  frequencyPenalty?: number;
+  /** Latest tokens of the text that penalties see; -1, the default, for all. */
+  repeatLastN?: number;
+  /**
+   * 0, the default: none. DRY subtracts dryMultiplier * dryBase ** (n - dryAllowedLength) from the logit of a token that would
+   * continue a repetition of the text's last n tokens.
+   */
+  dryMultiplier?: number;
+  /** 1.75 by default. */
+  dryBase?: number;
+  /** 2 by default. */
+  dryAllowedLength?: number;
+  /** Tokens across which no repetition goes. */
+  dryBreakers?: readonly number[];
+  /** Numbers from -100 to 100 that are added to the logits of tokens. */
+  logitBias?: Readonly<Record<number, number>>;
+  /** Gives the same text with every drafter and without one; drawn from the system by default. */
   seed?: number | bigint;
 }
 
@@ -148,6 +176,7 @@ export interface Sampling {
 export type Drafter = "auto" | "none" | "prompt-lookup" | "own" | Artifact | Model;
 
 interface CommonOptions<T> extends Sampling {
+  /** Of a chat without a limit by default, to the end of the answer or of the context; 64 for a session. */
   maxNewTokens?: number;
   drafter?: Drafter;
   grammar?: Grammar<T>;
@@ -195,11 +224,21 @@ declare class Stream<Part, Result> implements PromiseLike<Result>, AsyncIterable
 
 export class Generation extends Stream<number, { tokens: number[]; counts: Counts }> {}
 
+/** How the prompts of a session were read, in tokens. reason: why the accelerator is not in use; empty while it is. */
+export interface PromptsRead {
+  readonly delegateInUse: boolean;
+  readonly delegateTokens: number;
+  readonly cpuTokens: number;
+  readonly reason: string;
+}
+
 /** A state over a model's weights. Its calls run one after another, in the order in which they are made. */
 export class Session implements Closable {
   private constructor();
   /** Return the committed tokens. */
   tokens(): Promise<Token[]>;
+  /** Return how prompts were read: by the model's accelerator and by the CPU; null for a model without one. */
+  promptsRead(): Promise<PromptsRead | null>;
   /** Commit tokens; return the logits after the last one. */
   prefill(tokens: Tokens, options?: { logits?: true }): Promise<Float32Array>;
   prefill(tokens: Tokens, options: { logits: boolean }): Promise<Float32Array | undefined>;
@@ -281,6 +320,8 @@ export interface ChatOptions {
 export interface AnswerOptions<T = unknown> extends CommonOptions<T> {
   /** Texts before the first of which the answer ends. */
   stop?: string[];
+  /** Whether they end the answer, but not the reasoning before it; false by default. */
+  stopAfterReasoning?: boolean;
   /** In a chat with tools: "auto", "none", "required", or the name of one. */
   toolChoice?: string;
   /** What the answer must be; its value is then in the result. */

@@ -10,7 +10,6 @@ const {
 } = require("./options.js");
 const { Stream } = require("./stream.js");
 
-const MAX_NEW_TOKENS = 512;
 const TOOL_ROUNDS = 16;
 const ENDINGS = ["model", "stop", "length", "caller"]; // hybridge_ending of hybridge.h
 const THINKING = { undefined: 0, true: 1, false: 2 }; // hybridge_thinking
@@ -27,7 +26,8 @@ const CHAT = {
 };
 
 const ANSWER = {
-  ...GENERATION, stop: listOf(line), toolChoice: line, schema: anything, pictures: listOf(object), toolRounds: whole(0),
+  ...GENERATION, stop: listOf(line), stopAfterReasoning: flag, toolChoice: line, schema: anything, pictures: listOf(object),
+  toolRounds: whole(0),
 };
 
 /** A conversation, whose state stays between its turns. */
@@ -119,7 +119,7 @@ class Chat extends Handle {
   #answer(options, ask) {
     const { signal, schema, grammar, toolRounds = TOOL_ROUNDS } = checkedOptions(options, ANSWER);
     if (schema !== undefined && grammar !== undefined) throw invalid("give a schema or a grammar, not both.");
-    const wanted = generation(options, MAX_NEW_TOKENS);
+    const wanted = generation(options, this.#artifact.sampling);
     const round = new Round(this, this.#tools, wanted, signal);
     const begin = (push) =>
       this.inTurn(async () => {

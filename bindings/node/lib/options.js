@@ -80,30 +80,43 @@ const drafter = {
 };
 const grammar = { words: "a Grammar", fits: (value) => typeof value?.handle === "bigint" };
 
-/** Options of each generation. */
-const GENERATION = {
-  maxNewTokens: whole(1), drafter, temperature: real, topK: whole(0), topP: real, minP: real, repetitionPenalty: real,
-  seed: { words: "a whole number or a bigint", fits: (value) => Number.isSafeInteger(value) || typeof value === "bigint" },
-  grammar, signal,
+const biases = {
+  words: "an object with a number for each token, such as { 17: -100 }",
+  fits: (value) => object.fits(value) && Object.entries(value).every(([token, bias]) => /^\d{1,15}$/.test(token) && real.fits(bias)),
 };
 
-/** Return the generation that the addon takes. */
-function generation(options, maxNewTokens) {
+/** How tokens are drawn, by hybridge_sampling of hybridge.h. */
+const SAMPLING = {
+  temperature: real, topK: whole(0), topP: real, minP: real, topNSigma: real,
+  repetitionPenalty: real, presencePenalty: real, frequencyPenalty: real, repeatLastN: whole(-1),
+  dryMultiplier: real, dryBase: real, dryAllowedLength: whole(0), dryBreakers: listOf(whole(0)), logitBias: biases,
+  seed: { words: "a whole number or a bigint", fits: (value) => Number.isSafeInteger(value) || typeof value === "bigint" },
+};
+
+/** Options of each generation. */
+const GENERATION = { maxNewTokens: whole(1), drafter, ...SAMPLING, grammar, signal };
+
+/**
+ * Return the generation that the addon takes.
+ *
+ * @param defaults of maxNewTokens, which has no limit without one, and of the sampling, which is greedy without them.
+ */
+function generation(options, defaults) {
   const from = options.drafter ?? "auto";
+  const chosen = Object.fromEntries(Object.keys(SAMPLING).map((name) => [name, options[name] ?? defaults[name]]));
   return {
-    maxNewTokens: options.maxNewTokens ?? maxNewTokens,
+    ...chosen,
+    dryBreakers: toIds(chosen.dryBreakers ?? []),
+    logitBias: Object.entries(chosen.logitBias ?? {}).map(([token, bias]) => ({ token: Number(token), bias })),
+    seed: chosen.seed === undefined ? undefined : BigInt(chosen.seed),
+    maxNewTokens: options.maxNewTokens ?? defaults.maxNewTokens ?? Number.MAX_SAFE_INTEGER,
+    stopAfterReasoning: options.stopAfterReasoning ?? false,
     blockLength: options.blockLength ?? 0,
     drafter: DRAFTERS[from] ?? DRAFT_MODEL,
     draft: from.modelHandle ?? 0n,
     grammar: options.grammar?.handle ?? 0n,
     toolChoice: options.toolChoice,
     stop: options.stop ?? [],
-    temperature: options.temperature ?? 0,
-    topK: options.topK ?? 0,
-    topP: options.topP ?? 1,
-    minP: options.minP ?? 0,
-    repetitionPenalty: options.repetitionPenalty ?? 1,
-    seed: options.seed === undefined ? undefined : BigInt(options.seed),
   };
 }
 

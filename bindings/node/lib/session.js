@@ -5,7 +5,7 @@ const { Handle, native } = require("./native.js");
 const { GENERATION, argument, checkedOptions, flag, fromIds, generation, instanceOf, line, text, toIds, whole } = require("./options.js");
 const { Stream } = require("./stream.js");
 
-const MAX_NEW_TOKENS = 64;
+const DEFAULTS = { maxNewTokens: 64 };
 
 /** The tokens of Session.generate, one by one; its result has all of them, and counts. */
 class Generation extends Stream {}
@@ -22,6 +22,17 @@ class Session extends Handle {
   /** Return the committed tokens; ids of pictures are bigints. */
   async tokens() {
     return fromIds(await this.call("tokens"));
+  }
+
+  /** Return how prompts were read: by the model's accelerator and by the CPU; null for a model without one. */
+  async promptsRead() {
+    try {
+      const { delegateInUse, ...read } = await this.call("promptsRead");
+      return { delegateInUse: delegateInUse !== 0, ...read };
+    } catch (error) {
+      if (error.code === "UNSUPPORTED") return null;
+      throw error;
+    }
   }
 
   /** Commit tokens; return the logits after the last one, or undefined if they are not wanted. */
@@ -96,7 +107,7 @@ class Session extends Handle {
   generate(prompt, options = {}) {
     const { signal } = checkedOptions(options, { ...GENERATION, blockLength: whole(0) });
     const ids = toIds(prompt);
-    const wanted = generation(options, MAX_NEW_TOKENS);
+    const wanted = generation(options, DEFAULTS);
     const tokens = [];
     let stopped = false;
     const begin = (push) =>

@@ -154,13 +154,7 @@ struct Described {
         {"pictureUnit", count(info.picture_unit)},
         {"maxPictureTokens", count(info.max_picture_tokens)},
         {"placeholder", count(info.placeholder)},
-        {"sampling", make.object({
-                         {"temperature", make.number(sampling.temperature)},
-                         {"topK", count(static_cast<int64_t>(sampling.top_k))},
-                         {"topP", make.number(sampling.top_p)},
-                         {"minP", make.number(sampling.min_p)},
-                         {"repetitionPenalty", make.number(sampling.repetition_penalty)},
-                     })},
+        {"sampling", sampling_of(make, sampling)},
     });
   }
 };
@@ -294,6 +288,31 @@ napi_value session_tokens(const Arguments& arguments) {
         return status == HYBRIDGE_OK ? call().tokens(session, ids->data(), count, &count) : status;
       },
       [=](napi_env env) { return Maker(env).ids(*ids); }
+  );
+}
+
+napi_value prompts_read(const Arguments& arguments) {
+  const hybridge_session session = {arguments.handle(0)};
+  auto read = std::make_shared<hybridge_prompts_read>();
+  auto reason = std::make_shared<std::string>();
+  return arguments.start(
+      [=](Job&) {
+        size_t size = 0;
+        const hybridge_status status = call().session_prompts(session, read.get(), nullptr, 0, &size);
+        reason->resize(size);
+        return status == HYBRIDGE_OK ? call().session_prompts(session, read.get(), reason->data(), size, &size)
+                                     : status;
+      },
+      [=](napi_env env) {
+        const Maker make(env);
+        const auto count = [&](int64_t number) { return make.number(static_cast<double>(number)); };
+        return make.object({
+            {"delegateInUse", count(read->delegate_in_use)},
+            {"delegateTokens", count(read->delegate_tokens)},
+            {"cpuTokens", count(read->cpu_tokens)},
+            {"reason", make.text(*reason)},
+        });
+      }
   );
 }
 
@@ -728,6 +747,7 @@ napi_value initialize(napi_env env, napi_value exports) {
       function("openPicture", guarded<open_picture>),
       function("openSession", guarded<open_session>),
       function("tokens", guarded<session_tokens>),
+      function("promptsRead", guarded<prompts_read>),
       function("prefill", guarded<prefill>),
       function("decode", guarded<decode>),
       function("verify", guarded<verify>),

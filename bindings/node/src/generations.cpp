@@ -1,5 +1,7 @@
 #include "generations.h"
 
+#include <utility>
+
 #include "library.h"
 
 namespace hybridge_node {
@@ -10,6 +12,19 @@ void on_read(size_t, void* user) {
   auto* job = static_cast<Job*>(user);
   if (job->cancelled) job->cancel();  // before the library knew of the generation
 }
+
+// Options of a sampling that are real numbers.
+constexpr std::pair<const char*, double hybridge_sampling::*> REAL_OPTIONS[] = {
+    {"temperature", &hybridge_sampling::temperature},
+    {"topP", &hybridge_sampling::top_p},
+    {"minP", &hybridge_sampling::min_p},
+    {"topNSigma", &hybridge_sampling::top_n_sigma},
+    {"repetitionPenalty", &hybridge_sampling::repetition_penalty},
+    {"presencePenalty", &hybridge_sampling::presence_penalty},
+    {"frequencyPenalty", &hybridge_sampling::frequency_penalty},
+    {"dryMultiplier", &hybridge_sampling::dry_multiplier},
+    {"dryBase", &hybridge_sampling::dry_base},
+};
 
 // Calls the job's function of JavaScript, with what `arguments` makes.
 template <typename Arguments>
@@ -39,11 +54,20 @@ GenerationOptions::GenerationOptions(const Value& options) {
   }
   for (const Value& each : options["stop"].list()) stops_.push_back(each.text());
   for (const std::string& each : stops_) stop_pointers_.push_back(each.c_str());
-  sampling_.temperature = options["temperature"].real();
-  sampling_.top_p = options["topP"].real();
-  sampling_.min_p = options["minP"].real();
-  sampling_.repetition_penalty = options["repetitionPenalty"].real();
-  sampling_.top_k = static_cast<size_t>(options["topK"].number());
+  options_.stop_after_reasoning = options["stopAfterReasoning"].flag() ? 1 : 0;
+  for (const auto& [name, field] : REAL_OPTIONS)
+    if (const Value given = options[name]; given.given()) sampling_.*field = given.real();
+  if (const Value given = options["topK"]; given.given()) sampling_.top_k = static_cast<size_t>(given.number());
+  if (const Value given = options["repeatLastN"]; given.given()) sampling_.repeat_last_n = given.number();
+  if (const Value given = options["dryAllowedLength"]; given.given())
+    sampling_.dry_allowed_length = static_cast<size_t>(given.number());
+  breakers_ = options["dryBreakers"].ids();
+  sampling_.dry_breakers = breakers_.data();
+  sampling_.dry_breaker_count = breakers_.size();
+  for (const Value& each : options["logitBias"].list())
+    biases_.push_back({each["token"].number(), each["bias"].real()});
+  sampling_.logit_bias = biases_.data();
+  sampling_.bias_count = biases_.size();
   if (const Value seed = options["seed"]; seed.given()) {
     sampling_.seed = seed.id();
     sampling_.has_seed = 1;
@@ -70,6 +94,18 @@ int on_piece(const hybridge_piece* piece, void* user) {
     );
   }
   return job.cancelled ? 0 : 1;
+}
+
+napi_value sampling_of(const Maker& make, const hybridge_sampling& sampling) {
+  return make.object({
+      {"temperature", make.number(sampling.temperature)},
+      {"topK", make.number(static_cast<double>(sampling.top_k))},
+      {"topP", make.number(sampling.top_p)},
+      {"minP", make.number(sampling.min_p)},
+      {"repetitionPenalty", make.number(sampling.repetition_penalty)},
+      {"presencePenalty", make.number(sampling.presence_penalty)},
+      {"frequencyPenalty", make.number(sampling.frequency_penalty)},
+  });
 }
 
 napi_value generated_of(const Maker& make, const hybridge_generated& generated) {

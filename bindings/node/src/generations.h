@@ -27,6 +27,8 @@ class GenerationOptions {
   hybridge_generation options_;
   hybridge_sampling sampling_;
   std::string tool_choice_;
+  std::vector<int64_t> breakers_;
+  std::vector<hybridge_bias> biases_;
   std::vector<std::string> stops_;
   std::vector<const char*> stop_pointers_;
 };
@@ -34,6 +36,9 @@ class GenerationOptions {
 // Callbacks of a job: they hand on what a token adds, and answer whether the generation continues. user: the job.
 int on_token(int64_t token, void* user);
 int on_piece(const hybridge_piece* piece, void* user);
+
+// Makes those options of a sampling that a model may have of its own.
+napi_value sampling_of(const Maker& make, const hybridge_sampling& sampling);
 
 napi_value generated_of(const Maker& make, const hybridge_generated& generated);
 napi_value answer_of(const Maker& make, const hybridge_answer& answer);

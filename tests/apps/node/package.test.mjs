@@ -168,6 +168,7 @@ test("a session verifies, commits, rolls back and generates what Python's does",
   assert.deepEqual([await session.bringTo(prompt, cache), await session.bringTo([...prompt, 5], cache)], [0, prompt.length]);
   assert.equal(await session.prefill([5], { logits: false }), undefined);
   await Promise.all(Array.from({ length: 20 }, () => session.prefill([1]))); // one after another
+  assert.equal(await session.promptsRead(), null); // there is no accelerator
   await assert.rejects(session.decode(-1), refused("INVALID_TOKEN"));
   await assert.rejects(session.prefill([1.5]), refused("INVALID_TOKEN"));
   await assert.rejects(session.verify(Array(model.info.verifyLen + 1).fill(1)), refused("INVALID_TOKEN"));
@@ -177,6 +178,50 @@ test("a session verifies, commits, rolls back and generates what Python's does",
   assert.throws(() => session.generate(prompt, { temprature: 1 }), /no option temprature/);
   assert.throws(() => session.generate(prompt, { maxNewTokens: 0 }), refused("INVALID_ARGUMENT"));
   await model.close();
+});
+
+test("each option of a sampling gives what it gives in Python", async () => {
+  const artifact = await Artifact.open(cases.demo);
+  const session = await artifact.session();
+  for (const { options, tokens } of cases.draws) {
+    await session.reset();
+    const wanted = { maxNewTokens: tokens.length, ...options };
+    assert.deepEqual((await session.generate(cases.words, wanted)).tokens, tokens, JSON.stringify(options));
+  }
+  for (const options of [{ presencePenalty: 3 }, { logitBias: { "-1": 2 } }, { logitBias: [1] }, { dryBreakers: [0.5] }]) {
+    await assert.rejects(async () => await session.generate([1], options), refused("INVALID_ARGUMENT"), JSON.stringify(options));
+  }
+  await assert.rejects(session.generate([1], { logitBias: { [artifact.info.vocabSize]: 1 } }), refused("INVALID_TOKEN"));
+  await artifact.close();
+});
+
+test("a chat is sampled as the model says, and has no limit but the context", async () => {
+  const artifact = await Artifact.open(cases.sampled, { context: 600 });
+  const { temperature, topK, presencePenalty } = artifact.sampling;
+  assert.deepEqual([temperature, topK, presencePenalty], [0.9, 5, 0.5]);
+  const chat = await artifact.chat();
+  assert.equal((await chat.send(QUESTION, { maxNewTokens: 40, seed: 11 })).content, cases.saidByItself);
+  await chat.reset();
+  assert.equal((await chat.send(QUESTION, { maxNewTokens: 40, temperature: 0, presencePenalty: 0 })).content, cases.said);
+  await chat.reset();
+  const logitBias = Object.fromEntries(artifact.info.eosIds.map((token) => [token, -100]));
+  const { ending, generated } = await chat.send(QUESTION, { logitBias });
+  assert.deepEqual([ending, await chat.room()], ["length", 0]);
+  assert.ok(generated.tokens > 512);
+  await artifact.close();
+});
+
+test("a stop string may leave the reasoning alone", async () => {
+  const artifact = await Artifact.open(cases.thinks);
+  const chat = await artifact.chat();
+  const ask = (options) => chat.send(QUESTION, { maxNewTokens: 20, ...options });
+  const { reasoning } = await ask({});
+  const stop = [reasoning.slice(2, 4)];
+  await chat.reset();
+  assert.equal((await ask({ stop })).ending, "stop");
+  await chat.reset();
+  assert.deepEqual((await ask({ stop, stopAfterReasoning: true })).reasoning, reasoning);
+  await artifact.close();
 });
 
 test("pictures are read by chats and sessions", async () => {

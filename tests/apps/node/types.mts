@@ -12,13 +12,14 @@ async function app(folder: string): Promise<void> {
     console.log(text);
   }
   const schema = { "~standard": { types: undefined as { output: { city: string } } | undefined } };
+  await chat.retry({ presencePenalty: 1, dryMultiplier: 0.8, dryBreakers: [10], stop: ["\n"], stopAfterReasoning: true });
   const answer: Answer<{ city: string }> = chat.send("Where?", { schema });
   const city: string | undefined = (await answer).value?.city;
   const session = await artifact.session();
   const logits: Float32Array = await session.prefill([1, 2n]);
   const none: Float32Array | undefined = await session.prefill([1], { logits: city === "x" });
   const tokens: Token[] = await session.tokens();
-  const { counts } = await session.generate(tokens, { drafter: artifact, seed: 7n });
+  const { counts } = await session.generate(tokens, { ...artifact.sampling, drafter: artifact, seed: 7n, logitBias: { 5: -100 } });
   console.log(logits, none, counts.accepted);
   // @ts-expect-error: there is no such option
   chat.send("x", { temprature: 1 });

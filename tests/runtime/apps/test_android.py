@@ -181,7 +181,7 @@ def test_the_chat_of_the_page_answers(jar: Path, tmp_path: Path) -> None:
     assert home
     (tmp_path / "OUT").symlink_to(demo)
     classes = compile_kotlin(jar, tmp_path, tmp_path / "chat.kt")
-    Chat.open(demo).send("how to read a file", lambda content, _: pieces.append(content), GenerationStruct(max_new_tokens=512))
+    Chat.open(demo).send("how to read a file", lambda content, _: pieces.append(content))
     words = [home / "bin/java", "-Xcheck:jni", "-Dfile.encoding=UTF-8", "-cp", ":".join(map(str, classes)), "ChatKt"]
     done = subprocess.run(words, input=b"how to read a file\n", cwd=tmp_path, capture_output=True, check=True, timeout=300)
     assert done.stdout.decode() == "".join(pieces) + "\n"

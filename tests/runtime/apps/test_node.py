@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import subprocess
+from ctypes import pointer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pack_node
@@ -22,7 +24,7 @@ import hybridge
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.binding import bundle, library
 from hybridge.runtime.binding.chat import Chat
-from hybridge.runtime.binding.interface import GenerationStruct, Status
+from hybridge.runtime.binding.interface import GenerationStruct, SamplingStruct, Status
 from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.text.generate import open_text_model
 
@@ -30,6 +32,25 @@ PACKAGE = CHECKOUT / "bindings/node"
 TESTS = CHECKOUT / "tests/apps/node"
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 HEAT = {"temperature": 0.9, "topP": 0.95, "topK": 30, "repetitionPenalty": 1.2, "seed": 11}
+QUESTION = "how to read a file"
+DRAWS: list[dict[str, Any]] = [
+    {"temperature": 0.9, "seed": 11} | each
+    for each in (
+        {"topK": 3}, {"topP": 0.5}, {"minP": 0.3}, {"topNSigma": 1.0}, {"repetitionPenalty": 1.5},
+        {"repetitionPenalty": 1.5, "repeatLastN": 4}, {"presencePenalty": 1.5}, {"frequencyPenalty": 1.5},
+        {"logitBias": {10: -100.0}},
+    )
+] + [
+    {"dryMultiplier": 0.5}, {"dryMultiplier": 0.5, "dryBase": 3.0}, {"dryMultiplier": 2.0, "dryAllowedLength": 5},
+    {"dryMultiplier": 1.0, "dryBreakers": [32]},
+]  # fmt: skip
+"""Each option of a sampling, by the package's names: each gives another text of the embedded model."""
+OWN = {"temperature": 0.9, "top_k": 5, "presence_penalty": 0.5}
+"""A generation_config.json."""
+THINKS = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content }}{% endfor %}<assistant><think>\n"
+)
 
 
 def node_version() -> int:
@@ -62,6 +83,11 @@ def run(*words: object, folder: Path, **environment: str) -> str:
     )
     assert done.returncode == 0, f"{words[0]} ended with {done.returncode}:\n{done.stdout[-6000:]}{done.stderr[-4000:]}"
     return done.stdout
+
+
+def sampling(options: dict[str, Any]) -> Sampling:
+    """Return options of the package as Python's."""
+    return Sampling(**{re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name): each for name, each in options.items()})
 
 
 def text(path: Path) -> str:
@@ -127,13 +153,24 @@ def cases(kernels_artifact: Path, pictures_artifact: Path, tmp_path_factory: pyt
     model, pieces = open_text_model(pictures_artifact), list[str]()
     assert model.pictures
     rgb = np.array([i * i % 251 for i in range(3 * 30 * 20)], np.uint8).reshape(20, 30, 3)
-    Chat.open(demo).send("how to read a file", lambda content, _: pieces.append(content), GenerationStruct(max_new_tokens=40))
+    Chat.open(demo).send(QUESTION, lambda content, _: pieces.append(content), GenerationStruct(max_new_tokens=40))
     session = Session.load(kernels_artifact)
-    drawn = Sampling(temperature=0.9, top_p=0.95, top_k=30, repetition_penalty=1.2, seed=11)
     texts = []
-    for sampling in (Sampling(), drawn):
+    for options in ({}, HEAT):
         session.reset()
-        texts.append(list(session.generate(PROMPT, max_new_tokens=20, sampling=sampling)))
+        texts.append(list(session.generate(PROMPT, max_new_tokens=20, sampling=sampling(options))))
+    sampled = shutil.copytree(demo, folder / "sampled")
+    (sampled / "generation_config.json").write_text(json.dumps(OWN), encoding="utf-8")
+    own, drawn = GenerationStruct(max_new_tokens=40), list[str]()
+    own.sampling = pointer(SamplingStruct(**OWN, seed=11, has_seed=1))
+    Chat.open(demo).send(QUESTION, lambda content, _: drawn.append(content), own)
+    embedded, prompt = open_text_model(demo).session, list(b"how to read a file read a file read")
+    draws = []
+    for options in DRAWS:
+        embedded.reset()
+        tokens = list(embedded.generate(prompt, max_new_tokens=30, sampling=sampling(options)))
+        draws.append({"options": options, "tokens": tokens})
+    assert len({tuple(draw["tokens"]) for draw in draws}) == len(DRAWS)
     content = {
         "version": hybridge.__version__,
         "demo": str(demo),
@@ -143,6 +180,11 @@ def cases(kernels_artifact: Path, pictures_artifact: Path, tmp_path_factory: pyt
         "pictures": str(pictures_artifact),
         "pictureIds": [str(row) for row in Picture(model.session.model, rgb).ids],
         "said": "".join(pieces),
+        "sampled": str(sampled),
+        "saidByItself": "".join(drawn),
+        "thinks": str(with_file(demo, folder / "thinks", "chat_template.jinja", THINKS)),
+        "words": prompt,
+        "draws": draws,
         "prompt": PROMPT,
         "plain": texts[0],
         "drawn": texts[1],
@@ -170,9 +212,9 @@ def test_the_chat_of_the_page_answers(installed: Path) -> None:
     (installed / "chat.mjs").write_text(source, encoding="utf-8")
     demo, pieces = demo_folder() / "hybridge-demo", list[str]()
     (installed / "OUT").symlink_to(demo)
-    Chat.open(demo).send("how to read a file", lambda content, _: pieces.append(content), GenerationStruct(max_new_tokens=512))
+    Chat.open(demo).send(QUESTION, lambda content, _: pieces.append(content))
     words = ["node", "chat.mjs"]
-    done = subprocess.run(words, input=b"how to read a file\n", cwd=installed, capture_output=True, check=True, timeout=300)
+    done = subprocess.run(words, input=f"{QUESTION}\n".encode(), cwd=installed, capture_output=True, check=True, timeout=300)
     assert done.stdout.decode() == "".join(pieces) + "\n"
 
 
