@@ -1,6 +1,14 @@
 import CHybridge
 import Foundation
 
+/// How the prompts of a session were read, in tokens.
+public struct PromptsRead: Sendable {
+  public let delegateInUse: Bool
+  public let delegateTokens, cpuTokens: Int
+  /// Why the accelerator is not in use; empty while it is.
+  public let reason: String
+}
+
 /// One conversation: a state that goes on, is kept and is rolled back. Tokens are ids; the app has the tokenizer.
 ///
 /// Calls block and may come from any thread: one that comes while another of this session runs waits for it. Sessions
@@ -29,6 +37,24 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
       turn.lock()
       defer { turn.unlock() }
       return try filled { hybridge_tokens(handle, $0, $1, &$2) }
+    }
+  }
+
+  /// How prompts were read, by the accelerator that the model was exported for and by the CPU; nil without one.
+  public var promptsRead: PromptsRead? {
+    get throws {
+      turn.lock()
+      defer { turn.unlock() }
+      var read = hybridge_prompts_read()
+      var size = 0
+      let status = hybridge_session_prompts(handle, &read, nil, 0, &size)
+      if status == HYBRIDGE_UNSUPPORTED { return nil }
+      try expectOK(status)
+      var reason = [CChar](repeating: 0, count: size)
+      try expectOK(hybridge_session_prompts(handle, &read, &reason, reason.count, &size))
+      return PromptsRead(
+        delegateInUse: read.delegate_in_use != 0, delegateTokens: Int(read.delegate_tokens), cpuTokens: Int(read.cpu_tokens),
+        reason: String(decoding: reason.map { UInt8(bitPattern: $0) }, as: UTF8.self))
     }
   }
 

@@ -303,6 +303,21 @@ NATIVE(jint, tokens)(JNIEnv* env, jclass, jlong session, jlongArray text, jlongA
   });
 }
 
+// counts: whether the delegate is in use, its tokens, the CPU's.
+NATIVE(jint, promptsRead)(JNIEnv* env, jclass, jlong session, jlongArray counts, jobjectArray reason) {
+  return guarded([&] {
+    hybridge_prompts_read read{};
+    size_t size = 0;
+    hybridge_status status = hybridge_session_prompts(handle(session), &read, nullptr, 0, &size);
+    std::string words(size, '\0');
+    if (status == HYBRIDGE_OK) status = hybridge_session_prompts(handle(session), &read, words.data(), size, &size);
+    if (status != HYBRIDGE_OK) return status;
+    put(env, counts, {read.delegate_in_use, read.delegate_tokens, read.cpu_tokens});
+    put(env, reason, words.data(), words.size());
+    return status;
+  });
+}
+
 // The caller's array has as many floats as logits come: `Session` in Kotlin sees to that, and the C function writes no more.
 NATIVE(jint, prefill)(JNIEnv* env, jclass, jlong session, jlongArray prompt, jfloatArray out) {
   return with_logits(env, out, [&](float* to) {

@@ -2,6 +2,14 @@ package dev.hybridge
 
 import java.io.File
 
+/** How the prompts of a session were read, in tokens. reason: why the accelerator is not in use; empty while it is. */
+public data class PromptsRead(
+    val delegateInUse: Boolean,
+    val delegateTokens: Long,
+    val cpuTokens: Long,
+    val reason: String,
+)
+
 /**
  * One conversation: a state that goes on, is kept and is rolled back. Tokens are ids; the app has the tokenizer.
  *
@@ -17,6 +25,20 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
 
     /** The committed tokens. */
     public val tokens: LongArray get() = synchronized(turn) { filled { text, count -> Native.tokens(handle, text, count) } }
+
+    /** How prompts were read, by the accelerator that the model was exported for and by the CPU; null without one. */
+    public val promptsRead: PromptsRead?
+        get() {
+            val counts = LongArray(3)
+            val reason = arrayOfNulls<ByteArray>(1)
+            try {
+                call { Native.promptsRead(handle, counts, reason) }
+            } catch (refused: HybridgeException) {
+                if (refused.status == Status.UNSUPPORTED) return null
+                throw refused
+            }
+            return PromptsRead(counts[0] != 0L, counts[1], counts[2], reason[0]!!.decodeToString())
+        }
 
     /** Commits a prompt of any length; the logits after its last token. */
     public fun prefill(prompt: LongArray): FloatArray = logits { Native.prefill(handle, prompt, it) }

@@ -40,6 +40,8 @@ internal object Native {
 
     @JvmStatic external fun tokens(session: Long, text: LongArray?, count: LongArray): Int
 
+    @JvmStatic external fun promptsRead(session: Long, counts: LongArray, reason: Array<ByteArray?>): Int
+
     @JvmStatic external fun prefill(session: Long, prompt: LongArray, logits: FloatArray?): Int
 
     @JvmStatic external fun decode(session: Long, token: Long, logits: FloatArray?): Int
