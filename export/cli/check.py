@@ -13,7 +13,6 @@ from rich.markup import escape
 from hybridge.runtime.artifact.folder import open_artifact
 from hybridge.runtime.artifact.manifest import GOLDEN
 from hybridge.runtime.artifact.options import DEFAULT_PROGRAMS
-from hybridge.runtime.binding.model import Model
 from hybridge.runtime.cli.console import check_writable_file, err, out, print_json, table, write_json
 from hybridge.runtime.cli.options import (
     AgainstOption,
@@ -111,6 +110,8 @@ def replay(artifact: Path, *, json: bool) -> None:
             "The files are those of the manifest. There are no golden steps: the weights were checked by hash and reader."
         )
         return
+    from hybridge.runtime.binding.model import Model
+
     found = Model.open(opened).validate()
     if json:
         print_json(asdict(found))

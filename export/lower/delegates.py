@@ -14,13 +14,21 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-from torch.fx.passes.operator_support import OperatorSupportBase
 
 from hybridge.export.operators.elementwise import activation, gated, layer_norm, rms_norm, rotary
 from hybridge.export.operators.linear import Factors, weights
-from hybridge.export.pinned.delegates import Compiled, Compiler, Cutter, Parts, Specs, parts_of, read_specs
+from hybridge.export.pinned.delegates import (
+    DIM_ORDER_CLONE,
+    Compiled,
+    Compiler,
+    Cutter,
+    Parts,
+    Specs,
+    connected_parts,
+    decomposed,
+    parts_of,
+    read_specs,
+)
 from hybridge.export.pinned.executorch import CLONE, edge
 from hybridge.export.pinned.openvino import compiled_blob
 from hybridge.export.pinned.torch_export import Operator
@@ -36,7 +44,7 @@ DECOMPOSED: Mapping[Operator, Callable[..., Any]] = {
     ours.activation.default: activation,
     ours.rotary.default: rotary,
     ours.linear.default: core.linear.default,
-    torch.ops.dim_order_ops._clone_dim_order.default: lambda x, **_: core.clone.default(x),
+    DIM_ORDER_CLONE: lambda x, **_: core.clone.default(x),
 }
 """Core operators of those that are not: what our kernels compute, as its reference writes it."""
 
@@ -79,7 +87,7 @@ CORE = frozenset(
 """Core operators on float32 that move or compute numbers one for one, or along a dimension."""
 
 
-class DenseOperators(OperatorSupportBase):
+class DenseOperators:
     """What may be inside a part of ``program``: dense operators over float32, none of which reads the state."""
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -87,12 +95,12 @@ class DenseOperators(OperatorSupportBase):
         state = {*signature.buffers_to_mutate.values()}
         self._state = {name for name, target in signature.inputs_to_buffers.items() if target in state}
 
-    def is_node_supported(self, submodules: Mapping[str, nn.Module], node: Node) -> bool:
+    def has(self, node: Node) -> bool:
         """Return whether a node may be inside."""
         if node.op != "call_function":
             return False
         if node.target is operator.getitem:
-            return self.is_node_supported(submodules, node.all_input_nodes[0])
+            return self.has(node.all_input_nodes[0])
         if any(each.name in self._state for each in node.all_input_nodes):
             return False
         if node.target in PRODUCTS:
@@ -123,10 +131,8 @@ class DelegatePartitioner(Cutter):  # type: ignore[misc]  # untyped upstream
 
     def partition(self, exported_program: ExportedProgram) -> Parts:
         """Mark the parts of a method."""
-        found = CapabilityBasedPartitioner(
-            exported_program.graph_module, DenseOperators(exported_program), allows_single_node_partition=True
-        ).propose_partitions()
-        parts = [list(each.nodes) for each in found if any(node.target in PRODUCTS for node in each.nodes)]
+        found = connected_parts(exported_program, DenseOperators(exported_program).has)
+        parts = [nodes for nodes in found if any(node.target in PRODUCTS for node in nodes)]
         return parts_of(exported_program, parts, self.backend, self.specs)
 
 
@@ -167,9 +173,7 @@ def core_graph(program: ExportedProgram, shapes: Sequence[Sequence[int]]) -> Gra
             module.graph.erase_node(node)
     module.graph.eliminate_dead_code()
     module.recompile()
-    trace = make_fx(module, decomposition_table=DECOMPOSED, tracing_mode="fake", _allow_non_fake_inputs=True)
-    traced: GraphModule = trace(*map(torch.zeros, shapes))
-    return traced
+    return decomposed(module, DECOMPOSED, shapes)
 
 
 def attribute(module: nn.Module, name: str) -> Tensor:

@@ -1,19 +1,24 @@
-"""ExecuTorch 1.5.1: how a part of a method is given to a backend.
+"""ExecuTorch 1.5.1 and PyTorch 2.13: how a method is cut into parts, and a part is given to a backend.
 
 The lowering finds the class that compiles for a backend by the backend's name among the subclasses of ``Compiler``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+import torch
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
+from torch import nn
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
 
 Compiler: TypeAlias = BackendDetails
 """Its ``preprocess(edge_program, compile_specs)`` returns a ``Compiled``; a final class, for which no other may stand."""
@@ -24,6 +29,30 @@ Cutter: TypeAlias = Partitioner
 """Its ``partition(exported_program)`` returns the ``Parts`` of a method."""
 
 Parts: TypeAlias = PartitionResult
+
+DIM_ORDER_CLONE = torch.ops.dim_order_ops._clone_dim_order.default
+"""A copy, as ExecuTorch writes it; takes an order of dimensions by name."""
+
+
+class _Chosen(OperatorSupportBase):
+    def __init__(self, is_inside: Callable[[Node], bool]) -> None:
+        self._is_inside = is_inside
+
+    def is_node_supported(self, submodules: Mapping[str, nn.Module], node: Node) -> bool:
+        return self._is_inside(node)
+
+
+def connected_parts(program: ExportedProgram, is_inside: Callable[[Node], bool]) -> list[list[Node]]:
+    """Return the nodes that may be inside of a part, in parts as few and as large as they can be without a cycle."""
+    cutter = CapabilityBasedPartitioner(program.graph_module, _Chosen(is_inside), allows_single_node_partition=True)
+    return [list(each.nodes) for each in cutter.propose_partitions()]
+
+
+def decomposed(module: nn.Module, table: Mapping[Any, Callable[..., Any]], shapes: Sequence[Sequence[int]]) -> GraphModule:
+    """Return the graph of a module's call with float32 inputs of these shapes, with operators replaced by the table's."""
+    trace = make_fx(module, decomposition_table=table, tracing_mode="fake", _allow_non_fake_inputs=True)
+    traced: GraphModule = trace(*map(torch.zeros, shapes))
+    return traced
 
 
 def parts_of(program: ExportedProgram, parts: Sequence[Sequence[Node]], backend: str, specs: Mapping[str, str]) -> Parts:

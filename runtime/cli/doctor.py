@@ -30,6 +30,7 @@ BRINGS = {
     "images": "pictures: hybridge run --image, /image in hybridge chat, images for hybridge serve",
     "lark": "grammars in Lark: --grammar",
     "onnx": "--format onnx",
+    "openvino": "--delegate openvino: prompts read by Intel's processors, GPUs and NPUs",
     "optimum": "optimum-cli export hybridge",
 }
 """Purposes of the extras."""

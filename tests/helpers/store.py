@@ -22,6 +22,7 @@ import grimp
 from checkout import CHECKOUT
 from filelock import FileLock
 
+from hybridge.runtime.artifact.manifest import GOLDEN, MANIFEST, read_manifest
 from hybridge.runtime.artifact.options import ExportOptions
 
 FOLDER = Path(os.environ.get("HYBRIDGE_TEST_STORE", Path.home() / ".cache" / "hybridge-tests"))
@@ -30,6 +31,14 @@ KEPT = 24 * 3600.0
 EXPORTING = ("hybridge.export.api",)
 NOT_WRITING = ("hybridge.export.check",)
 """Modules that ``EXPORTING`` imports and that decide nothing of what is written, as ``hybridge`` itself, which names things."""
+
+
+def packed_files(folder: Path) -> dict[str, bytes]:
+    """Return an artifact's files as a packing writes them: without golden steps, which need the eager model."""
+    manifest = read_manifest(folder)
+    files = {name: entry for name, entry in manifest.files.items() if name != GOLDEN}
+    found = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != GOLDEN}
+    return found | {MANIFEST: manifest.model_copy(update={"files": files}).to_json().encode()}
 
 
 def exported(

@@ -18,6 +18,7 @@ from cataloguing.mixes import types_of
 from cataloguing.shapes import SHAPES, Shape
 from command_line import Run
 from gguf_files import MODELS, TYPES, random_model, save_gguf
+from store import packed_files
 from tiny import tiny_config
 
 from hybridge.errors import UsageError
@@ -97,9 +98,7 @@ assert pack_artifact(Path({str(file)!r}), Path({str(packed)!r}), ExportChoices(*
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     export_model(file, exported, OPTIONS, fresh=True)
-    assert {path.name: path.read_bytes() for path in packed.iterdir()} == {
-        path.name: path.read_bytes() for path in exported.iterdir()
-    }
+    assert packed_files(packed) == packed_files(exported)
 
 
 def test_the_command_export_packs_unless_it_is_to_make_the_program_anew(

@@ -9,6 +9,8 @@
 #include <executorch/runtime/executor/program.h>
 #include <executorch/runtime/platform/runtime.h>
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -130,6 +132,17 @@ class MappedLoader final : public DataLoader {
   bool holds(size_t offset, size_t size) const { return offset <= bytes_.size() && size <= bytes_.size() - offset; }
 
   std::span<const uint8_t> bytes_;
+};
+
+// Leaves the thread the stack that it had for signals. OpenVINO 2026.0's plugin for CPUs gives it another for each part
+// that is loaded, and once several were unloaded in their order, a freed one is left: the next signal that a handler
+// of Python's waits for crashes.
+struct SignalStack {
+  SignalStack() { ::sigaltstack(nullptr, &before); }
+  ~SignalStack() { ::sigaltstack(&before, nullptr); }
+  SignalStack(const SignalStack&) = delete;
+  SignalStack& operator=(const SignalStack&) = delete;
+  stack_t before{};
 };
 
 class PteMethods final : public Program {
@@ -299,6 +312,7 @@ class PteMethods final : public Program {
     const char* wanted = std::getenv("HYBRIDGE_DELEGATE");
     if (wanted != nullptr && std::string_view(wanted) == "off")
       return Status(HYBRIDGE_UNSUPPORTED, "HYBRIDGE_DELEGATE is off");
+    const SignalStack kept;
     for (const std::string& name : methods) HYBRIDGE_TRY(add(file, name));
     return Status();
   }

@@ -11,7 +11,7 @@ import pytest
 import torch
 from gguf_files import TYPES, random_model, save_gguf
 from mtp_reference import published, random_mtp
-from store import exported
+from store import exported, packed_files
 from tiny import save_checkpoint, save_lively_checkpoint, tiny_config
 from torch import Tensor, nn
 from zoo import VARIANTS
@@ -243,8 +243,8 @@ def test_a_second_gguf_file_of_a_shape_is_packed_to_the_files_of_an_export(
     assert manifest.drafter.vocabulary is not None
     assert manifest.drafter.vocabulary.source == "self"
     assert progress.steps == ["Sampling texts for the draft vocabulary"]
-    assert contents(packed) == contents(tmp_path / "fresh")
-    assert contents(packed) != contents(tmp_path / "kept")
+    assert packed_files(packed) == packed_files(tmp_path / "fresh")
+    assert packed_files(packed) != packed_files(tmp_path / "kept")
 
 
 class Counted(ExportProgress):
@@ -255,7 +255,3 @@ class Counted(ExportProgress):
     def counted(self, what: str) -> Iterator[Callable[[int, int], None]]:
         self.steps.append(what)
         yield lambda done, total: None
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -35,6 +38,31 @@ def checkpoint(family: str) -> Path:
 @pytest.fixture(scope="module")
 def artifact() -> Path:
     return exported(checkpoint(FAMILIES[0]), OPTIONS)
+
+
+class SignalStack(ctypes.Structure):
+    """``stack_t``"""
+
+    _fields_: ClassVar = [("memory", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+    @classmethod
+    def current(cls) -> int | None:
+        """Return the address of the stack that the thread's handlers of signals run on."""
+        stack = cls()
+        assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack)) == 0
+        return stack.memory  # type: ignore[no-any-return]
+
+
+def test_the_threads_stack_for_signals_is_left_alone(artifact: Path) -> None:
+    """OpenVINO 2026.0's plugin for CPUs leaves a freed one behind, and the next Ctrl-C crashed."""
+    before = SignalStack.current()
+    with Session.load(artifact) as one, Session.load(artifact):
+        assert one.prompts_read is not None
+        assert one.prompts_read.reason == ""
+        assert SignalStack.current() == before
+    assert SignalStack.current() == before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.parametrize("family", [FAMILIES[0], *(pytest.param(each, marks=pytest.mark.thorough) for each in FAMILIES[1:])])

@@ -64,20 +64,17 @@ def test_the_text_is_plain_decodings(seed: int | None) -> None:
 
 @pytest.mark.slow
 def test_a_hybrid_draft_goes_back_by_its_own_snapshot() -> None:
-    """What it read of a rejected block is gone from its state: with the target's own text it is right again."""
+    """What it read of a rejected block is gone from its state: with its own model's text it is right again, drawn or not."""
     demo = demo_folder()
     session = Session.load(demo / "hybridge-demo")
     draft = DraftModel(Model.open(open_artifact(demo / "hybridge-demo")), session)
-    for sampling in (Sampling(), Sampling(temperature=1.5, seed=2)):
-        session.reset()
+    other = Session.load(demo / "hybridge-demo-draft")
+    for target, sampling in ((session, Sampling()), (other, Sampling()), (session, Sampling(temperature=1.5, seed=2))):
+        target.reset()
         stats = GenerationStats()
-        list(session.generate(CODE, max_new_tokens=80, drafter=draft, sampling=sampling, block_length=4, stats=stats))
+        list(target.generate(CODE, max_new_tokens=80, drafter=draft, sampling=sampling, block_length=4, stats=stats))
         right = stats.acceptance_rate
-        assert right == 1.0 if not sampling.temperature else 0 < right < 1
-    session.reset()
-    stats = GenerationStats()
-    list(session.generate(CODE, max_new_tokens=60, drafter=draft, block_length=4, stats=stats))
-    assert stats.acceptance_rate == 1.0, "nothing of a rejected token stayed"
+        assert right == 1.0 if target is session else 0 < right < 1
 
 
 def test_another_vocabulary_is_refused() -> None:

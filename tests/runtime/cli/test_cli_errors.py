@@ -47,7 +47,7 @@ WRONG_USAGE = {
     "chat {artifact} --drafter": "has no drafter of its own",
     "bench --draft {artifact}": "--draft needs the target before it",
     "run {artifact} --prompt": "Option '--prompt' requires an argument",
-    "validate {artifact}": "Missing option '--against'",
+    "evaluate {artifact}": "Missing option '--against'",
     "validate {artifact} --against {checkpoint} --report {tmp}": "cannot be written",
     "validate {artifact} --against {checkpoint} --report {tmp}/nowhere/report.json": "cannot be written",
     "export {checkpoint}/config.json -o {tmp}/out": "config.json is a file, not a folder. Give the folder that it is in",
