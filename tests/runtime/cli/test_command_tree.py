@@ -43,6 +43,7 @@ ORDER = [
     "cache",
     "bench",
     "native",
+    "bundle",
     "kernels",
 ]
 
@@ -74,7 +75,7 @@ def test_help_loads_no_library(words: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["export", "run", "bench OUT --profile --device", "bench --draft OUT", "validate OUT"])
+@pytest.mark.parametrize("words", ["export", "run", "bench OUT --profile --device", "bench --draft OUT", "evaluate OUT"])
 def test_wrong_usage_is_answered_without_loading_a_library(words: str) -> None:
     done = asked(2, *words.split())
     assert done.returncode == 0, done.stderr
@@ -129,15 +130,13 @@ def test_a_shell_completes_commands_and_options() -> None:
 
 
 def test_the_command_line_has_every_option_of_an_export_with_its_values_and_its_default() -> None:
-    written = {each.name for each in fields(ExportOptions)} - {
-        "shorter_verify_lens",
-        "delegate_device",
-    }  # parts of --verify-len and --delegate
+    parts = {"shorter_verify_lens", "delegate_device"}  # of --verify-len and --delegate
+    written = {each.name for each in fields(ExportOptions)} - parts
     choices, options = get_type_hints(ExportChoices), get_type_hints(ExportOptions)
     assert choices.keys() - written == {"drafter", "draft_vocab"}
     assert written <= choices.keys()
     for name in written:
-        if get_origin(options[name]) is Literal and name not in ("calibrate", "mtp"):
+        if get_origin(options[name]) is Literal and name not in ("calibrate", "mtp", "delegate"):
             [values] = [each for each in (choices[name], *get_args(choices[name])) if get_origin(each) is Literal]
             assert get_args(values) == get_args(options[name]), name
     decided: dict[str, Any] = {"quantize": "auto", "mtp": "auto", "rounding": "blocks", "shorter_verify_lens": (4,)}
