@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import hybridge
 from hybridge.runtime.artifact.folder import open_artifact
@@ -83,12 +82,15 @@ class GoldenSteps:
     @torch.no_grad()
     def ask(self, model: Any) -> None:
         """Fill in the logits of the uncached forward of ``model``, which is packed but not adapted."""
-        longest: tuple[int, ...] = ()
-        answers, wanted = torch.empty(0), dict[tuple[int, ...], Tensor]()
-        for text in sorted(set(self.texts), reverse=True):  # a text comes after those that it is a prefix of
-            if longest[: len(text)] != text:
-                longest, answers = text, model(torch.tensor([text]), use_cache=False).logits[0].float()
-            wanted[text] = answers[len(text) - 1]
+        ends = [text for text in set(self.texts) if not any(other[: len(text)] == text != other for other in self.texts)]
+        rows = torch.zeros(len(ends), max(map(len, ends)), dtype=torch.long)  # what follows a text does not change its logits
+        for row, end in zip(rows, ends, strict=True):
+            row[: len(end)] = torch.tensor(end)
+        answers = dict(zip(ends, model(rows, use_cache=False).logits.float(), strict=True))
+        wanted = {
+            text: next(found[len(text) - 1] for end, found in answers.items() if end[: len(text)] == text)
+            for text in self.texts
+        }
         self.largest = max(float(row.abs().max()) for row in wanted.values())
         texts = iter(self.texts)
         for step in self.steps:
