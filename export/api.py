@@ -15,7 +15,6 @@ from hybridge.export.check.validate import validate_session
 from hybridge.export.drafters.drafter import DrafterPlan, VocabularyName
 from hybridge.export.drafters.plan import plan_drafter, plan_own_drafter
 from hybridge.export.model.vision import PROCESSOR_FILES, VISION, describe_pictures
-from hybridge.export.pinned.openvino import is_installed as openvino_is_installed
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.program.build import resolve_state
 from hybridge.export.progress import ExportProgress
@@ -26,6 +25,7 @@ from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, reso
 from hybridge.export.source.gguf.file import GgufFile
 from hybridge.export.write.folder import output_folder
 from hybridge.export.write.pte import PteWriter
+from hybridge.runtime.artifact.delegates import DELEGATES
 from hybridge.runtime.artifact.manifest import Manifest
 from hybridge.runtime.artifact.options import DEFAULT_PROGRAMS, ExportOptions, check_delegate
 from hybridge.runtime.artifact.pictures import PictureDescription
@@ -88,8 +88,8 @@ def export_model(
     source = resolve_checkpoint(checkpoint, adapters, tokenizer, mmproj)
     options = resolve_state(resolve_quantization(asked, source, steps.warn), source.config)
     check_delegate(options)
-    if options.delegate == "openvino" and not openvino_is_installed():
-        raise UsageError("--delegate openvino needs OpenVINO: pip install 'hybridge[openvino]'.")
+    if options.delegate != "none" and not (needed := DELEGATES[options.delegate]).is_installed:
+        raise UsageError(f"--delegate {options.delegate} needs {needed.title}: {needed.install}.")
     if calibrate is not None:
         options = replace(options, calibrate="self" if calibrate == "self" else "text")
         check_calibration(options)

@@ -5,17 +5,15 @@ The module is examples/android/hybridge; the jar's classes load the libraries fr
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import platform
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
-from pack_node import PackError, run, tool
+from pack_node import pack_command, run, tool
 
 from hybridge.runtime.binding import bundle
 from hybridge.runtime.kernels import compiling
@@ -103,21 +101,5 @@ def pack(out: Path, java_home: Path | None = None) -> Path:
     return jar
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/pack-jar", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument(
-        "-o", "--out", type=Path, default=Path("dist"), metavar="FOLDER", help="where the files go; dist by default"
-    )
-    try:
-        print(pack(parser.parse_args(words).out))
-    except PackError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(pack_command("scripts/pack-jar", __doc__, pack, files="files go"))

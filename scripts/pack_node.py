@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hybridge.runtime.binding import bundle
@@ -92,13 +92,17 @@ def pack(out: Path) -> Path:
         return out / run(tool("npm"), "pack", "--silent", "--pack-destination", out.resolve(), folder=stage).strip()
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/pack-node", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+def pack_command(
+    name: str,
+    description: str | None,
+    pack: Callable[[Path], Path],
+    words: Sequence[str] | None = None,
+    files: str = "file goes",
+) -> int:
+    """Run a command that packs into the folder of its option; return its exit code. files: what goes there, for the help."""
+    parser = argparse.ArgumentParser(prog=name, description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
-        "-o", "--out", type=Path, default=Path("dist"), metavar="FOLDER", help="where the file goes; dist by default"
+        "-o", "--out", type=Path, default=Path("dist"), metavar="FOLDER", help=f"where the {files}; dist by default"
     )
     try:
         print(pack(parser.parse_args(words).out))
@@ -109,4 +113,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(pack_command("scripts/pack-node", __doc__, pack))

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from hybridge.errors import UsageError
+from hybridge.runtime.artifact.delegates import Stored
 from hybridge.runtime.artifact.options import Bits, ExportOptions
 from hybridge.runtime.cli.console import numbers
 
@@ -193,7 +194,7 @@ class ExportChoices:
         ),
     ] = Default.delegate
     delegate_weights: Annotated[
-        Literal["auto", "float32", "float16", "int8", "int4"],
+        Stored,
         typer.Option(
             "--delegate-weights",
             help="How the accelerator's own copy of the weights is stored. auto: float32, or int8 for quantized weights.",

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,6 @@ GROUP = 64
 
 SMALLEST = 4096
 """Numbers of a constant that is worth storing in fewer bits."""
-
-
-def is_installed() -> bool:
-    """Return whether OpenVINO is installed, without importing it."""
-    return find_spec("openvino") is not None
 
 
 def compiled_blob(graph: GraphModule, inputs: Sequence[Sequence[int]], device: str, weights: Stored) -> bytes:

@@ -25,10 +25,12 @@ DELEGATED: Mapping[str, str] = {"delegate_prefill": "prefill"}
 class Delegate:
     """A row of the table.
 
-    backend: its name in a program. library: that registers it, beside ExecuTorch's others. package: that has the vendor's
-    runtime, in its folder ``folder`` the file ``file``, whose path ExecuTorch's backend looks for in ``variable``.
+    title: its vendor's name for it. backend: its name in a program. library: that registers it, beside ExecuTorch's others.
+    package: that has the vendor's runtime, in its folder ``folder`` the file ``file``, whose path ExecuTorch's backend
+    looks for in ``variable``.
     """
 
+    title: str
     backend: str
     library: str
     package: str
@@ -47,15 +49,26 @@ class Delegate:
                 return
 
     @property
+    def is_installed(self) -> bool:
+        """Return whether the vendor's package, which compiles for it, is installed, without importing it."""
+        return find_spec(self.package) is not None
+
+    @property
+    def install(self) -> str:
+        """Return the line that installs the vendor's package."""
+        return f"pip install 'hybridge[{self.package}]'"
+
+    @property
     def missing(self) -> str:
         """Return what to do if the vendor's runtime is not installed; empty if it is."""
         path = os.environ.get(self.variable, "")
         is_there = bool(path) and ("/" not in path or Path(path).is_file())
-        return "" if is_there else f"pip install 'hybridge[{self.package}]'"
+        return "" if is_there else self.install
 
 
 DELEGATES: Mapping[str, Delegate] = {
     "openvino": Delegate(
+        title="OpenVINO",
         backend="OpenvinoBackend",
         library="executorch_backend_openvino",
         package="openvino",

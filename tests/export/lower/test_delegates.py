@@ -21,10 +21,11 @@ from hybridge.export.lower.fusion import fuse
 from hybridge.export.lower.lower import quick_lowering
 from hybridge.export.lower.rewrite import drop_empty_operands, drop_idle_nodes, fold_constants, forget_provenance
 from hybridge.export.pinned.executorch import edge_config
-from hybridge.export.pinned.openvino import compiled_blob, is_installed
+from hybridge.export.pinned.openvino import compiled_blob
 from hybridge.export.program.methods import build_methods
 from hybridge.export.program.state import State
 from hybridge.imports import quiet
+from hybridge.runtime.artifact.delegates import DELEGATES
 
 LINEAR, FULL = "linear_attention", "full_attention"
 SIZES: dict[str, Any] = {"max_seq_len": 64, "prefill_chunk": 32, "verify_len": 4, "snapshot_slots": 1}
@@ -79,7 +80,7 @@ def products(node: Node) -> int:
     return prod(node.meta["val"].shape) * node.args[0].meta["val"].shape[-1]
 
 
-@pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed")
+@pytest.mark.skipif(not DELEGATES["openvino"].is_installed, reason="OpenVINO is not installed")
 @pytest.mark.parametrize(("stored", "bound"), [("float32", 1e-6), ("float16", 1e-3), ("int8", 1e-2), ("int4", 0.15)])
 def test_weights_of_fewer_bits_compute_what_they_are_rounded_to(stored: str, bound: float) -> None:
     """Against the layer in float32; a scale for each row, or for each 64 columns of 4 bits."""

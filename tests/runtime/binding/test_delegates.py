@@ -16,14 +16,13 @@ from store import exported, made
 from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.export.check.validate import TOLERANCE, validate_session
-from hybridge.export.pinned.openvino import is_installed
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.artifact.delegates import DELEGATES
 from hybridge.runtime.artifact.manifest import Manifest, read_manifest
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not is_installed(), reason="OpenVINO is not installed")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DELEGATES["openvino"].is_installed, reason="OpenVINO is not installed")]
 
 CHUNK = 16
 OPTIONS = ExportOptions(max_seq_len=64, prefill_chunk=CHUNK, verify_len=4, delegate="openvino", delegate_from=2)
