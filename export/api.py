@@ -44,6 +44,7 @@ def export_model(
     force: bool = False,
     validate: bool = False,
     fresh: bool = False,
+    golden: bool = True,
     calibrate: str | Path | None = None,
     progress: ExportProgress | None = None,
 ) -> Manifest:
@@ -74,6 +75,7 @@ def export_model(
         force: replace an artifact that is in ``out``.
         validate: compare the artifact with the eager model before it appears.
         fresh: lower the program even if one of the same shape is kept in the user's cache, and keep none.
+        golden: store golden steps, by which a device can check the artifact; they take a forward of the eager model.
         calibrate: a file of text to round the weights for, or "self" for texts that the model generates itself.
         progress: is told of steps, warnings and the validation's report.
 
@@ -105,7 +107,7 @@ def export_model(
         steps.warn(f"{source.path} has no {PROCESSOR_FILES[0]}: with the one of the checkpoint, pictures are exported, too.")
     with output_folder(Path(out), force=force) as folder:
         with steps.step("Laying out the state"):
-            writer = writer_class(source.config, options, plan, pictures, keep=not fresh)
+            writer = writer_class(source.config, options, plan, pictures, keep=not fresh, golden=golden)
         with steps.step("Reading the checkpoint"):
             whole = calibrate is not None or (plan is not None and plan.reads_target)
             loaded = load_checkpoint(source, None if whole else writer.reader(), pictures=pictures is not None)
@@ -136,10 +138,12 @@ class Writer(Protocol):
         pictures: PictureDescription | None = None,
         *,
         keep: bool = False,
+        golden: bool = True,
     ) -> None:
         """Check the options for a model of ``config`` and lay out its state. Raises UsageError, UnsupportedModelError.
 
         keep: keep what depends on the model's shape alone for the next one of it, if the format has such a thing.
+        golden: write golden steps, if the format has them.
         """
 
     def reader(self) -> Reader | None:

@@ -6,17 +6,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import hybridge.export.operators.linear  # noqa: F401  registers the operators
 from hybridge.export.operators.linear import LANES, Factors, numbers, pack
+from hybridge.export.operators.parts import by_rows
 from hybridge.export.pinned.transformers import (
     Origin,
     gated,
@@ -27,11 +26,6 @@ from hybridge.export.pinned.transformers import (
     register_experts,
     with_origin,
 )
-
-Part = TypeVar("Part")
-
-CHUNK = 1 << 18
-"""Elements that are processed at once. They stay in the processor's cache, which makes it ten times faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,17 +226,6 @@ class PackedEmbedding(_Packed):
         return out if self.factor == 1.0 else out * self.factor
 
 
-def by_rows(weight: Tensor, change: Callable[[Tensor], Part]) -> list[Part]:
-    """Return what ``change`` makes of a weight [N, K], whole panels at a time except the last rows, on all cores.
-
-    Each thread takes parts of its own, so that none waits for another at every operation.
-    """
-    parts = weight.detach().split(max(1, CHUNK // (weight.shape[1] * LANES)) * LANES)
-    threads = min(torch.get_num_threads(), len(parts))
-    with one_thread(), ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(change, parts))
-
-
 def constant(values: Tensor) -> nn.Parameter:
     """Return a parameter, which a program stores as a constant; a buffer would be state."""
     parameter = nn.Parameter(values, requires_grad=False)
@@ -255,17 +238,6 @@ def computed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> nn.Parameter
     parameter, origin = constant(change(tensor.detach()).contiguous()), origin_of(tensor)
     with_origin(parameter, None if origin is None else origin.changed(change))
     return parameter
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run the body with one thread, because threads that wait for each other at every chunk cost far more than they save."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)
 
 
 # Experts with static shapes: no loop over the experts that were chosen, no data-dependent sizes. Packed weights have an

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybridge.export.operators.define import define
+from hybridge.export.operators.parts import by_panels
 from hybridge.runtime.pack import blocks, panels
 from hybridge.runtime.pack.blocks import Blocks
 
@@ -55,8 +56,10 @@ def block_embedding(
     rows: int,
     columns: int,
 ) -> Tensor:
-    """Return rows ``tokens`` (int64 [...]) of the weight, float32 [..., K]."""
-    return F.embedding(tokens, weights(packed, Factors(scales, minima, superscales, table), rows))
+    """Return rows ``tokens`` (int64 [...]) of the weight, float32 [..., K]: only their panels are unpacked."""
+    chosen, places = (tokens // LANES).unique(return_inverse=True)
+    factors = Factors(scales, minima, superscales, table).mapped(operator.itemgetter(chosen))
+    return F.embedding(places * LANES + tokens % LANES, weights(packed[chosen], factors, len(chosen) * LANES))
 
 
 def panel_linear(
@@ -232,7 +235,14 @@ def pack_factors(values: Tensor) -> Tensor:
 def weights(packed: Tensor, factors: Factors, rows: int) -> Tensor:
     """Return float32 [N, K] of weights in panels and their factors."""
     bits = 8 if packed.dtype == torch.int8 else BITS.get(packed.shape[2], 32)
-    return numbers(unpack(packed, rows), bits, factors.in_rows(rows))
+    columns = packed.shape[1] * packed.shape[2] * 8 // (LANES * bits) if bits < 32 else packed.shape[1]
+
+    def unpacked(part: slice) -> Tensor:
+        panels = packed[part]
+        count = len(panels) * LANES
+        return numbers(unpack(panels, count), bits, factors.mapped(operator.itemgetter(part)).in_rows(count))
+
+    return torch.cat(by_panels(len(packed), columns, unpacked))[:rows]
 
 
 def numbers(quanta: Tensor, bits: int, factors: Factors) -> Tensor:

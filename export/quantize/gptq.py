@@ -33,6 +33,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from hybridge.errors import ArtifactError, UsageError
 from hybridge.export.operators.linear import LANES, PANEL_BYTES, Factors, unpack
+from hybridge.export.operators.parts import one_thread
 from hybridge.export.pinned.executorch import HEAD_BYTES, constant_offsets, read_header, read_program
 from hybridge.export.quantize.bits import bits_of, check_columns, grid_of, linears, untied_linears
 from hybridge.export.quantize.rounding import (
@@ -49,7 +50,7 @@ from hybridge.export.quantize.rounding import (
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.source.text_model import decoder_of
 from hybridge.export.texts import read_text, windows
-from hybridge.export.weights import Grid, PackedExperts, PackedLinear, RoundedWeight, Rounder, one_thread
+from hybridge.export.weights import Grid, PackedExperts, PackedLinear, RoundedWeight, Rounder
 from hybridge.runtime.artifact.manifest import CalibrationEntry, FileEntry, StoredEntry
 from hybridge.runtime.artifact.options import ExportOptions
 

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.export.operators.linear import Factors
+from hybridge.export.operators.parts import CHUNK, by_rows
 from hybridge.export.pinned.torchao import quantize, symmetric_scales
 from hybridge.export.pinned.transformers import origin_of
 from hybridge.export.quantize.bits import GROUPS
-from hybridge.export.weights import CHUNK, Grid, RoundedWeight, Rounder, WithoutWeight, by_rows, grid_scales
+from hybridge.export.weights import Grid, RoundedWeight, Rounder, WithoutWeight, grid_scales
+from hybridge.runtime.binding.library import run
 
 SMALLEST_SCALE = 2.0**-24
 """The smallest float16 number above 0."""
@@ -156,11 +158,9 @@ def _held(scales: Tensor, grid: Grid) -> Tensor:
 # Groups with a scale and a minimum, in superblocks: the form of llama.cpp's K-quants. A weight is u * scale + minimum
 # with u of 0..2^bits - 1. Scales and minima are whole numbers of 8 bits, and a superblock has a float16 factor for
 # either. Per group several steps are tried, and for the whole numbers of each the scale and the minimum with the least
-# weighted squared error are known in closed form (``make_qkx2_quants`` in ggml-quants.c).
+# weighted squared error are known in closed form (``make_qkx2_quants`` in ggml-quants.c): by the core, in
+# ``runtime/native/c_api/rounding.cpp``, because operators of PyTorch took ten times as long and kept other threads waiting.
 
-
-STRETCHES = (-0.6, -0.3, 0.0, 0.3, 0.6, 0.9, 1.2, 1.6)
-"""Extra steps that a group's span is divided into; numbers beyond the last step are clamped."""
 
 HIGHEST = 127
 """Largest whole number of a scale or a minimum in a superblock."""
@@ -201,29 +201,12 @@ def factors_of(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> 
 
 
 def best_line(groups: Tensor, weighed: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Return the scales and minima [..., 1] of groups [..., G] with the least squared error found."""
-    high = (1 << bits) - 1
-    lowest = groups.amin(-1, keepdim=True)
-    span = (groups.amax(-1, keepdim=True) - lowest).clamp(min=torch.finfo(torch.float32).tiny)
-    above = groups - lowest
-    total, first = weighed.sum(-1, keepdim=True), (weighed * groups).sum(-1, keepdim=True)
-    best_scale, best_low, least = span / high, lowest, torch.full_like(lowest, torch.inf)
-    whole, counted, product = (torch.empty_like(above) for _ in range(3))  # made once: a quarter of the time was making them
-    for stretch in STRETCHES:
-        torch.mul(above, (high + stretch) / span, out=whole).round_().clamp_(0, high)
-        torch.mul(weighed, whole, out=counted)
-        sums, squares = counted.sum(-1, keepdim=True), torch.mul(counted, whole, out=product).sum(-1, keepdim=True)
-        crossed = torch.mul(counted, groups, out=product).sum(-1, keepdim=True)
-        determinant = total * squares - sums * sums
-        sound = determinant > 1e-10 * total * squares
-        scale = torch.where(sound, (total * crossed - first * sums) / determinant, span / high)
-        low = torch.where(sound, (squares * first - sums * crossed) / determinant, lowest)
-        error = whole.mul_(scale).add_(low).sub_(groups).square_().mul_(weighed).sum(-1, keepdim=True)
-        better = error < least
-        best_scale, best_low, least = (
-            torch.where(better, new, old) for new, old in ((scale, best_scale), (low, best_low), (error, least))
-        )
-    return best_scale, best_low
+    """Return the scales and minima [..., 1] of groups [..., G] with the least squared error found, weighted by ``weighed``."""
+    groups, weighed = groups.contiguous(), weighed.contiguous()
+    scales, minima = (groups.new_empty(*groups.shape[:-1], 1) for _ in range(2))
+    places = (each.data_ptr() for each in (groups, weighed, scales, minima))
+    run("fit_lines", next(places), next(places), scales.numel(), groups.shape[-1], bits, *places)
+    return scales, minima
 
 
 def in_superblocks(scales: Tensor, minima: Tensor) -> Factors:

@@ -50,9 +50,16 @@ class OnnxWriter:
     """Writes ``model.onnx`` and its commit for onnxruntime; see ``hybridge.export.api.Writer``."""
 
     def __init__(
-        self, config: Any, options: ExportOptions, drafter: object = None, pictures: object = None, *, keep: bool = False
+        self,
+        config: Any,
+        options: ExportOptions,
+        drafter: object = None,
+        pictures: object = None,
+        *,
+        keep: bool = False,
+        golden: bool = False,
     ) -> None:
-        """Check the options and lay out the state; nothing is kept of a graph.
+        """Check the options and lay out the state; nothing is kept of a graph, and there are no golden steps.
 
         Raises UsageError for options that only a .pte has, UnsupportedModelError for layers that onnxruntime has no
         operators for.

@@ -73,14 +73,15 @@ class PteWriter:
         pictures: PictureDescription | None = None,
         *,
         keep: bool = False,
+        golden: bool = True,
     ) -> None:
         """Lay out the cache.
 
         drafter: as ``plan_drafter`` planned it with the same options; if left out, MTP if asked for. pictures: as
         ``describe_pictures`` described them; None to export the text model alone. keep: keep the program for other checkpoints
-        of the same shape, or take the one that is kept.
+        of the same shape, or take the one that is kept. golden: write golden steps, if the context has room for them.
         """
-        self.config, self.options, self.pictures, self.keep = config, options, pictures, keep
+        self.config, self.options, self.pictures, self.keep, self.golden = config, options, pictures, keep, golden
         self.plan = drafter or plan_drafter(config, options)[0]
         self.cache = build_cache(config, options, self.plan, pictures)
         self._written: tuple[KeptProgram, State, Mapping[str, Array]] | None = None
@@ -158,7 +159,7 @@ class PteWriter:
 
     def _golden_steps(self, loaded: LoadedModel, folder: Path, *, drafts: bool) -> GoldenSteps | None:
         """Write golden steps of the model, which is not adapted yet, without the program's answers."""
-        if not GoldenSteps.fit(self.options):
+        if not self.golden or not GoldenSteps.fit(self.options):
             return None
         golden = GoldenSteps(self.options, loaded.vocab_size, drafts=drafts)
         golden.ask(loaded.model)

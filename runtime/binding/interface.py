@@ -627,6 +627,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "template_read": [CTextArgument, POINTER(TemplateHandle)],
     "template_describe": [TemplateHandle, c_char_p, c_size_t, Count],
     "template_close": [TemplateHandle],
+    "fit_lines": [c_void_p, c_void_p, c_size_t, c_size_t, c_int, c_void_p, c_void_p],
     "artifact_open": [CTextArgument, POINTER(ArtifactHandle)],
     "artifact_close": [ArtifactHandle],
     "artifact_model": [ArtifactHandle, POINTER(ModelHandle)],

@@ -5,6 +5,9 @@ file(GLOB HYBRIDGE_API CONFIGURE_DEPENDS ${native}/c_api/*.cpp)
 file(GLOB_RECURSE HYBRIDGE_ENGINE CONFIGURE_DEPENDS ${native}/engine/*.cpp ${native}/text/*.cpp)
 file(GLOB HYBRIDGE_PROGRAM CONFIGURE_DEPENDS ${native}/pte/*.cpp) # ExecuTorch's headers are for these alone
 
+# It rounds to the same bits on each processor: no product is fused with a sum.
+set_source_files_properties(${native}/c_api/rounding.cpp PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off")
+
 # Libraries below the tokenizer, built as nobody else's: their warnings are not ours.
 file(GLOB HYBRIDGE_THIRD_PARTY CONFIGURE_DEPENDS ${native}/third_party/pcre2/*.c)
 list(APPEND HYBRIDGE_THIRD_PARTY ${native}/third_party/utf8proc/utf8proc.c ${native}/third_party/yyjson/yyjson.c)

@@ -462,6 +462,15 @@ hybridge_status hybridge_chat_note(hybridge_chat chat, char* note, size_t capaci
 // HYBRIDGE_INVALID_SAVED_STATE
 hybridge_status hybridge_chat_restore(hybridge_chat chat, const char* note, size_t size);
 
+// ---- Weights ----
+
+// Finds for each group of numbers the scale and the minimum that whole numbers of `bits` bits stand for it by, with the
+// least weighted squared error of a few: the same bits on every processor.
+// values, weights: [groups, size]. scales, minima: [groups]. HYBRIDGE_INVALID_ARGUMENT  bits are not 1 to 8
+hybridge_status hybridge_fit_lines(
+    const float* values, const float* weights, size_t groups, size_t size, int bits, float* scales, float* minima
+);
+
 #if defined(__GNUC__)
 #pragma GCC visibility pop
 #endif

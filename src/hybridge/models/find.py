@@ -124,7 +124,7 @@ class NamedModel:
                 with line:
                     with line.step("Starting PyTorch"), without_collections(), self.needs_export():
                         from hybridge.export.api import export_model
-                    export_model(self.checkpoint, folder, options, progress=line)
+                    export_model(self.checkpoint, folder, options, golden=False, progress=line)
             identity.check_unchanged()
             return Entry(
                 key=self.key, name=self.shown, source=str(self.checkpoint.absolute()), source_bytes=identity.size,

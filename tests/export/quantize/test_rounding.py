@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +12,7 @@ from torch import Tensor
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.gptq import layer_inputs, round_by_gptq
 from hybridge.export.quantize.rounding import (
+    best_line,
     round_by_search,
     round_in_blocks,
     round_in_superblocks,
@@ -217,6 +219,23 @@ def test_every_number_is_within_a_step(bits: int, rows: int, groups: int, seed: 
     assert bool(((rounded.numbers() - weight).unflatten(1, (-1, 32)).abs() <= bound).all())
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     assert low <= int(rounded.quanta.min()) <= int(rounded.quanta.max()) <= high
+
+
+@pytest.mark.parametrize("size", [8, 24, 32, 64])
+def test_no_other_line_of_the_steps_is_nearer(size: int) -> None:
+    """By numpy's least squares in float64, for the whole numbers that each step gives."""
+    random = np.random.default_rng(size)
+    groups, weighed = random.normal(size=(2, 7, size)).astype(np.float32)
+    groups[0], groups[1], weighed = 0.0, 0.5, np.abs(weighed)
+    scales, minima = (each.flatten() for each in best_line(torch.from_numpy(groups), torch.from_numpy(weighed), 4))
+    for x, w, scale, low in zip(groups.astype(np.float64), np.sqrt(weighed), scales.tolist(), minima.tolist(), strict=True):
+        errors, found = [], []
+        for steps in 15 + np.array([-0.6, -0.3, 0.0, 0.3, 0.6, 0.9, 1.2, 1.6]):
+            q = ((x - x.min()) * steps / max(np.ptp(x), 1e-30)).round().clip(0, 15)
+            best = np.linalg.lstsq(np.stack([q * w, w], axis=1), x * w, rcond=None)[0]
+            errors.append(np.square((q * best[0] + best[1] - x) * w).sum())
+            found.append(np.square((q * scale + low - x) * w).sum())
+        assert min(found) <= min(errors) * 1.001 + 1e-9
 
 
 @pytest.mark.parametrize("bits", BLOCKS)
