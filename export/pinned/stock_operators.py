@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import executorch.exir  # noqa: F401  registers torch.ops.quantized_decomposed
 import torch
+
+from hybridge.export.pinned.edge_table import read_by_c
+
+with read_by_c():
+    import executorch.exir  # noqa: F401  registers torch.ops.quantized_decomposed
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 
 llama: Any = torch.ops.llama

@@ -50,7 +50,8 @@ def exports(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> list[ExportOptio
     """The options of the exports so far, each of which copies an artifact instead."""
     made: list[ExportOptions] = []
 
-    def export_model(checkpoint: Path, out: Path, options: ExportOptions, *, progress: ExportProgress) -> None:
+    def export_model(checkpoint: Path, out: Path, options: ExportOptions, *, golden: bool, progress: ExportProgress) -> None:
+        assert not golden, "golden steps are for those who ship"
         made.append(options)
         with progress.step("Reading the checkpoint"):
             shutil.copytree(artifact, out)
@@ -191,7 +192,7 @@ def test_what_an_export_reads_belongs_to_a_model_and_nothing_else(tmp_path: Path
 def test_a_file_that_changes_while_it_is_exported_is_not_kept(
     models: Path, artifact: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def export_model(checkpoint: Path, out: Path, options: ExportOptions, *, progress: ExportProgress) -> None:
+    def export_model(checkpoint: Path, out: Path, options: ExportOptions, *, golden: bool, progress: ExportProgress) -> None:
         shutil.copytree(artifact, out)
         checkpoint.write_bytes(b"GGUF another")
 
@@ -286,7 +287,7 @@ def test_a_full_disk_is_said_before_and_after(
     monkeypatch.undo()
     monkeypatch.setattr(kept, "user_cache", lambda: models.parent)
 
-    def fills(checkpoint: Path, out: Path, options: ExportOptions, *, progress: ExportProgress) -> None:
+    def fills(checkpoint: Path, out: Path, options: ExportOptions, *, golden: bool, progress: ExportProgress) -> None:
         out.mkdir()
         try:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -315,7 +316,7 @@ from pathlib import Path
 cache, artifact, begun, may_end = map(Path, sys.argv[1:5])
 del sys.argv[1:5]
 
-def export_model(checkpoint, out, options, *, progress):
+def export_model(checkpoint, out, options, *, golden, progress):
     out.mkdir()
     shutil.copy(artifact / "model.pte", out)
     with begun.open("a") as file:

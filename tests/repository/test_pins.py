@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import inspect
 import tomllib
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ruamel.yaml
 import torch
 from checkout import CHECKOUT
 from compiler_flags import include_folders
 from executorch.exir import to_edge_transform_and_lower
+from executorch.exir.dialects.edge import _ops as edge_dialect
 from tiny import traced
 from torch import Tensor, nn
 from torch._export import utils as export_utils
@@ -26,6 +29,7 @@ from torch.fx.traceback import NodeSource
 from hybridge.export.lower.lower import quiet
 from hybridge.export.pinned import executorch as program_format
 from hybridge.export.pinned import stock_operators, torchao
+from hybridge.export.pinned.edge_table import read_by_c
 from hybridge.export.pinned.executorch import CLONE, backend_config, constant_input, edge, edge_config
 from hybridge.export.pinned.torch_export import (
     ASSERTIONS,
@@ -61,6 +65,18 @@ class Counter(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.total.add_(x * self.step)
         return (self.total + self.weight).clone()
+
+
+# Imports
+
+
+def test_the_table_of_the_edge_dialect_is_the_same_by_either_parser() -> None:
+    assert 'YAML(typ="safe")' in inspect.getsource(edge_dialect), "read_by_c() is for this"
+    table = resources.files("executorch.exir.dialects.edge").joinpath("edge.yaml").read_text(encoding="utf-8")
+    with read_by_c():
+        quick = ruamel.yaml.YAML(typ="safe")
+    assert type(quick) is not ruamel.yaml.YAML
+    assert quick.load(table) == ruamel.yaml.YAML(typ="safe").load(table)
 
 
 # torch
