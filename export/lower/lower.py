@@ -30,7 +30,7 @@ from hybridge.export.lower.rewrite import (
     write_out_tanh_gelu,
 )
 from hybridge.export.pinned.edge_passes import quick_passes
-from hybridge.export.pinned.executorch import backend_config, constants_in_place, edge_config
+from hybridge.export.pinned.executorch import backend_config, constants_in_place, edge_config, orders_remembered
 from hybridge.export.pinned.torch_export import (
     Operator,
     fewer_decompositions,
@@ -223,6 +223,7 @@ def quick_lowering() -> Iterator[None]:
         quick_merges(),
         weights_held_once(),
         constants_in_place(),
+        orders_remembered(),
         quick_passes(),
         metadata_by_one_reading(),
         _young_garbage_collection(),

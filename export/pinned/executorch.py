@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,6 +15,7 @@ from unittest import mock
 import torch
 from executorch.backends.transforms.utils import create_constant_placeholder
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, ExecutorchProgramManager, schema
+from executorch.exir import tensor as executorch_tensor
 from executorch.exir._serialize._cord import FileBackedData
 from executorch.exir._serialize._flatbuffer_program import _flatbuffer_to_program, _program_to_flatbuffer
 from executorch.exir._serialize._program import _ExtendedHeader, _get_extended_header, _insert_flatbuffer_header
@@ -202,6 +204,21 @@ def constants_in_place() -> Iterator[None]:
             return EValue(make_tensor_value(index, None, spec))
 
     with mock.patch.object(_emit_program, "_TopLevelEmitter", Emitter):
+        yield
+
+
+@contextmanager
+def orders_remembered() -> Iterator[None]:
+    """Order the dimensions of equal strides once: ``dim_order_from_stride``, which is patched, makes a class at each call."""
+    order = executorch_tensor.dim_order_from_stride
+    known = functools.cache(order)
+
+    def remembered(stride: tuple[Any, ...]) -> Any:
+        return known(tuple(stride)) if all(type(each) is int for each in stride) else order(stride)
+
+    with ExitStack() as patches:
+        for module in (executorch_tensor, _emitter):
+            patches.enter_context(mock.patch.object(module, "dim_order_from_stride", remembered))
         yield
 
 

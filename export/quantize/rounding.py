@@ -60,13 +60,18 @@ def fitting_grid(weight: Tensor, grid: Grid) -> Grid:
     if not grid.minima:
         return grid
     symmetric = replace(grid, bits=4, minima=False)
-    found = by_rows(weight, lambda rows: (_on_grids(rows.float(), symmetric)[1] != 0).float().mean(1))
+    found = by_rows(weight, lambda rows: (_grid_scales(rows.float(), symmetric) != 0).float().mean(1))
     return symmetric if float(torch.cat(found).mean()) > 0.5 else grid
+
+
+def _grid_scales(weight: Tensor, grid: Grid) -> Tensor:
+    """Return scales [N, K / group], 0 for groups that are on no grid."""
+    return grid_scales(weight, grid.group, grid.bits, grid.scale, signed=grid.signed_scales)
 
 
 def _on_grids(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     """Return whole numbers int8 [N, K] and scales [N, K / group], 0 for groups that are on no grid."""
-    scales = grid_scales(weight, grid.group, grid.bits, grid.scale, signed=grid.signed_scales)
+    scales = _grid_scales(weight, grid)
     steps = torch.where(scales == 0, torch.inf, scales).unsqueeze(-1)
     return (weight.unflatten(1, (-1, grid.group)) / steps).round().flatten(1).to(torch.int8), scales
 
