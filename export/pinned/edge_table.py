@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-import ruamel.yaml
-import yaml  # type: ignore[import-untyped]
+from torchgen.yaml_utils import YamlLoader
+
+
+class _Parser:
+    """Stands for ``ruamel.yaml.YAML``, which ``executorch.exir.dialects.edge._ops`` makes with ``typ="safe"``."""
+
+    def __init__(self, typ: str) -> None:
+        assert typ == "safe"
+
+    def load(self, text: str) -> Any:
+        return YamlLoader(text).get_single_data()
 
 
 def read_by_c() -> AbstractContextManager[object]:
-    """Let ``executorch.exir``, if it is imported in here first, read the table with PyYAML's parser in C.
-
-    Patches ``ruamel.yaml.YAML``, which ``executorch.exir.dialects.edge._ops`` makes with ``typ="safe"``.
-    """
-    if not hasattr(yaml, "CSafeLoader"):  # PyYAML was built without it
-        return nullcontext()
-
-    class Yaml(ruamel.yaml.YAML):
-        def load(self, stream: Any) -> Any:
-            return yaml.CSafeLoader(stream).get_single_data() if self.typ == ["safe"] else super().load(stream)
-
-    return mock.patch.object(ruamel.yaml, "YAML", Yaml)
+    """Let ``executorch.exir``, if it is imported in here first, read the table with PyYAML's parser in C, as torchgen does."""
+    return mock.patch("ruamel.yaml.YAML", _Parser)
