@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from torchgen.yaml_utils import YamlLoader
+from torchgen.yaml_utils import YamlLoader  # type: ignore[import-untyped]  # upstream
 
 
 class _Parser:
