@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from hybridge.errors import UsageError
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.gptq import layer_inputs, round_by_gptq
 from hybridge.export.quantize.rounding import (
@@ -236,6 +237,8 @@ def test_no_other_line_of_the_steps_is_nearer(size: int) -> None:
             errors.append(np.square((q * best[0] + best[1] - x) * w).sum())
             found.append(np.square((q * scale + low - x) * w).sum())
         assert min(found) <= min(errors) * 1.001 + 1e-9
+    with pytest.raises(UsageError):
+        best_line(torch.ones(1, size), torch.ones(1, size), 9)
 
 
 @pytest.mark.parametrize("bits", BLOCKS)
