@@ -165,7 +165,7 @@ def _delegate(manifest: Manifest) -> str:
 
 def _bits(manifest: Manifest) -> str:
     """Return whether a text's logits are made to have the same bits however it is read (docs/speculation.md)."""
-    if manifest.options.has_own_kernels and not any("rwkv7" in layer.kind for layer in manifest.layers):
+    if manifest.options.has_own_kernels:
         same = "by kernels of one order of sums: hybridge validate counts those that are the bits of decodes"
         return same if manifest.options.delegate == "none" else f"{same}; prompts that the delegate reads are not"
     return "may differ by rounding between decodes, verifies and prefills: some kernels are not ours"
