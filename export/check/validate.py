@@ -106,7 +106,9 @@ def validate(
     """
     if min(programs, prompts, new_tokens) < 0:
         raise UsageError("programs, prompts and tokens must be 0 or more.")
-    report = ValidationReport(seed=seed, tolerance=tolerance(session.manifest.options))
+    options = session.manifest.options
+    same_bits = options.has_own_kernels and options.delegate == "none"
+    report = ValidationReport(seed=seed, tolerance=tolerance(options), same_bits=same_bits)
     for i in range(programs):
         run = RandomProgram(session, random.Random(f"{seed} {i}"), pictures)
         run.play(OPERATIONS_PER_PROGRAM)

@@ -91,7 +91,10 @@ def assert_is_the_model(folder: Path, family: str, options: ExportOptions) -> No
     save_lively_checkpoint(folder / "checkpoint", tiny_config(family))
     session = Session.load(exported(folder / "checkpoint", options))
     oracle = load_oracle(folder / "checkpoint", session.manifest)
-    validate(session, oracle, programs=3, prompts=1, new_tokens=10, seed=0, notify=lambda done, total: None).check()
+    report = validate(session, oracle, programs=3, prompts=1, new_tokens=10, seed=0, notify=lambda done, total: None)
+    report.check()
+    assert report.same_bits == (options.kernels == "hybridge")  # then other bits than those of decodes are an error
+    assert report.decoded
 
 
 FEW = ("experts of 4 bits, shorter blocks", "weights of 4 bits, keys and activations of 8")
