@@ -152,9 +152,9 @@ class ValidationReport:
             )
         if self.has_other_bits and self.first_divergence is None and self.generation.passed:
             raise ValidationError(
-                f"{self.decoded - self.decoded_equal} of {self.decoded} vectors of logits are not bit-identical to those of decodes, "
-                "which our kernels promise: a text may depend on blocks and drafters. Export the model again; if that changes "
-                f"nothing, report it with the model's config.json. Repeat with --seed {self.seed}."
+                f"{self.decoded - self.decoded_equal} of {self.decoded} vectors of logits are not bit-identical to those of "
+                "decodes, which our kernels promise: a text may depend on blocks and drafters. Export the model again; if that "
+                f"changes nothing, report it with the model's config.json. Repeat with --seed {self.seed}."
             )
         if not self.passed:
             check = self.generation

@@ -1,5 +1,5 @@
-// Products of matrices that depend on the text, a by b of a batch: each output is one sum along K, in its order, however
-// many rows or columns are multiplied at the same time.
+// Products of matrices that depend on the text, a by b of a batch: each output is one sum along K, in its order,
+// however many rows or columns are multiplied at the same time.
 #include "checks.h"
 #include "kernel.h"
 #include "vector.h"

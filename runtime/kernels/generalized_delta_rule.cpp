@@ -54,7 +54,8 @@ struct Tokens {
     }
 }
 
-// Token t over R registers of each row of the state, on the way from rows to rows; `width` numbers if they are not whole.
+// Token t over R registers of each row of the state, on the way from rows to rows; `width` numbers if they are not
+// whole.
 template <Form F, bool Whole, int R>
 void step(
     const Tokens& tokens, int64_t t, const Rows& rows, const Shape& s, int64_t v, const float* from,
@@ -66,7 +67,7 @@ void step(
   f32xr even[R] = {}, odd[R] = {}, value[R], sums[R] = {};
   const auto read = [&](f32xr* total, int64_t k) __attribute__((always_inline)) {
     UNROLLED for (int r = 0; r < R; ++r)
-      total[r] = fused(get<Whole>(from + k * from_stride + r * REGISTER_LANES, width), removed[k], total[r]);
+        total[r] = fused(get<Whole>(from + k * from_stride + r * REGISTER_LANES, width), removed[k], total[r]);
   };
   int64_t k = 0;
   for (; k + 2 <= s.K; k += 2) read(even, k), read(odd, k + 1);
@@ -90,7 +91,9 @@ void step(
 
 // All tokens over R registers of columns from v on.
 template <Form F, bool Whole, int R>
-[[gnu::noinline]] void columns(const Tokens& tokens, const Rows& rows, const Shape& s, int64_t v, float* state, float* out) {
+[[gnu::noinline]] void columns(
+    const Tokens& tokens, const Rows& rows, const Shape& s, int64_t v, float* state, float* out
+) {
   float *from = state + v, *to = F == Form::VERIFY ? tokens.tile : from;
   const int64_t to_stride = F == Form::VERIFY ? TILE * REGISTER_LANES : s.V;
   int64_t from_stride = s.V;
@@ -177,7 +180,9 @@ Tensor& generalized_delta_rule_verify_out(
   const auto stage = [&](Tensor& staged, const Tensor& x) {
     const int64_t row = in.H * x.size(3);
     for (int64_t batch = 0; batch < in.B; ++batch)
-      std::memmove(data<float>(staged) + batch * S * row, data<float>(x) + batch * in.T * row, in.T * row * sizeof(float));
+      std::memmove(
+          data<float>(staged) + batch * S * row, data<float>(x) + batch * in.T * row, in.T * row * sizeof(float)
+      );
   };
   stage(staged_log_decay, log_decay), stage(staged_rate, rate), stage(staged_removed, removed);
   stage(staged_key, key), stage(staged_value, value);
