@@ -66,8 +66,9 @@ def _moves_nothing(x: Tensor, dims: object) -> bool:
     return kept == sorted(kept) or x.numel() == 0
 
 
-OWN = {aten.permute_copy.default: own.permute.default, aten.where.self: own.where.default, aten.bmm.default: own.bmm.default}
-"""Ours are faster; that of products also sums in an order that does not depend on the number of tokens."""
+PRODUCTS = {aten.bmm.default: own.matmul.default, aten.mm.default: own.matmul.default}
+"""ExecuTorch's sum in an order that depends on the number of tokens."""
+OWN = {aten.permute_copy.default: own.permute.default, aten.where.self: own.where.default, **PRODUCTS}
 
 
 def use_own_operators(graph_module: GraphModule) -> PassResult:
@@ -82,7 +83,7 @@ def use_own_operators(graph_module: GraphModule) -> PassResult:
 
 def _keeps_type(node: AnyNode) -> bool:
     """Return whether what the output is made of has its type: the condition of a choice may have another one."""
-    if node.target == aten.bmm.default and node.meta["val"].dtype != torch.float32:
+    if node.target in PRODUCTS and node.meta["val"].dtype != torch.float32:
         return False
     operands = node.args[1:] if node.target == aten.where.self else node.args[:1]
     return all(each.meta["val"].dtype == node.meta["val"].dtype for each in operands)

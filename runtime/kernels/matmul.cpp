@@ -1,4 +1,4 @@
-// Products of matrices that depend on the text, a by b of a batch: each output is one sum along K, in its order,
+// Products of two matrices that depend on the text, or of a batch of them: each output is one sum along K, in its order,
 // however many rows or columns are multiplied at the same time.
 #include "checks.h"
 #include "kernel.h"
@@ -27,11 +27,14 @@ void columns(const float* a, const float* b, float* out, int64_t M, int64_t K, i
   for (; m < M; ++m) tile<1>(a + m * K, b + n, out + m * N + n, K, N, N - n);
 }
 
-Tensor& bmm_out(KernelRuntimeContext& context, const Tensor& a, const Tensor& b, Tensor& out) {
-  Size B, M, K, N;
-  REQUIRE(is<float>(a, B, M, K));
-  REQUIRE(is<float>(b, B, K, N));
-  REQUIRE(is<float>(out, B, M, N));
+// a [M, K] and b [K, N], or B of both.
+Tensor& matmul_out(KernelRuntimeContext& context, const Tensor& a, const Tensor& b, Tensor& out) {
+  Size batches, M, K, N;
+  const bool is_one = a.dim() == 2;
+  REQUIRE(is_one ? is<float>(a, M, K) : is<float>(a, batches, M, K));
+  REQUIRE(is_one ? is<float>(b, K, N) : is<float>(b, batches, K, N));
+  REQUIRE(is_one ? is<float>(out, M, N) : is<float>(out, batches, M, N));
+  const int64_t B = is_one ? 1 : batches;
   const int64_t vectors = (N + LANES - 1) / LANES;
   parallel(B * vectors, K * LANES * M, [&](int64_t begin, int64_t end) {
     for (int64_t item = begin; item < end; ++item) {
@@ -44,7 +47,7 @@ Tensor& bmm_out(KernelRuntimeContext& context, const Tensor& a, const Tensor& b,
   return out;
 }
 
-HYBRIDGE_KERNEL("bmm.out", bmm_out);
+HYBRIDGE_KERNEL("matmul.out", matmul_out);
 
 }  // namespace
 }  // namespace hybridge
