@@ -92,8 +92,9 @@ def assert_is_the_model(folder: Path, family: str, options: ExportOptions) -> No
     session = Session.load(exported(folder / "checkpoint", options))
     oracle = load_oracle(folder / "checkpoint", session.manifest)
     own = options.kernels == "hybridge"
-    counts = {"programs": 3, "prompts": 1, "new_tokens": 10, "seed": 0}
-    report = validate(session, oracle, **counts, notify=lambda done, total: None, same_bits=own)
+    report = validate(
+        session, oracle, programs=3, prompts=1, new_tokens=10, seed=0, notify=lambda done, total: None, same_bits=own
+    )
     report.check()
     assert report.decoded
 
@@ -109,8 +110,9 @@ def test_the_program_is_the_model(case: str, tmp_path: Path) -> None:
     manifest = session.manifest
     oracle = load_oracle(tmp_path / "checkpoint", manifest)
     own = options.kernels == "hybridge"
-    counts = {"programs": 6, "prompts": 2, "new_tokens": 10, "seed": 0}
-    report = validate(session, oracle, **counts, notify=lambda done, total: None, same_bits=own)
+    report = validate(
+        session, oracle, programs=6, prompts=2, new_tokens=10, seed=0, notify=lambda done, total: None, same_bits=own
+    )
     assert report.passed, report
     assert manifest.files["model.pte"].size <= 1.1 * manifest.weight_bytes + 1e6
     operators = {name for method in manifest.methods.values() for name in method.operators}
