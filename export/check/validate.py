@@ -74,7 +74,7 @@ def validate_session(
             notify=notify,
             pictures=pictures,
             disturbed=disturbed(rounded.model, oracle),
-            same_bits=options.has_own_kernels and options.delegate == "none",
+            same_bits=opened.manifest.has_same_bits and options.delegate == "none",
         )
     report.tokenizer, report.reader = texts, source.reader
     if is_lossy(options):

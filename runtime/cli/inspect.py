@@ -165,10 +165,10 @@ def _delegate(manifest: Manifest) -> str:
 
 def _bits(manifest: Manifest) -> str:
     """Return whether a text's logits have the same bits however it is read (docs/speculation.md)."""
-    if manifest.options.has_own_kernels:
+    if manifest.has_same_bits:
         same = "bit-identical however a text is read, on one instruction set"
         return same if manifest.options.delegate == "none" else f"{same}; not for prompts that the delegate reads"
-    return "not bit-identical: decodes, verifies and prefills may differ by rounding, because some kernels are not ours"
+    return "not bit-identical: decodes, verifies and prefills may differ by rounding"
 
 
 def _drafter(drafter: DrafterDescription) -> str:

@@ -91,7 +91,7 @@ def assert_is_the_model(folder: Path, family: str, options: ExportOptions) -> No
     save_lively_checkpoint(folder / "checkpoint", tiny_config(family))
     session = Session.load(exported(folder / "checkpoint", options))
     oracle = load_oracle(folder / "checkpoint", session.manifest)
-    own = options.kernels == "hybridge"
+    own = session.manifest.has_same_bits
     report = validate(
         session, oracle, programs=3, prompts=1, new_tokens=10, seed=0, notify=lambda done, total: None, same_bits=own
     )
@@ -109,7 +109,7 @@ def test_the_program_is_the_model(case: str, tmp_path: Path) -> None:
     session = Session.load(exported(tmp_path / "checkpoint", options))
     manifest = session.manifest
     oracle = load_oracle(tmp_path / "checkpoint", manifest)
-    own = options.kernels == "hybridge"
+    own = manifest.has_same_bits
     report = validate(
         session, oracle, programs=6, prompts=2, new_tokens=10, seed=0, notify=lambda done, total: None, same_bits=own
     )
