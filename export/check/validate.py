@@ -74,6 +74,7 @@ def validate_session(
             notify=notify,
             pictures=pictures,
             disturbed=disturbed(rounded.model, oracle),
+            same_bits=opened.manifest.has_same_bits and options.delegate == "none",
         )
     report.tokenizer, report.reader = texts, source.reader
     if is_lossy(options):
@@ -93,6 +94,7 @@ def validate(
     notify: Callable[[int, int], None],
     pictures: RandomPictures | None = None,
     disturbed: Oracle | None = None,
+    same_bits: bool = False,
 ) -> ValidationReport:
     """Run ``programs`` random programs and ``prompts`` greedy generations of ``new_tokens`` against ``oracle``.
 
@@ -100,13 +102,14 @@ def validate(
         notify: is called with the number done and the total after each.
         pictures: of a model that takes pictures; the oracle knows the pixels of each.
         disturbed: the oracle's logits after a change that float32 cannot see; widens the tolerance of a model that needs it.
+        same_bits: logits that are not bit-identical to those of decodes are an error.
 
     Raises:
         UsageError: a count is below 0.
     """
     if min(programs, prompts, new_tokens) < 0:
         raise UsageError("programs, prompts and tokens must be 0 or more.")
-    report = ValidationReport(seed=seed, tolerance=tolerance(session.manifest.options))
+    report = ValidationReport(seed=seed, tolerance=tolerance(session.manifest.options), same_bits=same_bits)
     for i in range(programs):
         run = RandomProgram(session, random.Random(f"{seed} {i}"), pictures)
         run.play(OPERATIONS_PER_PROGRAM)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from hybridge.errors import UsageError
 from hybridge.runtime.artifact.folder import open_artifact
 from hybridge.runtime.artifact.manifest import GOLDEN
 from hybridge.runtime.artifact.options import DEFAULT_PROGRAMS
@@ -67,11 +68,14 @@ def validate(
 
     Without --against, replay the steps that its export stored with the eager model's logits, which needs no PyTorch.
     """
-    if against is None:
-        replay(artifact, json=json)
-        return
     for file in filter(None, (report, html)):
         check_writable_file(file)
+    if against is None:
+        needless = {"--html": html, "--adapter": adapter, "--tokenizer": tokenizer, "--mmproj": mmproj}
+        if given := [name for name, value in needless.items() if value]:
+            raise UsageError(f"{' and '.join(given)}: these compare with a checkpoint; name it by --against.")
+        replay(artifact, report=report, json=json)
+        return
     if html is not None:
         from hybridge.runtime.html_report import check_matplotlib, validation_sections, write_page
 
@@ -102,21 +106,24 @@ def validate(
     result.check()
 
 
-def replay(artifact: Path, *, json: bool) -> None:
+def replay(artifact: Path, *, report: Path | None, json: bool) -> None:
     """Check an artifact's hashes, and replay its golden steps. Raises ArtifactError for one that computes wrongly."""
+    from hybridge.runtime.binding.model import Model
+
     opened = open_artifact(artifact)
-    if GOLDEN not in opened.names:
+    found = Model.open(opened).validate() if GOLDEN in opened.names else None
+    figures = {"steps": 0} if found is None else asdict(found)
+    if report is not None:
+        write_json(report, figures)
+    if json:
+        print_json(figures)
+        return
+    if found is None:
         out.print(
             "The files are those of the manifest. There are no golden steps: the weights were checked by hash and reader."
         )
         return
-    from hybridge.runtime.binding.model import Model
-
-    found = Model.open(opened).validate()
-    if json:
-        print_json(asdict(found))
-        return
-    bits = f"the same as where it was exported ({found.exported_on})"
+    bits = f"bit-identical to those where it was exported ({found.exported_on})"
     if not found.same_bits:
         sets = f": {found.instruction_set} here, {found.exported_on} there"
         sets = sets if found.instruction_set != found.exported_on else ", by another version of hybridge"

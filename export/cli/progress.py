@@ -92,8 +92,8 @@ def rows(report: ValidationReport) -> list[tuple[str, str]]:
         ("greedy = eager, speculative", f"{generation.speculative_matches} of {generation.prompts} prompts"),
     ]
     if report.decoded:
-        bits = "are bit-identical" if report.decoded_equal == report.decoded else "have the same bits"
-        found.append(("logits, however read, and decodes", f"{report.decoded_equal} of {report.decoded} vectors {bits}"))
+        bits = f"{report.decoded_equal} of {report.decoded} vectors are bit-identical"
+        found.append(("logits, however read, and decodes", bits))
     if generation.drafted_prompts:
         counts = f"draft tokens: {generation.drafted_accepted} accepted, {generation.drafted_rejected} rejected"
         matches = f"{generation.drafted_matches} of {generation.drafted_prompts} prompts"

@@ -14,6 +14,7 @@ from hybridge.export.kernel_sets.llm import LlmKernels
 from hybridge.export.operators.define import ops
 from hybridge.export.operators.gated_delta_rule import HybridgeGatedDeltaRule
 from hybridge.export.operators.gated_linear_scan import HybridgeGatedLinearScan
+from hybridge.export.operators.generalized_delta_rule import HybridgeGeneralizedDeltaRule
 from hybridge.export.operators.linear_attention import HybridgeLinearAttention
 from hybridge.export.operators.selective_scan import HybridgeSelectiveScan
 from hybridge.export.operators.short_conv import HybridgeConvWindow
@@ -26,6 +27,7 @@ class HybridgeKernels(LlmKernels):
         HybridgeConvWindow(),
         HybridgeGatedDeltaRule(),
         HybridgeGatedLinearScan(),
+        HybridgeGeneralizedDeltaRule(),
         HybridgeLinearAttention(),
         HybridgeSelectiveScan(),
     )

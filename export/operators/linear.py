@@ -1,7 +1,7 @@
 """Define linear layers, embeddings and experts: over weights as in a checkpoint, and over weights in panels (``panels.h``).
 
 ``block_*`` take all forms of ``panels.h``, from numbers in float32, which have no scales, to the blocks of a GGUF file.
-``panel_linear`` computes some outputs of such a layer.
+``panel_linear`` computes some outputs of such a layer. ``matmul`` is PyTorch's, of 2 or 3 dimensions.
 
 Axes: T tokens, N rows (outputs), K columns (inputs); of experts, E experts and M rows (tokens × choices).
 """
@@ -102,6 +102,7 @@ define(
     F.linear,
     lambda x, weight, bias: x.new_empty(*x.shape[:-1], weight.shape[0]),
 )
+define("matmul", "Tensor a, Tensor b", torch.matmul, lambda a, b: a.new_empty(*a.shape[:-1], b.shape[-1]))
 define(
     "block_linear",
     f"Tensor x, Tensor packed, {FACTORS}, Tensor? bias, int rows, bool integer",

@@ -215,6 +215,11 @@ class Manifest(Entry):
         return 8 * sum(self.files[name].size for name in self.program_files) / self.parameters if self.parameters else None
 
     @property
+    def has_same_bits(self) -> bool:
+        """Return whether the CPU gives logits the same bits however a text is read; Inkling's differ by 1e-7 in float32."""
+        return self.options.has_own_kernels and not self.model_type.startswith("inkling")
+
+    @property
     def identity(self) -> str:
         """Return the hash of the program and its weights."""
         hashes = [self.files[name].sha256 for name in self.program_files]

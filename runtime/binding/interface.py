@@ -546,6 +546,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "save": [SessionHandle, CTextArgument, CTextArgument],
     "load": [SessionHandle, CTextArgument],
     "note": [SessionHandle, c_char_p, c_size_t, Count],
+    "saved_elsewhere": [SessionHandle, c_char_p, c_size_t, Count],
     "buffers": [SessionHandle, POINTER(ArrayStruct), c_size_t, Count],
     "hidden": [SessionHandle, POINTER(Floats), Count, Count],
     "keep_hidden": [SessionHandle, c_int],

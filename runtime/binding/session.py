@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
@@ -31,6 +32,7 @@ from hybridge.runtime.binding.sampling import Sampling, Tokens, core_ids, core_n
 from hybridge.runtime.binding.statistics import GenerationStats
 
 Logits = NDArray[np.float32]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -388,12 +390,14 @@ class Session(Owned):
 
     @checked
     def load_state(self, path: str | Path) -> int:
-        """Restore a saved state, bit for bit, and its ``note``; return the length.
+        """Restore a saved state, bit for bit, and its ``note``; return the length. Log a warning if another processor saved it.
 
         Raises StateFileError for a file that is damaged or of another artifact; the state then stays as it was.
         """
         self.check_artifact()
         self._run("load", CText("the path", os.fsencode(path)))
+        if elsewhere := copied_text("saved_elsewhere", self.handle):
+            log.warning("%s was saved by kernels for %s: its text goes on here, rounded otherwise than there", path, elsewhere)
         return self.length
 
     def state(self) -> dict[str, NDArray[np.generic]]:

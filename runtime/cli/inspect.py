@@ -164,11 +164,11 @@ def _delegate(manifest: Manifest) -> str:
 
 
 def _bits(manifest: Manifest) -> str:
-    """Return whether a text's logits are made to have the same bits however it is read (docs/speculation.md)."""
-    if manifest.options.has_own_kernels and not any("rwkv7" in layer.kind for layer in manifest.layers):
-        same = "by kernels of one order of sums: hybridge validate counts those that are the bits of decodes"
-        return same if manifest.options.delegate == "none" else f"{same}; prompts that the delegate reads are not"
-    return "may differ by rounding between decodes, verifies and prefills: some kernels are not ours"
+    """Return whether a text's logits have the same bits however it is read (docs/speculation.md)."""
+    if manifest.has_same_bits:
+        same = "bit-identical however a text is read, on one instruction set"
+        return same if manifest.options.delegate == "none" else f"{same}; not for prompts that the delegate reads"
+    return "not bit-identical: decodes, verifies and prefills may differ by rounding"
 
 
 def _drafter(drafter: DrafterDescription) -> str:

@@ -22,9 +22,9 @@ from kernel_program import KernelProgram, one
 from numpy.typing import NDArray
 from packed_weights import HALVES, KINDS, packed_blocks
 from recurrences import CASES, Recurrence
-from tiny import save_checkpoint, tiny_config, tiny_model
+from tiny import save_lively_checkpoint, tiny_config
 from torch import Tensor
-from zoo import KINDS as FAMILIES
+from zoo import VARIANTS
 
 from campaigns import campaign
 from campaigns.real_models.models import GEMMA3, SMOLLM2, RealModel, gguf_of
@@ -279,7 +279,7 @@ def models(work: Path) -> Mapping[str, Callable[[], Count]]:
     def family(name: str) -> Count:
         with tempfile.TemporaryDirectory() as folder:
             config = tiny_config(name)
-            save_checkpoint(Path(folder), tiny_model(config))
+            save_lively_checkpoint(Path(folder), config)
             artifact = exported(Path(folder), ExportOptions(max_seq_len=256, prefill_chunk=64), name, work)
             return count_model(artifact, np.random.default_rng(0).integers(0, config.vocab_size, 96).tolist())
 
@@ -288,7 +288,7 @@ def models(work: Path) -> Mapping[str, Callable[[], Count]]:
         return count_model(artifact, Tokenizer.of(open_artifact(artifact)).encode(prose).ids[:160])
 
     return (
-        {name: partial(family, name) for name in sorted(FAMILIES)}
+        {name: partial(family, name) for name in sorted(VARIANTS)}
         | {
             "the embedded model": lambda: count_model(
                 exported(EMBEDDED, ExportOptions(), "embedded", work), list(prose.encode()[:160])

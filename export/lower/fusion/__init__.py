@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch.export import ExportedProgram
 
-from hybridge.export.lower.fusion.edge_passes import copies_to_views, use_own_operators
+from hybridge.export.lower.fusion.edge_passes import copies_to_views, multiply_by_reciprocals, use_own_operators
 from hybridge.export.lower.fusion.match import make_new_tensors, mark_written, share_equal_nodes
 from hybridge.export.lower.fusion.patterns import (
     cancel_transposes,
@@ -20,7 +20,7 @@ from hybridge.export.lower.fusion.patterns import (
 )
 from hybridge.export.lower.rewrite import fold_constants
 
-EDGE_PASSES = (copies_to_views, use_own_operators)
+EDGE_PASSES = (copies_to_views, multiply_by_reciprocals, use_own_operators)
 """For the lowering, once views are copies and operators are the runtime's own."""
 
 

@@ -1,12 +1,14 @@
-"""Turn copies in edge programs that move nothing into views, and operators that ours are faster than into ours."""
+"""Turn copies in edge programs that move nothing into views, and operators into ours that are faster or round in one way."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
-import hybridge.export.operators.attention  # noqa: F401  registers the operators
+import hybridge.export.operators.attention
+import hybridge.export.operators.linear  # noqa: F401  registers the operators
 from hybridge.export.lower.fusion.match import AnyNode
 from hybridge.export.pinned.executorch import CLONE, edge
 
@@ -64,20 +66,44 @@ def _moves_nothing(x: Tensor, dims: object) -> bool:
     return kept == sorted(kept) or x.numel() == 0
 
 
-FASTER = {aten.permute_copy.default: own.permute.default, aten.where.self: own.where.default}
+PRODUCTS = {aten.bmm.default: own.matmul.default, aten.mm.default: own.matmul.default}
+"""ExecuTorch's sum in an order that depends on the number of tokens."""
+OWN = {aten.permute_copy.default: own.permute.default, aten.where.self: own.where.default, **PRODUCTS}
 
 
 def use_own_operators(graph_module: GraphModule) -> PassResult:
     """Call ours wherever nothing is converted on the way. A pass over an edge program."""
     node: AnyNode
     for node in graph_module.graph.nodes:
-        if node.target in FASTER and _keeps_type(node):
-            node.target = FASTER[node.target]
+        if node.target in OWN and _keeps_type(node):
+            node.target = OWN[node.target]
     graph_module.recompile()
     return PassResult(graph_module, True)
 
 
 def _keeps_type(node: AnyNode) -> bool:
     """Return whether what the output is made of has its type: the condition of a choice may have another one."""
+    if node.target in PRODUCTS and node.meta["val"].dtype != torch.float32:
+        return False
     operands = node.args[1:] if node.target == aten.where.self else node.args[:1]
     return all(each.meta["val"].dtype == node.meta["val"].dtype for each in operands)
+
+
+def multiply_by_reciprocals(graph_module: GraphModule) -> PassResult:
+    """Replace ``x / y`` by ``x * (1 / y)`` where y is repeated. A pass over an edge program.
+
+    ExecuTorch does so by itself where y is one number, as it may be for one token, and divides for several: the weights of a
+    token's experts would differ in their last bits.
+    """
+    graph = graph_module.graph
+    node: AnyNode
+    for node in graph.find_nodes(op="call_function", target=aten.div.Tensor):
+        x, y = (each.meta["val"] if isinstance(each, Node) else None for each in node.args)
+        if x is None or y is None or y.dim() == 0 or y.shape == x.shape or y.dtype != torch.float32:
+            continue
+        with graph.inserting_before(node):
+            reciprocal: AnyNode = graph.call_function(aten.reciprocal.default, (node.args[1],))
+        reciprocal.meta["val"] = y
+        node.target, node.args = aten.mul.Tensor, (node.args[0], reciprocal)
+    graph_module.recompile()
+    return PassResult(graph_module, True)

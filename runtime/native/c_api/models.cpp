@@ -51,8 +51,8 @@ Status validate(OpenModel& open, const char* path, hybridge_validation& found) {
   return Status(
       HYBRIDGE_INVALID_ARTIFACT,
       "the golden steps answer other bits than where the model was exported, with the same "
-      "instruction set and the same hybridge: the weights or the program were changed, or this "
-      "device computes wrongly; copy the artifact again"
+      "instruction set and the same hybridge: its kernels, the weights or the program were changed, "
+      "or this device computes wrongly; export the model again"
   );
 }
 

@@ -20,6 +20,19 @@ namespace {
 
 using namespace hybridge::c;
 
+hybridge_status copy_of(
+    hybridge_session session, const std::string& (hybridge::Session::*text)() const, char* to, size_t capacity,
+    size_t* size
+) {
+  if (size == nullptr || (to == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return with_session(session, [&](OpenSession& open) {
+    const std::string& found = (*open.session.*text)();
+    *size = found.size();
+    std::copy_n(found.data(), std::min(capacity, found.size()), to);
+    return HYBRIDGE_OK;
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -133,13 +146,11 @@ hybridge_status hybridge_load(hybridge_session session, const char* path) {
 }
 
 hybridge_status hybridge_note(hybridge_session session, char* note, size_t capacity, size_t* size) {
-  if (size == nullptr || (note == nullptr && capacity > 0)) return refused(HYBRIDGE_INVALID_ARGUMENT);
-  return with_session(session, [&](OpenSession& open) {
-    const std::string& noted = open.session->note();
-    *size = noted.size();
-    std::copy_n(noted.data(), std::min(capacity, noted.size()), note);
-    return HYBRIDGE_OK;
-  });
+  return copy_of(session, &hybridge::Session::note, note, capacity, size);
+}
+
+hybridge_status hybridge_saved_elsewhere(hybridge_session session, char* set, size_t capacity, size_t* size) {
+  return copy_of(session, &hybridge::Session::saved_elsewhere, set, capacity, size);
 }
 
 hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffers, size_t capacity, size_t* count) {

@@ -22,7 +22,7 @@ std::string share(double error) {
 
 std::string bits(const hybridge_validation& found) {
   const std::string here = found.instruction_set, there = found.exported_on;
-  if (found.same_bits != 0) return "the same as where it was exported (" + there + ")";
+  if (found.same_bits != 0) return "bit-identical to those where it was exported (" + there + ")";
   if (here != there) return "others than where it was exported: " + here + " here, " + there + " there";
   return "others than where it was exported, by another version of hybridge";
 }

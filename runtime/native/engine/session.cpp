@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/runtime.h"
+
 namespace hybridge {
 
 namespace {
@@ -357,6 +359,8 @@ Result<int64_t> Session::apply(StateReader& file, SavedState saved) {
   text_ = std::move(saved.texts.front().tokens);
   slots_.assign(saved.texts.begin() + 1, saved.texts.end());
   note_ = std::move(saved.note);
+  const std::string_view here = instruction_set();
+  saved_elsewhere_ = here.empty() || here == file.instruction_set() ? "" : file.instruction_set();
   has_slots_ = true;
   checkpoints_.go_back(0);
   staged_.clear();

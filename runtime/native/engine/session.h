@@ -163,6 +163,10 @@ class Session {
   // The note of the state that was loaded last.
   const std::string& note() const { return note_; }
 
+  // The instruction set that the state that was loaded last was computed by, if it is not this processor's: what
+  // follows is rounded otherwise than it would have been there.
+  const std::string& saved_elsewhere() const { return saved_elsewhere_; }
+
   // How prompts were read: by the delegate that the model was exported for, and by the CPU's own methods.
   struct PromptsRead {
     Status delegate;  // OK while it is used, otherwise why it is not
@@ -322,7 +326,7 @@ class Session {
   std::vector<int64_t> text_, staged_;
   bool has_slots_ = false, reads_ahead_ = false, is_broken_ = false;
   std::vector<KeptText> slots_;
-  std::string note_;
+  std::string note_, saved_elsewhere_;
   Floats last_;
   PromptsRead prompts_read_;
   bool by_delegate_ = false;  // the prompt that is being read is long enough for it

@@ -1,11 +1,14 @@
 #include "engine/state_file.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "engine/fnv1a.h"
 #include "engine/replaced_file.h"
+#include "engine/runtime.h"
 
 namespace hybridge {
 
@@ -30,6 +33,9 @@ bool read_bytes(std::span<const uint8_t>& bytes, void* data, size_t size) {
 StateWriter::StateWriter(const OpenFile& file, uint64_t model) : file_(file), checksum_(model) {
   const StateHeader header{.model = model};
   is_written_ = file_.write_all({reinterpret_cast<const uint8_t*>(&header), sizeof(header)});
+  InstructionSet set{};
+  std::string_view(instruction_set()).copy(set.data(), set.size() - 1);
+  write({reinterpret_cast<const uint8_t*>(set.data()), set.size()});
 }
 
 void StateWriter::write(std::span<const uint8_t> bytes) {
@@ -58,6 +64,12 @@ Result<StateReader> StateReader::open(const std::string& path, uint64_t model) {
     );
   }
   if (header.model != model) return reader.invalid("is of another artifact; load it with that one");
+  InstructionSet set;
+  if (!reader.read(set.data(), set.size())) return reader.status();
+  const auto end = std::ranges::find(set, '\0');
+  if (std::any_of(set.begin(), end, [](unsigned char each) { return std::isalnum(each) == 0; }))
+    return reader.invalid(DAMAGED);
+  reader.instruction_set_.assign(set.begin(), end);
   return reader;
 }
 

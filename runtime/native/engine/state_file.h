@@ -18,11 +18,14 @@ namespace hybridge {
 
 // What a file begins with, in this processor's byte order. It ends with the checksum of what lies between.
 struct StateHeader {
-  static constexpr std::array<char, 16> FORMAT = {"hybridge-state3"};
+  static constexpr std::array<char, 16> FORMAT = {"hybridge-state4"};
 
   std::array<char, 16> format = FORMAT;
   uint64_t model = 0;
 };
+
+// The name of an instruction set, with zeros behind it.
+using InstructionSet = std::array<char, 16>;
 
 void append(std::vector<uint8_t>& out, const void* data, size_t size);
 
@@ -80,6 +83,9 @@ class StateReader {
   size_t place() const { return size_ - left_; }
   bool go_back(size_t place);
 
+  // What our kernels ran by where it was saved, such as "avx2"; nothing without them.
+  const std::string& instruction_set() const { return instruction_set_; }
+
   const Status& status() const { return status_; }
 
   // why: after the name of the file.
@@ -96,7 +102,7 @@ class StateReader {
 
   bool refuse(Status why);
 
-  std::string path_;
+  std::string path_, instruction_set_;
   OpenFile file_;
   size_t size_, left_;
   uint64_t checksum_;

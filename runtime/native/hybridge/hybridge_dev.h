@@ -123,6 +123,10 @@ hybridge_status hybridge_slot_tokens(
 // Copies the note of the state that was loaded last.
 hybridge_status hybridge_note(hybridge_session session, char* note, size_t capacity, size_t* size);
 
+// Copies the instruction set that the state that was loaded last was computed by, such as "i8mm", if it is not this
+// processor's: the text goes on, rounded otherwise than it would have been there.
+hybridge_status hybridge_saved_elsewhere(hybridge_session session, char* set, size_t capacity, size_t* size);
+
 // Describes the buffers of a state, to look at until the session's next call; names last as long as the session.
 hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffers, size_t capacity, size_t* count);
 

@@ -46,7 +46,7 @@ def test_an_export_replays_to_the_same_bits(kernels_artifact: Path) -> None:
         [sys.executable, "-c", WITHOUT_TORCH, "validate", kernels_artifact], capture_output=True, text=True, check=True
     )
     assert f"{len(calls)}, all right" in done.stdout
-    assert "the same as where it was exported" in done.stdout
+    assert "bit-identical to those where it was exported" in done.stdout
     with Model.open(open_artifact(kernels_artifact)) as model:
         found = model.validate()
     assert found.same_bits
@@ -118,6 +118,17 @@ def test_another_instruction_set_says_so(kernels_artifact: Path, tmp_path: Path,
     assert "here, i8mm there" in done.out
 
 
+def test_figures_are_written_and_options_of_a_checkpoint_refused(kernels_artifact: Path, tmp_path: Path, cli: Run) -> None:
+    done = cli("validate", kernels_artifact, "--report", tmp_path / "report.json", "--json")
+    figures = json.loads((tmp_path / "report.json").read_text())
+    assert json.loads(done.out) == figures
+    assert figures["same_bits"]
+    refused = cli("validate", kernels_artifact, "--html", tmp_path / "page.html")
+    assert refused.code == 2
+    assert "--against" in refused.err
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_without_steps_it_says_what_was_checked(kernels_artifact: Path, tmp_path: Path, cli: Run) -> None:
     folder = with_file(kernels_artifact, tmp_path / "artifact", GOLDEN, "")
     (folder / GOLDEN).unlink()
@@ -125,6 +136,7 @@ def test_without_steps_it_says_what_was_checked(kernels_artifact: Path, tmp_path
     done = cli("validate", folder)
     assert done.code == 0
     assert "checked by hash and reader" in done.out
+    assert json.loads(cli("validate", folder, "--json").out) == {"steps": 0}
     with Model.open(open_artifact(folder)) as model, pytest.raises(ArtifactError, match="no golden steps"):
         model.validate()
     assert file_entry(folder / PROGRAM) == open_artifact(folder).manifest.files[PROGRAM]

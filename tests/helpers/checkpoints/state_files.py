@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hybridge.runtime import Session
 
-HEADER, CHECKSUM = 24, 8
-"""Bytes before the content, format and model, and after it."""
+HEADER, CHECKED, CHECKSUM = 40, 24, 8
+"""Bytes before the content: format, model and, from ``CHECKED`` on, the instruction set; and bytes after it."""
 PRIME, MASK = 0x100000001B3, (1 << 64) - 1
 
 
@@ -24,13 +24,15 @@ def save_in_full(session: Session, prompt: Sequence[int], path: Path) -> Path:
     return path
 
 
-def forge_state(path: Path, change: Callable[[bytearray], object]) -> None:
-    """Change the content of a state file, and its checksum with it."""
+def forge_state(path: Path, change: Callable[[bytearray], object], instruction_set: bytes | None = None) -> None:
+    """Change the content of a state file, or the set that it names, and its checksum with it."""
     data = path.read_bytes()
     header, content = data[:HEADER], bytearray(data[HEADER:-CHECKSUM])
     change(content)
-    model = struct.unpack("<Q", header[16:24])[0]
-    path.write_bytes(header + content + struct.pack("<Q", _fnv1a(content, model)))
+    if instruction_set is not None:
+        header = header[:CHECKED] + instruction_set.ljust(HEADER - CHECKED, b"\0")
+    model = struct.unpack("<Q", header[16:CHECKED])[0]
+    path.write_bytes(header + content + struct.pack("<Q", _fnv1a(header[CHECKED:] + content, model)))
 
 
 def texts_content(texts: Sequence[Sequence[int]]) -> bytes:

@@ -31,7 +31,8 @@ FLAGS = [
     *("-O1", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-include", str(STUB / "stub_runtime.h")),
     f"-I{library.FOLDER}",
 ]
-CALLED = ["activation", "linear", "block_linear", "permute"]  # the files of the kernels that the tests call
+RECURRENCES = ["gated_delta_rule", "generalized_delta_rule", "linear_attention"]
+CALLED = ["activation", "attention", "block_linear", "linear", "permute", *RECURRENCES]  # files that the tests call
 
 Argument = Tensor | int | float | bool | str | Sequence[int] | None
 

@@ -11,6 +11,7 @@ from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from torch import Tensor, nn
 
+from hybridge.export.lower.fusion import EDGE_PASSES
 from hybridge.export.lower.lower import quick_lowering
 from hybridge.runtime.kernels import library
 
@@ -49,6 +50,7 @@ def _lowered(method: Calls, inputs: tuple[Tensor, ...]) -> bytes:
     exported = torch.export.export(method, inputs, strict=False)
     with quick_lowering():
         edge = to_edge_transform_and_lower(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+        edge = edge.transform(EDGE_PASSES)
     starts_as_given = InitializedMutableBufferPass(method.names)
     config = ExecutorchBackendConfig(emit_mutable_buffer_names=True, passes=[starts_as_given] if method.names else [])
     return bytes(edge.to_executorch(config).buffer)

@@ -94,6 +94,37 @@ class GatedDelta(Recurrence):
         return ops.gated_delta_rule_commit(state, *staged.values(), count)
 
 
+class GeneralizedDelta(Recurrence):
+    """RWKV-7's; its inputs are query, log decay, rate, removed, key and value."""
+
+    operators = "generalized_delta_rule", "generalized_delta_rule_verify", "generalized_delta_rule_commit"
+
+    def __init__(self, heads: int, K: int, V: int) -> None:
+        self.state = torch.randn(1, heads, K, V)
+        self.input_shapes = *[(heads, K)] * 5, (heads, V)
+        names = "log_decay", "rate", "removed", "key", "value"
+        self.staged_shapes = dict(zip(names, self.input_shapes[1:], strict=True))
+
+    @classmethod
+    def random(cls, size: Size) -> Self:
+        return cls(size(3), size(20), size(40))
+
+    def inputs(self, tokens: int, real: int) -> tuple[Tensor, ...]:
+        query, log_decay, rate, removed, key, value = super().inputs(tokens, real)
+        removed = removed / removed.norm(dim=-1, keepdim=True)  # as the model has it: the state stays bounded
+        return query, -log_decay.abs(), rate.sigmoid(), removed, key, value
+
+    def extend(self, *inputs: Tensor, state: Tensor) -> Tensor:
+        *rows, count = inputs
+        return ops.generalized_delta_rule(*rows, state, count)
+
+    def verify(self, *inputs: Tensor, state: Tensor, **staged: Tensor) -> Tensor:
+        return ops.generalized_delta_rule_verify(*inputs, *staged.values(), state)
+
+    def commit(self, count: Tensor, *, state: Tensor, **staged: Tensor) -> Tensor:
+        return ops.generalized_delta_rule_commit(state, *staged.values(), count)
+
+
 class LinearAttention(Recurrence):
     """Mamba-2's, whose steps lie at the end of a wider row, or (``by_head``) lightning attention's without any."""
 
@@ -217,6 +248,9 @@ CASES: dict[str, Callable[[], Recurrence]] = {
     "Kimi delta, odd": lambda: GatedDelta(3, 3, 20, 19, by_channel=True, strength=2.0),
     "Kimi delta with a floor": lambda: GatedDelta(2, 2, 24, 24, by_channel=True, floor=-5.0),
     "gated delta, in threads": lambda: GatedDelta(2, 6, 128, 136, by_channel=False),
+    "RWKV-7": lambda: GeneralizedDelta(2, 24, 40),
+    "RWKV-7, odd": lambda: GeneralizedDelta(3, 19, 21),
+    "RWKV-7, in threads": lambda: GeneralizedDelta(5, 128, 136),
     "Mamba-2": lambda: LinearAttention(2, 6, 20, 24, by_head=False),
     "Mamba-2 with limits, odd": lambda: LinearAttention(1, 3, 7, 19, by_head=False, high=0.9),
     "Mamba-2, in threads": lambda: LinearAttention(1, 6, 64, 128, by_head=False),

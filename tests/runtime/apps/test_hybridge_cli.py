@@ -399,7 +399,7 @@ def rewrite(folder: Path, name: str, content: bytes) -> None:
 
 def test_it_replays_golden_steps(kernels_artifact: Path, tmp_path: Path) -> None:
     assert "all right" in (shown := output("validate", kernels_artifact))
-    assert "the same as where it was exported" in shown
+    assert "bit-identical to those where it was exported" in shown
     steps = json.loads((kernels_artifact / "golden.json").read_text())
     steps["steps"][2]["rows"][0][0] += steps["largest"]
     folder = with_file(kernels_artifact, tmp_path / "artifact", "golden.json", json.dumps(steps))

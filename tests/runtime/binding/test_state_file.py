@@ -195,9 +195,24 @@ def test_what_is_no_saved_session_is_refused(session: Session, tmp_path: Path) -
             session.load_state(path)
 
 
+def test_a_state_of_another_processor_loads_with_a_word(
+    kernels_artifact: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = Session.load(kernels_artifact)
+    state_file = save_in_full(session, PROMPT, tmp_path / "saved.state")
+    assert session.load_state(state_file)
+    assert not caplog.messages
+    forge_state(state_file, lambda content: None, b"i8mmx")
+    assert session.load_state(state_file)
+    assert "was saved by kernels for i8mmx" in caplog.text
+    forge_state(state_file, lambda content: None, b"\x1b[2J")
+    with pytest.raises(StateFileError, match="is damaged"):
+        session.load_state(state_file)
+
+
 def test_a_state_of_an_older_layout_is_refused_by_name(session: Session, state_file: Path) -> None:
     data = state_file.read_bytes()
-    state_file.write_bytes(b"hybridge-state2\0" + data[16:])
+    state_file.write_bytes(b"hybridge-state3\0" + data[16:])
     with pytest.raises(StateFileError, match="saved by an older version of hybridge; save it again"):
         session.load_state(state_file)
     state_file.write_bytes(b"hybridge-states\0" + data[16:])

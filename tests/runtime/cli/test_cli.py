@@ -116,6 +116,7 @@ def test_inspect_shows_what_is_there(cli: Run, artifact: Path, monkeypatch: pyte
     manifest = read_manifest(artifact)
     shown = (*manifest.methods, *(layer.kind for layer in manifest.layers), *manifest.files, *manifest.versions)
     assert [name for name in shown if name not in done.out] == []
+    assert manifest.options.has_own_kernels or "not bit-identical" in done.out
 
 
 def test_inspect_json_is_the_manifest(cli: Run, artifact: Path) -> None:

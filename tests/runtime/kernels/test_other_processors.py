@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import recurrences
 import torch
 from cross_compiled import CrossCompiled, Target, arm, cross_compile, emulator, has_zig, x86
 from packed_weights import HALVES, KINDS, packed_blocks, packed_weight
+from recurrences import CASES
 from torch import Tensor
 
 import hybridge.export.operators.elementwise  # noqa: F401  registers the operator
@@ -73,7 +77,7 @@ def parts(weight: PackedWeight) -> list[Tensor | None]:
 @pytest.mark.parametrize("integer", [True, False])
 @pytest.mark.parametrize("name", [*KINDS, *HALVES])
 def test_blocks(kernels: CrossCompiled, name: str, integer: bool) -> None:
-    """Tokens of 1 to 17 meet every size of tile, rows of a half panel its end."""
+    """Tokens of 1 to 17 meet every size of tile, rows of a half panel its end; none changes a token's bits."""
     if integer and name in HALVES:
         return
     torch.manual_seed(0)
@@ -81,10 +85,11 @@ def test_blocks(kernels: CrossCompiled, name: str, integer: bool) -> None:
     weight = packed_blocks(name, 23, columns)
     x = torch.randn(1, 17, columns)
     want = PackedLinear(weight, None, integer=integer)(x)
-    for tokens in (*range(1, 10), 12, 17) if integer else (1, 3, 17):
-        out = torch.full((1, tokens, 23), float("nan"))
-        got = kernels("block_linear.out", x[:, :tokens].contiguous(), *parts(weight), None, 23, integer, out)[-1]
-        torch.testing.assert_close(got, want[:, :tokens], rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+    first = product(kernels, weight, x, None, 23, integer)
+    torch.testing.assert_close(first, want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+    for tokens in (*range(1, 10), 12) if integer else (1, 3):
+        got = product(kernels, weight, x[:, :tokens].contiguous(), None, 23, integer)
+        assert got.equal(first[:, :tokens]), tokens
 
 
 @pytest.mark.parametrize("name", [*KINDS, *HALVES])
@@ -134,6 +139,67 @@ def whole_numbers(tokens: int, columns: int, group: int) -> Tensor:
     x[..., ::group] = 127
     x[:, ::3] = torch.tensor(127.0).copysign(x[:, ::3, :1] - 254 * (torch.arange(tokens)[::3, None] % 2))
     return x
+
+
+class Emulated:
+    """Our operators by the kernels of a processor; what they write in place is written."""
+
+    def __init__(self, kernels: CrossCompiled) -> None:
+        self.kernels = kernels
+
+    def __getattr__(self, name: str) -> Callable[..., Tensor]:
+        def call(*given: Any) -> Tensor:
+            out = getattr(torch.ops.hybridge, name)(*(x.clone() if isinstance(x, Tensor) else x for x in given))
+            *found, answer = self.kernels(f"{name}.out", *given, torch.full_like(out, -1))
+            for x, after in zip((x for x in given if isinstance(x, Tensor)), found, strict=True):
+                x.copy_(after)
+            return answer
+
+        return call
+
+
+@pytest.mark.parametrize(
+    "case", ["gated delta, shared keys", "Kimi delta, odd", "RWKV-7, odd", "Mamba-2", "lightning attention"]
+)
+def test_a_recurrence_has_the_same_bits_in_any_block(
+    kernels: CrossCompiled, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    recurrence = CASES[case]()
+    inputs = recurrence.inputs(7, 7)
+    monkeypatch.setattr(recurrences, "ops", Emulated(kernels))
+
+    def read(each: int, *, verified: bool) -> tuple[Tensor, Tensor]:
+        state, outs, staged = recurrence.state.clone(), [], recurrence.staged(each)
+        for at in range(0, 7, each):
+            rows = [x[:, at : at + each].contiguous() for x in inputs]
+            count = torch.tensor([rows[0].shape[1]])
+            if verified:
+                outs.append(recurrence.verify(*rows, state=state, **staged))
+                recurrence.commit(count, state=state, **staged)
+            else:
+                outs.append(recurrence.extend(*rows, count, state=state))
+        return torch.cat(outs, 1), state
+
+    out, state = read(1, verified=False)
+    for each, verified in ((7, False), (2, False), (3, True)):
+        got, after = read(each, verified=verified)
+        assert got.equal(out)
+        assert after.equal(state)
+
+
+def test_attention_has_the_same_bits_in_any_block(kernels: CrossCompiled) -> None:
+    torch.manual_seed(0)
+    query, keys, values = torch.randn(1, 9, 6, 64), torch.randn(1, 130, 2, 64), torch.randn(1, 130, 2, 64)
+
+    def read(at: int, count: int) -> Tensor:
+        options = None, None, 0.125, 0.0, 0, 0, False
+        x, out = query[:, at : at + count].contiguous(), torch.full((1, count, 6, 64), float("nan"))
+        return kernels("attention.out", x, keys, values, torch.tensor([121 + at]), *options, out)[-1]
+
+    want = torch.cat([read(at, 1) for at in range(9)], 1)
+    assert read(0, 9).equal(want)
+    assert torch.cat([read(0, 2), read(2, 3), read(5, 4)], 1).equal(want)
 
 
 def test_linear(kernels: CrossCompiled) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from hybridge.cache.operations.kernels import CoreKernels
 from hybridge.cache.recurrences import recurrence as cache
-from hybridge.cache.recurrences.generalized_delta_rule import GeneralizedDeltaRule
 from hybridge.cache.recurrences.short_conv import short_conv_naive
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
 from hybridge.runtime.binding.library import set_threads
@@ -108,15 +107,10 @@ def test_the_reference_of_a_convolution_is_the_definition(count: int) -> None:
     assert torch.equal(conv.state.transpose(1, 2), kept)
 
 
-WITHOUT_KERNELS = (GeneralizedDeltaRule,)
-"""Recurrences that run core operators with every kernel set."""
-
-
 def test_every_recurrence_has_our_operators() -> None:
     """A kernel set without them would run core operators instead, and give the same numbers."""
     kinds = [each for each in cache.Recurrence.__subclasses__() if each.__module__.startswith("hybridge.cache.")]
-    kinds = [each for each in kinds if each not in WITHOUT_KERNELS]
-    assert len(kinds) >= 5
+    assert len(kinds) >= 6
     assert {each.__name__: type(HybridgeKernels().recurrence(each)).__name__ for each in kinds} == {
         each.__name__: f"Hybridge{each.__name__}" for each in kinds
     }

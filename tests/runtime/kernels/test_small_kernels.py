@@ -171,6 +171,24 @@ def test_where(shapes: tuple[tuple[int, ...], ...]) -> None:
 
 
 @pytest.mark.slow
+def test_products_and_shares_have_the_same_bits_for_one_token_and_for_several() -> None:
+    """ExecuTorch's own product sums one row in another order than several, and its division by one number multiplies."""
+    weight, x, heads = normal(3, 40, 33), normal(1, 9, 40), normal(1, 9, 3, 40, seed=1)
+
+    def function(x: Tensor, heads: Tensor) -> tuple[Tensor, ...]:
+        best = x.softmax(-1).topk(4, -1).values
+        turned = weight[0].T @ x.transpose(1, 2)
+        of_heads = (heads.transpose(1, 2) @ weight).transpose(1, 2)
+        return best / best.sum(-1, keepdim=True), of_heads, heads @ weight[0], turned.transpose(1, 2)
+
+    one = KernelProgram(function, (x[:, :1], heads[:, :1].contiguous()))
+    rows = zip(*(one(x[:, t : t + 1], heads[:, t : t + 1].contiguous()) for t in range(9)), strict=True)
+    for block, want, each in zip(KernelProgram(function, (x, heads))(x, heads), function(x, heads), rows, strict=True):
+        torch.testing.assert_close(block, want, rtol=2e-6, atol=2e-6)
+        assert block.equal(torch.cat(each, 1))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 5, 64, 1027, 5000])
 def test_draft_tokens_are_chosen_by_their_scores(count: int) -> None:
     """By noise that depends on the tokens' ids, of all rows or of each."""
