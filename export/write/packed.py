@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hybridge.errors import CheckpointError, HybridgeError
+from hybridge.errors import HybridgeError, UsageError
 from hybridge.export.drafters.vocabulary import ROWS, DraftRows, DraftVocabulary, choose_rows, sampled_rows
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.gguf.checkpoint import gguf_config
@@ -159,7 +159,15 @@ def _find(shape: PackingShape) -> KeptProgram | None:
 
 
 def missing_program(checkpoint: Path, options: ExportOptions) -> str:
-    """Return sentences that say why a GGUF file is not packed, and what to install if that helps; empty if nothing is known."""
+    """Return sentences that say why a GGUF file is not packed, and what to install if that helps; empty if nothing is known.
+
+    Raises CheckpointError, UnsupportedModelError: nothing would help, because the file is damaged or of no known architecture.
+    """
+    try:
+        file = open_gguf(checkpoint)
+        shape = PackingShape.of(file, options)
+    except UsageError:  # types of tensors that only an export decodes
+        return ""
     catalogue = installed_catalogue()
     if catalogue is None:
         return f"Files of published models open without it by the programs of hybridge-catalogue: {INSTALL}."
@@ -167,11 +175,6 @@ def missing_program(checkpoint: Path, options: ExportOptions) -> str:
         return catalogue
     if not catalogue.is_for_this_code:
         return catalogue.mismatch
-    try:
-        file = open_gguf(checkpoint)
-        shape = PackingShape.of(file, options)
-    except (CheckpointError, OSError):
-        return ""
     return " ".join(_unfit(catalogue, file, shape))
 
 

@@ -28,14 +28,16 @@ MORE = (*MIXES, "Q6_K", "Q5_K_M", "Q4_K_S")
 class Shape:
     """A published model.
 
-    architecture: llama.cpp's; model_type, config: transformers'; ids: of the named tokens in its files; tokenizer: llama.cpp's
-    kind; adds_bos: whether its files add bos to a text; metadata: entries that its files have beside those of the config.
+    architecture: llama.cpp's; model_type, config: transformers'; ids: of the named tokens in its files; ends: of tokens that end
+    a text by their names; tokenizer: llama.cpp's kind; adds_bos: whether its files add bos to a text; metadata: entries that its
+    files have beside those of the config.
     """
 
     architecture: str
     model_type: str
     config: Mapping[str, Any]
     ids: Mapping[str, int]
+    ends: Mapping[str, int] = field(default_factory=dict)
     tokenizer: str = "gpt2"
     adds_bos: bool = False
     mixes: tuple[str, ...] = MIXES
@@ -57,7 +59,9 @@ def _angles(theta: float, **others: Any) -> dict[str, Any]:
 
 def _smollm2(*sizes: int, theta: float = 100000.0) -> Shape:
     config = _sizes(*sizes, vocab_size=49152, max_position_embeddings=8192, rms_norm_eps=1e-5, **_angles(theta))
-    return Shape(architecture="llama", model_type="llama", config=config, ids={"bos": 1, "eos": 2}, mixes=(*MORE, "Q4_1"))
+    ends = {"<|endoftext|>": 0, "<|im_end|>": 2}
+    mixes = (*MORE, "Q4_1")
+    return Shape(architecture="llama", model_type="llama", config=config, ids={"bos": 1, "eos": 2}, ends=ends, mixes=mixes)
 
 
 def _llama32(*sizes: int) -> Shape:
@@ -66,16 +70,15 @@ def _llama32(*sizes: int) -> Shape:
         "original_max_position_embeddings": 8192,
     }  # fmt: skip
     config = _sizes(*sizes, vocab_size=128256, max_position_embeddings=131072, rms_norm_eps=1e-5, rope_parameters=rope)
-    return Shape(
-        architecture="llama", model_type="llama", config=config, ids={"bos": 128000, "eos": 128009}, adds_bos=True, mixes=MORE
-    )
+    ids, ends = {"bos": 128000, "eos": 128009}, {"<|end_of_text|>": 128001, "<|eom_id|>": 128008, "<|eot_id|>": 128009}
+    return Shape(architecture="llama", model_type="llama", config=config, ids=ids, ends=ends, adds_bos=True, mixes=MORE)
 
 
 def _qwen3(*sizes: int, tied: bool = True) -> Shape:
     config = _sizes(*sizes, vocab_size=151936, max_position_embeddings=40960, rms_norm_eps=1e-6, **_angles(1e6))
     config["tie_word_embeddings"] = tied
-    ids = {"bos": 151643, "eos": 151645}
-    return Shape(architecture="qwen3", model_type="qwen3", config=config, ids=ids, mixes=MORE)
+    ids, ends = {"bos": 151643, "eos": 151645}, {"<|endoftext|>": 151643, "<|im_end|>": 151645}
+    return Shape(architecture="qwen3", model_type="qwen3", config=config, ids=ids, ends=ends, mixes=MORE)
 
 
 def _qwen35(*sizes: int, value_heads: int = 16, tied: bool = True) -> Shape:
@@ -85,8 +88,8 @@ def _qwen35(*sizes: int, value_heads: int = 16, tied: bool = True) -> Shape:
         **_angles(10_000_000.0, partial_rotary_factor=0.25, mrope_section=[11, 11, 10]),
     )  # fmt: skip
     config["tie_word_embeddings"] = tied
-    ids = {"eos": 248046}
-    return Shape(architecture="qwen35", model_type="qwen3_5_text", config=config, ids=ids, mixes=MORE)
+    ids, ends = {"eos": 248046}, {"<|endoftext|>": 248044, "<|im_end|>": 248046}
+    return Shape(architecture="qwen35", model_type="qwen3_5_text", config=config, ids=ids, ends=ends, mixes=MORE)
 
 
 def _lfm2(*sizes: int, attention: tuple[int, ...] = (2, 5, 8, 10, 12, 14)) -> Shape:
@@ -95,7 +98,8 @@ def _lfm2(*sizes: int, attention: tuple[int, ...] = (2, 5, 8, 10, 12, 14)) -> Sh
         layer_types=["full_attention" if layer in attention else "conv" for layer in range(sizes[2])], **_angles(1e6),
     )  # fmt: skip
     del config["head_dim"]
-    return Shape(architecture="lfm2", model_type="lfm2", config=config, ids={"bos": 1, "eos": 7}, adds_bos=True, mixes=MORE)
+    ids, ends = {"bos": 1, "eos": 7}, {"<|endoftext|>": 2, "<|im_end|>": 7}
+    return Shape(architecture="lfm2", model_type="lfm2", config=config, ids=ids, ends=ends, adds_bos=True, mixes=MORE)
 
 
 def _gemma3(
@@ -111,10 +115,10 @@ def _gemma3(
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         },
     )  # fmt: skip
-    ids = {"bos": 2, "eos": eos}
     return Shape(
-        architecture="gemma3", model_type="gemma3_text", config=config, ids=ids, tokenizer="llama", adds_bos=True, mixes=MORE
-    )
+        architecture="gemma3", model_type="gemma3_text", config=config, ids={"bos": 2, "eos": eos},
+        ends={"<eos>": 1, "<end_of_turn>": 106}, tokenizer="llama", adds_bos=True, mixes=MORE,
+    )  # fmt: skip
 
 
 def _gemma4(*sizes: int, every: int, shared: int, wide: bool) -> Shape:
@@ -129,8 +133,10 @@ def _gemma4(*sizes: int, every: int, shared: int, wide: bool) -> Shape:
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         },
     )  # fmt: skip
-    ids = {"bos": 2, "eos": 1}
-    return Shape(architecture="gemma4", model_type="gemma4_text", config=config, ids=ids, tokenizer="gemma4", adds_bos=True)
+    return Shape(
+        architecture="gemma4", model_type="gemma4_text", config=config, ids={"bos": 2, "eos": 1},
+        ends={"<eos>": 1, "<|tool_response>": 50, "<turn|>": 106}, tokenizer="gemma4", adds_bos=True,
+    )  # fmt: skip
 
 
 def _granite_h(
@@ -145,8 +151,8 @@ def _granite_h(
         max_position_embeddings=context, position_embedding_type=None, **_angles(10000.0),
     )  # fmt: skip
     del config["head_dim"]
-    ids = {"bos": 100257, "eos": 100257}
-    return Shape(architecture="granitehybrid", model_type="granitemoehybrid", config=config, ids=ids, mixes=MORE)
+    ids, ends = {"bos": 100257, "eos": 100257}, {"<|end_of_text|>": 100257}
+    return Shape(architecture="granitehybrid", model_type="granitemoehybrid", config=config, ids=ids, ends=ends, mixes=MORE)
 
 
 def _granite(*sizes: int, logits: float, residual: float, context: int = 131072) -> Shape:
@@ -154,8 +160,8 @@ def _granite(*sizes: int, logits: float, residual: float, context: int = 131072)
         *sizes, vocab_size=100352, embedding_multiplier=12.0, attention_multiplier=0.015625, residual_multiplier=residual,
         logits_scaling=logits, rms_norm_eps=1e-5, max_position_embeddings=context, **_angles(1e7),
     )  # fmt: skip
-    ids = {"bos": 100257, "eos": 100257}
-    return Shape(architecture="granite", model_type="granite", config=config, ids=ids, mixes=MORE)
+    ids, ends = {"bos": 100257, "eos": 100257}, {"<|end_of_text|>": 100257}
+    return Shape(architecture="granite", model_type="granite", config=config, ids=ids, ends=ends, mixes=MORE)
 
 
 def _falcon_h1(*sizes: int, vocabulary: int, mamba: tuple[int, int, int], eos: int) -> Shape:
@@ -165,7 +171,8 @@ def _falcon_h1(*sizes: int, vocabulary: int, mamba: tuple[int, int, int], eos: i
         mamba_n_groups=1, mamba_d_conv=4, mamba_rms_norm=False, rms_norm_eps=1e-5, max_position_embeddings=16384,
         tie_word_embeddings=False, **_angles(1e11),
     )  # fmt: skip
-    return Shape(architecture="falcon-h1", model_type="falcon_h1", config=config, ids={"bos": 17, "eos": eos})
+    ids, ends = {"bos": 17, "eos": eos}, {"<|end_of_text|>": eos}
+    return Shape(architecture="falcon-h1", model_type="falcon_h1", config=config, ids=ids, ends=ends)
 
 
 SMOLLM3 = Shape(
@@ -176,6 +183,7 @@ SMOLLM3 = Shape(
         no_rope_layers=[int((layer + 1) % 4 != 0) for layer in range(36)], **_angles(5e6),
     ),
     ids={"bos": 128000, "eos": 128012},
+    ends={"<|end_of_text|>": 128001, "<|eom_id|>": 128008, "<|eot_id|>": 128009, "<|im_end|>": 128012},
     mixes=MORE,
 )  # fmt: skip
 PATTERN = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"
@@ -189,6 +197,7 @@ NEMOTRON = Shape(
     )
     | {"tie_word_embeddings": False},
     ids={"bos": 1, "eos": 12},
+    ends={"</s>": 2},
 )  # fmt: skip
 
 SHAPES: Mapping[str, Shape] = {

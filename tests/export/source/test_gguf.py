@@ -29,7 +29,8 @@ from hybridge.export.operators.linear import weights
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.quantize import pack_weights, quantize_drafter
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
-from hybridge.export.source.gguf.checkpoint import ARCHITECTURES
+from hybridge.export.source.gguf.checkpoint import ARCHITECTURES, gguf_config
+from hybridge.export.source.gguf.file import open_gguf
 from hybridge.export.weights import PackedLinear
 from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.artifact.options import ExportOptions
@@ -281,6 +282,22 @@ def test_arrays_of_strings_are_read_where_they_are_asked_for(tmp_path: Path) -> 
     assert metadata["tokenizer.ggml.tokens"][257:259] == ["<|endoftext|>", "<|im_end|>"]
     assert metadata["tokenizer.ggml.token_type"][257:259] == [3, 3]
     assert metadata["tokenizer.ggml.merges"] == 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ends"),
+    [
+        ({"<pad>": 3, "<eos>": 3, "<end_of_turn>": 3, "</s>": 1}, [1, 2]),  # Gemma 3's: </s> is a tag of HTML
+        ({"<unk>": 2, "<|return|>": 3, "<|end|>": 3, "<|call|>": 3}, [1, 3]),  # gpt-oss's: <|end|> ends a message
+        ({"a": 1, "<|im_end|>": 3, "</s>": 3, "<|endoftext|>": 1}, [1, 2, 3]),
+    ],
+)
+def test_tokens_end_a_text_by_their_names_as_in_llama_cpp(tmp_path: Path, tokens: dict[str, int], ends: list[int]) -> None:
+    """A file names few of them: many of Gemma 3's name token 1 alone, at which no answer ends."""
+    entries = {"model": "llama", "tokens": [*tokens], "token_type": [*tokens.values()], "scores": [0.0] * len(tokens)}
+    model = random_model("llama", vocab_size=len(tokens))
+    save_gguf(tmp_path / "model.gguf", "llama", model, tokenizer=entries | {"eos_token_id": 1})
+    assert gguf_config(open_gguf(tmp_path / "model.gguf"))["eos_token_id"] == ends
 
 
 @pytest.mark.parametrize("count", [1 << 20, 1 << 62])
