@@ -54,7 +54,8 @@ class PackingShape:
 
     def key(self, versions: Mapping[str, str]) -> str:
         """Return the name of a program for it. versions: of the libraries that make the program."""
-        return _hash(code_version(), dict(versions), self.name, self.kinds, repr(self.options))
+        options = replace(self.options, images=True)  # an encoder is never packed, so the text's program is the same
+        return _hash(code_version(), dict(versions), self.name, self.kinds, repr(options))
 
     @property
     def name(self) -> str:
@@ -109,7 +110,8 @@ def pack_artifact(
             return None
         if note := write_tokenizer(file.path, folder):
             steps.warn(f"{file.path}: {note}")
-        return _Packing(file, folder, program, program.manifest).write(steps)
+        resolved = replace(program.manifest.options, images=options.images)
+        return _Packing(file, folder, program, program.manifest.model_copy(update={"options": resolved})).write(steps)
     except (HybridgeError, UnfitProgramError, OSError):  # an export says what is wrong
         for path in folder.iterdir():
             path.unlink()

@@ -28,9 +28,9 @@ MORE = (*MIXES, "Q6_K", "Q5_K_M", "Q4_K_S")
 class Shape:
     """A published model.
 
-    architecture: llama.cpp's; model_type, config: transformers'; ids: of the named tokens in its files; ends: of tokens that end
-    a text by their names; tokenizer: llama.cpp's kind; adds_bos: whether its files add bos to a text; metadata: entries that its
-    files have beside those of the config.
+    architecture: llama.cpp's; model_type, config: transformers'; ids: of the named tokens in its files; ends: of tokens that
+    end a text by their names; tokenizer: llama.cpp's kind; adds_bos: whether its files add bos to a text; metadata: entries
+    that its files have beside those of the config.
     """
 
     architecture: str

@@ -81,6 +81,17 @@ def _granite(file: GgufFile, model_type: str) -> dict[str, Any]:
     return _decoder(file, model_type) | granite_scales(file)
 
 
+def _granite_swa(file: GgufFile) -> dict[str, Any]:
+    slides = of_layers(file["attention.sliding_window_pattern"], file)
+    turned = of_layers(file.get("attention.rope_pattern", True), file)
+    theta = file.get("rope.freq_base", 10000.0)
+    return _granite(file, "granite_swa") | {
+        "layer_types": [SLIDING if each else FULL for each in slides],
+        "sliding_window": file["attention.sliding_window"],
+        "layer_rope_theta": [theta if each else 0.0 for each in turned],
+    }
+
+
 def _granite_moe(file: GgufFile) -> dict[str, Any]:
     shares = has(file, ".ffn_up_shexp.weight")
     return _granite(file, "granitemoeshared" if shares else "granitemoe") | granite_experts(file)
@@ -254,6 +265,11 @@ HUNYUAN = (
 
 TABLE = {
     "granite": Architecture(config=lambda file: _granite(file, "granite"), layer=LLAMA_LIKE, model=MODEL),
+    "granite_swa": Architecture(
+        config=_granite_swa,
+        layer=(*LLAMA_LIKE, one("self_attn.sinks", "attn_sinks.weight", lambda config, tensor: tensor)),
+        model=MODEL,
+    ),
     "granitemoe": Architecture(
         config=_granite_moe, layer=(*PAIRED, *same(VALUE_AND_OUT | NORMS), *GRANITE_EXPERTS), model=MODEL
     ),

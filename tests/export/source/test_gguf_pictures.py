@@ -111,7 +111,7 @@ def test_other_files_are_no_encoder(pictured: Path, tmp_path: Path) -> None:
         resolve_checkpoint(pictured, mmproj=tmp_path / "mmproj-none.gguf")
     with pytest.raises(UsageError, match=r"--mmproj is for a GGUF file"):
         resolve_checkpoint(tmp_path / "folder", mmproj=pictured)
-    with pytest.raises(UnsupportedModelError, match=r"is of llama.cpp's architecture 'clip'"):
+    with pytest.raises(UnsupportedModelError, match=r"is the encoder of a model's pictures \(mmproj\)"):
         resolve_checkpoint(pictured.with_name("mmproj-model.gguf"))
 
 
