@@ -104,7 +104,7 @@ def write_tokenizer_files(file: GgufFile, folder: Path) -> str:
 def _architecture(file: GgufFile) -> Architecture:
     if file.architecture == "clip":
         raise UnsupportedModelError(
-            f"{file.path} is the encoder of a model's pictures (mmproj). Name the model's own file, which takes it from beside it."
+            f"{file.path} is the encoder of a model's pictures (mmproj). Name the model's own file, beside which it is found."
         )
     if file.architecture not in ARCHITECTURES:
         raise UnsupportedModelError(

@@ -148,7 +148,7 @@ def _gemma4(file: GgufFile) -> dict[str, Any]:
     own_values = [i for i in range(count) if f"blk.{i}.attn_v.weight" in file.tensors]
     turned = file.tensors.get("rope_freqs.weight")
     share = 1.0 if turned is None else float((turned.floats() == 1).mean())
-    config = common(file, "gemma4_text") | attention(file)
+    config, own_inputs = common(file, "gemma4_text") | attention(file), file.get("embedding_length_per_layer_input") or 0
     return config | {
         "num_key_value_heads": next((heads for heads, slide in zip(kv_heads, slides, strict=True) if slide), kv_heads[0]),
         "num_global_key_value_heads": next((heads for heads, slide in zip(kv_heads, slides, strict=True) if not slide), None),
@@ -164,8 +164,9 @@ def _gemma4(file: GgufFile) -> dict[str, Any]:
         },
         "attention_k_eq_v": any(not slide and i not in own_values for i, slide in enumerate(slides) if i < _own_keys(file)),
         "num_kv_shared_layers": count - _own_keys(file),
-        "hidden_size_per_layer_input": file.get("embedding_length_per_layer_input") or 0,
+        "hidden_size_per_layer_input": own_inputs,
         "vocab_size_per_layer_input": _rows(file, "per_layer_token_embd.weight") or config["vocab_size"],
+        "use_bidirectional_attention": None if own_inputs else "vision",  # as published; llama.cpp goes by the sizes of both
         "final_logit_softcapping": file.get("final_logit_softcapping"),
         "enable_moe_block": has(file, ".ffn_gate_inp.weight"),
         "num_experts": file.get("expert_count"),
