@@ -8,6 +8,8 @@ Sources, as far as the numbers were compared with any:
 - Gemma 3's and 4's, Granite 4's and Qwen3.5's tokens that end texts, Gemma 3 4B's vocabulary and Gemma 4 E4B's sizes: what
   llama.cpp logs of files, in its issues 12433, 12784 and 21730, ollama's 12692 and 18123, and ik_llama.cpp's 1363. Files of
   Gemma 3 name either of two such tokens.
+- Ends by their names (``ends``) of LFM2, Qwen3.5, Gemma 4 and SmolLM2, and SmolLM3's bos and eos: logs in llama.cpp's issues
+  19184, 23792, 21760, 14035 and 14581; of Qwen3: llamacpp-rocm's issue 60.
 - granite-4.0-h-350m: its layers, heads and context in a public description.
 - LFM2.5 of 350M and 1.2B has LFM2's layers by its model cards; whether its files name the same context was not seen.
 - All others are from memory.
