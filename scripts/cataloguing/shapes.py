@@ -10,6 +10,8 @@ Sources, as far as the numbers were compared with any:
   Gemma 3 name either of two such tokens.
 - Ends by their names (``ends``) of LFM2, Qwen3.5, Gemma 4 and SmolLM2, and SmolLM3's bos and eos: logs in llama.cpp's issues
   19184, 23792, 21760, 14035 and 14581; of Qwen3: llamacpp-rocm's issue 60.
+- Falcon-H1 of 0.5B and 1.5B: layers, width, heads of both kinds, states and context in transformers' documents; their MLPs,
+  vocabularies and tokens from memory.
 - granite-4.0-h-350m: its layers, heads and context in a public description.
 - LFM2.5 of 350M and 1.2B has LFM2's layers by its model cards; whether its files name the same context was not seen.
 - All others are from memory.
@@ -166,11 +168,11 @@ def _granite(*sizes: int, logits: float, residual: float, context: int = 131072)
     return Shape(architecture="granite", model_type="granite", config=config, ids=ids, ends=ends, mixes=MORE)
 
 
-def _falcon_h1(*sizes: int, vocabulary: int, mamba: tuple[int, int, int], eos: int) -> Shape:
+def _falcon_h1(*sizes: int, vocabulary: int, mamba: tuple[int, int, int], context: int, eos: int = 11) -> Shape:
     heads, head, states = mamba
     config = _sizes(
         *sizes, vocab_size=vocabulary, mamba_n_heads=heads, mamba_d_head=head, mamba_d_ssm=heads * head, mamba_d_state=states,
-        mamba_n_groups=1, mamba_d_conv=4, mamba_rms_norm=False, rms_norm_eps=1e-5, max_position_embeddings=16384,
+        mamba_n_groups=1, mamba_d_conv=4, mamba_rms_norm=False, rms_norm_eps=1e-5, max_position_embeddings=context,
         tie_word_embeddings=False, **_angles(1e11),
     )  # fmt: skip
     ids, ends = {"bos": 17, "eos": eos}, {"<|end_of_text|>": eos}
@@ -237,8 +239,8 @@ SHAPES: Mapping[str, Shape] = {
         2048, 8192, 32, 8, (5, 15, 25, 35), layers=40, mamba=(64, 64), logits=8.0, residual=0.22, context=131072
     ),
     "granite-4.0-micro": _granite(2560, 8192, 40, 40, 8, logits=10.0, residual=0.22),
-    "Falcon-H1-0.5B": _falcon_h1(1024, 2048, 36, 8, 2, 64, vocabulary=32784, mamba=(24, 64, 128), eos=11),
-    "Falcon-H1-1.5B": _falcon_h1(2048, 4096, 24, 8, 2, 128, vocabulary=65537, mamba=(48, 64, 256), eos=11),
+    "Falcon-H1-0.5B": _falcon_h1(1024, 2048, 36, 8, 2, 64, vocabulary=32784, mamba=(24, 64, 128), context=16384),
+    "Falcon-H1-1.5B": _falcon_h1(2048, 4096, 24, 8, 2, 128, vocabulary=65537, mamba=(48, 64, 256), context=131072),
     "Nemotron-Nano-9B-v2": NEMOTRON,
 }
 """The models by name."""
