@@ -12,6 +12,7 @@ Sources, as far as the numbers were compared with any:
   19184, 23792, 21760, 14035 and 14581; of Qwen3: llamacpp-rocm's issue 60.
 - Falcon-H1 of 0.5B and 1.5B: layers, width, heads of both kinds, states and context in transformers' documents; their MLPs,
   vocabularies and tokens from memory.
+- Gemma 3 270M: its sizes, window, context and pattern of layers in two public implementations.
 - granite-4.0-h-350m: its layers, heads and context in a public description.
 - LFM2.5 of 350M and 1.2B has LFM2's layers by its model cards; whether its files name the same context was not seen.
 - All others are from memory.
