@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hybridge.errors import CheckpointError, HybridgeError
+from hybridge.errors import HybridgeError, UsageError
 from hybridge.export.drafters.vocabulary import ROWS, DraftRows, DraftVocabulary, choose_rows, sampled_rows
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.gguf.checkpoint import gguf_config
@@ -54,7 +54,8 @@ class PackingShape:
 
     def key(self, versions: Mapping[str, str]) -> str:
         """Return the name of a program for it. versions: of the libraries that make the program."""
-        return _hash(code_version(), dict(versions), self.name, self.kinds, repr(self.options))
+        options = replace(self.options, images=True)  # an encoder is never packed, so the text's program is the same
+        return _hash(code_version(), dict(versions), self.name, self.kinds, repr(options))
 
     @property
     def name(self) -> str:
@@ -109,7 +110,8 @@ def pack_artifact(
             return None
         if note := write_tokenizer(file.path, folder):
             steps.warn(f"{file.path}: {note}")
-        return _Packing(file, folder, program, program.manifest).write(steps)
+        resolved = replace(program.manifest.options, images=options.images)
+        return _Packing(file, folder, program, program.manifest.model_copy(update={"options": resolved})).write(steps)
     except (HybridgeError, UnfitProgramError, OSError):  # an export says what is wrong
         for path in folder.iterdir():
             path.unlink()
@@ -159,7 +161,15 @@ def _find(shape: PackingShape) -> KeptProgram | None:
 
 
 def missing_program(checkpoint: Path, options: ExportOptions) -> str:
-    """Return sentences that say why a GGUF file is not packed, and what to install if that helps; empty if nothing is known."""
+    """Return sentences that say why a GGUF file is not packed, and what to install if that helps; empty if nothing is known.
+
+    Raises CheckpointError, UnsupportedModelError: nothing would help, because the file is damaged or of no known architecture.
+    """
+    try:
+        file = open_gguf(checkpoint)
+        shape = PackingShape.of(file, options)
+    except UsageError:  # types of tensors that only an export decodes
+        return ""
     catalogue = installed_catalogue()
     if catalogue is None:
         return f"Files of published models open without it by the programs of hybridge-catalogue: {INSTALL}."
@@ -167,11 +177,6 @@ def missing_program(checkpoint: Path, options: ExportOptions) -> str:
         return catalogue
     if not catalogue.is_for_this_code:
         return catalogue.mismatch
-    try:
-        file = open_gguf(checkpoint)
-        shape = PackingShape.of(file, options)
-    except (CheckpointError, OSError):
-        return ""
     return " ".join(_unfit(catalogue, file, shape))
 
 

@@ -25,6 +25,14 @@ COUNT, KIND = NUMBERS[10], NUMBERS[4]
 ALIGNMENT = 32
 """The alignment of tensors in a file that does not set it."""
 
+TOKENS = "tokenizer.ggml.tokens"
+END_TOKENS = frozenset(
+    """<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|> <EOT>
+    _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~[""".split()  # noqa: SIM905  # a line for each token would be longer than the rest
+)
+"""Tokens at which llama.cpp ends a text because of their names (``src/llama-vocab.cpp``)."""
+_END_BYTES = frozenset(each.encode() for each in END_TOKENS)
+
 # A large vocabulary has 2^18 tokens and twice as many merges, a large model some thousand tensors and a hundred
 # entries.
 MOST_ITEMS, MOST_TENSORS, MOST_ENTRIES, MOST_DIMENSIONS = 1 << 22, 1 << 20, 1 << 16, 4
@@ -45,11 +53,12 @@ class TensorInfo:
 class GgufHeader:
     """A header.
 
-    metadata: by name, arrays of strings as their length unless asked for; spans: first byte and end of each of its entries;
-    begin: position of the tensors.
+    metadata: by name, arrays of strings as their length unless asked for; ends: ids of the tokens of END_TOKENS by their
+    names; spans: first byte and end of each of its entries; begin: position of the tensors.
     """
 
     metadata: Mapping[str, Any]
+    ends: Mapping[str, int]
     spans: Mapping[str, tuple[int, int]]
     tensors: tuple[TensorInfo, ...]
     begin: int
@@ -72,6 +81,7 @@ class _Reader:
 
     def __init__(self, data: mmap.mmap, strings: Collection[str]) -> None:
         self.data, self.strings, self.place, self.what = data, strings, 0, "its first bytes"
+        self.ends: dict[str, int] = {}
 
     def header(self) -> GgufHeader:
         if self._bytes(4) != b"GGUF":
@@ -93,7 +103,8 @@ class _Reader:
             found[name] = self._tensor(name)
         alignment = _alignment(metadata)
         begin = -(-self.place // alignment) * alignment
-        return GgufHeader(metadata=metadata, spans=spans, tensors=tuple(found.values()), begin=begin)
+        tables = tuple(found.values())
+        return GgufHeader(metadata=metadata, ends=self.ends, spans=spans, tensors=tables, begin=begin)
 
     def _tensor(self, name: str) -> TensorInfo:
         self.what = f"the shape of {name}"
@@ -115,9 +126,15 @@ class _Reader:
         if kind == STRING:
             count = self._count(self.what, MOST_ITEMS, COUNT.size)
             if self.what in self.strings:
-                return [self._text(LONGEST_TEXT) for _ in range(count)]
-            for _ in range(count):
+                texts = [self._text(LONGEST_TEXT) for _ in range(count)]
+                if self.what == TOKENS:
+                    self.ends = {text: index for index, text in enumerate(texts) if text in END_TOKENS}
+                return texts
+            for index in range(count):
+                begin = self.place + COUNT.size
                 self._skip(self._number(COUNT))
+                if self.what == TOKENS and (text := self.data[begin : self.place]) in _END_BYTES:
+                    self.ends[text.decode()] = index
             return count
         if kind not in NUMBERS:
             raise ValueError(f"{self.what} is an array of type {kind}, which is not known")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from hybridge.errors import CheckpointError
-from hybridge.runtime.pack.gguf import read_header
+from hybridge.runtime.pack.gguf import END_TOKENS, TOKENS, read_header
 
-STRINGS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
+STRINGS = (TOKENS, "tokenizer.ggml.merges")
 """The arrays of strings that a tokenizer is made of."""
 Part = dict[str, Any]
 """A part of a tokenizer.json, with its type."""
@@ -65,13 +65,11 @@ def _with_bos(template: str, config: dict[str, Any]) -> str:
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Types of tokens that are matched in a text before it is split into words."""
 
-ALWAYS_CONTROL = frozenset(
-    """<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|> <EOT>
-    _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~[
-    <|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>
+ALWAYS_CONTROL = END_TOKENS | frozenset(
+    """<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> <|prefix|>
     <|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|> <|suffix|>
     <|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|>
-    <|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>""".split()  # noqa: SIM905  # a line for each token would be longer than the rest
+    <|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>""".split()  # noqa: SIM905  # likewise
 )
 """Tokens that are special whatever type the file gives them."""
 
@@ -147,6 +145,24 @@ def special_ids(metadata: Mapping[str, Any], count: int) -> dict[str, int]:
         if (place := next((each for each in places if isinstance(each, int) and 0 <= each < count), None)) is not None:
             found[name] = place
     return found
+
+
+NAMED_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""Entries for the tokens that end a text, a turn and a message."""
+
+
+def end_ids(metadata: Mapping[str, Any], ends: Mapping[str, int]) -> list[int]:
+    """Return the tokens that end a text: those that the file names, then those of ``END_TOKENS`` in its vocabulary.
+
+    Many files name one only, such as Gemma 3's ``<eos>`` and not its ``<end_of_turn>``. As in llama.cpp, but for ``</s>``,
+    which ends texts only if the file calls it a control token: in Gemma 3 it is a tag of HTML.
+    """
+    kinds = metadata.get("tokenizer.ggml.token_type")
+    place, inside = ends.get("</s>", -1), {"<|end|>"} if {"<|call|>", "<|calls|>"} & ends.keys() else set()
+    plain = {"</s>"} if not isinstance(kinds, list) or kinds[place : place + 1] != [CONTROL] else set()
+    named = (metadata.get(f"tokenizer.ggml.{name}") for name in NAMED_ENDS)
+    others = sorted(each for name, each in ends.items() if name not in inside | plain)
+    return list(dict.fromkeys([*(each for each in named if each is not None), *others]))
 
 
 def _adds(metadata: Mapping[str, Any]) -> dict[str, bool]:

@@ -15,7 +15,9 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,6 +29,10 @@ from campaigns import ROOT, campaign
 CONVERTER, LIBRARY = "llama-cpp-python==0.3.36", "xllamacpp==2026.10.11549"
 """Packages: the converter is in the source of the first, the second is llama.cpp b11549, compiled."""
 F32, NO_FLASH = 0, 0
+SET_HIDDEN, HIDDEN = "_Z26llama_set_embeddings_nextnP13llama_contextbb", "_Z26llama_get_embeddings_nextnP13llama_context"
+"""Functions of C++ (``src/llama-ext.h``) for the hidden states that a layer of multi-token prediction takes."""
+MTP = ", MTP"
+"""Ends the names of forms with such a layer."""
 
 Logits = NDArray[np.float32]
 
@@ -76,11 +82,14 @@ class Llama:
             "llama_batch_init": Batch,
             "llama_model_load_from_file": ctypes.c_void_p, "llama_init_from_model": ctypes.c_void_p,
             "llama_get_logits_ith": ctypes.POINTER(ctypes.c_float), "llama_model_get_vocab": ctypes.c_void_p,
-            "llama_get_memory": ctypes.c_void_p,
+            "llama_get_memory": ctypes.c_void_p, HIDDEN: ctypes.POINTER(ctypes.c_float),
         }.items():  # fmt: skip
             getattr(self.c, name).restype = kind
         self.c.llama_backend_init()
-        self.model = ctypes.c_void_p(self.c.llama_model_load_from_file(str(file).encode(), self.c.llama_model_default_params()))
+        options = self.c.llama_model_default_params()
+        assert list(options.others[52:58]) == [0, 0, 1, 0, 0, 0], "another llama.h"
+        options.others[57] = 1  # load_mtp
+        self.model = ctypes.c_void_p(self.c.llama_model_load_from_file(str(file).encode(), options))
         if not self.model:
             raise RuntimeError("llama.cpp does not load it")
         self.vocab = ctypes.c_void_p(self.c.llama_model_get_vocab(self.model))
@@ -88,27 +97,52 @@ class Llama:
 
     def logits(self, tokens: Sequence[int], prefill: int) -> Logits:
         """Return the logits [T, V] after each token: ``prefill`` of them at once, then one by one."""
+        context, found, place = self._context(0), list[Logits](), 0
+        for count in (prefill, *[1] * (len(tokens) - prefill)):
+            found += self._decode(context, tokens[place : place + count], place)
+            place += count
+        self.c.llama_free(context)
+        return np.array(found)
+
+    def drafts(self, tokens: Sequence[int]) -> Logits:
+        """Return the logits [T - 1, V] of the layer of multi-token prediction after each token but the first."""
+        target, drafter = self._context(0), self._context(1)
+        getattr(self.c, SET_HIDDEN)(target, True, False)
+        self._decode(target, tokens, 0)
+        width = self.c.llama_model_n_embd(self.model)
+        hidden = np.ctypeslib.as_array(getattr(self.c, HIDDEN)(target), (len(tokens), width)).copy()
+        found = self._decode(drafter, tokens[1:], 1, hidden)
+        for context in (target, drafter):
+            self.c.llama_free(context)
+        return np.array(found)
+
+    def _context(self, kind: int) -> ctypes.c_void_p:
+        """Return a context. kind: 0, or 1 for layers of multi-token prediction."""
         options = self.c.llama_context_default_params()
         assert (options.context, options.batch, options.keys, options.values) == (512, 2048, 1, 1), "another llama.h"
-        options.context, options.keys, options.values, options.flash = 512, F32, F32, NO_FLASH
+        options.context, options.keys, options.values, options.flash, options.kind = 512, F32, F32, NO_FLASH, kind
         options.threads = options.threads_batch = 1
         context = ctypes.c_void_p(self.c.llama_init_from_model(self.model, options))
         if not context:
             raise RuntimeError("llama.cpp makes no context")
-        batch, found, place = self.c.llama_batch_init(len(tokens), 0, 1), [], 0
-        for count in (prefill, *[1] * (len(tokens) - prefill)):
-            batch.count = count
-            for i in range(count):
-                batch.tokens[i], batch.places[i], batch.sequences[i], batch.wanted[i] = tokens[place + i], place + i, 1, 1
-                batch.names[i][0] = 0
-            if self.c.llama_decode(context, batch):
-                raise RuntimeError(f"llama_decode refused {count} tokens at {place}")
-            place += count
-            found += [
-                np.ctypeslib.as_array(self.c.llama_get_logits_ith(context, i), (self.width,)).copy() for i in range(count)
-            ]
-        self.c.llama_free(context)
-        return np.array(found)
+        return context
+
+    def _decode(
+        self, context: ctypes.c_void_p, tokens: Sequence[int], place: int, hidden: Logits | None = None
+    ) -> list[Logits]:
+        """Return the logits after each token. hidden: rows beside the tokens."""
+        batch = self.c.llama_batch_init(len(tokens), 0, 1)
+        batch.count = len(tokens)
+        if hidden is not None:
+            batch.embeddings = hidden.ctypes.data
+        for i, token in enumerate(tokens):
+            batch.tokens[i], batch.places[i], batch.sequences[i], batch.wanted[i] = token, place + i, 1, 1
+            batch.names[i][0] = 0
+        if self.c.llama_decode(context, batch):
+            raise RuntimeError(f"llama_decode refused {len(tokens)} tokens at {place}")
+        return [
+            np.ctypeslib.as_array(self.c.llama_get_logits_ith(context, i), (self.width,)).copy() for i in range(len(tokens))
+        ]
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids of a text, with what its tokenizer puts around texts and special tokens by their names."""
@@ -147,9 +181,10 @@ LONG: dict[str, Any] = {
 }  # fmt: skip
 FORMS: Mapping[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, DELTA) for name in ("qwen35", "qwen35moe", "qwen3next")},
+    f"qwen35{MTP}": ("qwen35", {**DELTA, "mtp_num_hidden_layers": 1}),
     **{name: (name, {}) for name in (
         "lfm2", "lfm2moe", "mamba2", "mamba", "jamba", "llama", "qwen2",
-        "qwen3", "qwen3moe", "granite", "granitemoe", "smollm3", "bailingmoe3", "gpt-oss", "gemma3",
+        "qwen3", "qwen3moe", "granite", "granitemoe", "granite_swa", "smollm3", "bailingmoe3", "gpt-oss", "gemma3",
     )},
     "kimi-linear": ("kimi-linear", {"linear_num_heads": 4, **EPSILON}),
     "gemma4": ("gemma4", {"vocab_size_per_layer_input": 320}),
@@ -264,6 +299,8 @@ def published(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
         routed = {} if "E" in pattern else dict.fromkeys(("n_routed_experts", "num_experts_per_tok", "n_group", "topk_group"))
         dense = {name: each for name, each in config.items() if name not in routed}
         return {**dense, "hybrid_override_pattern": pattern}
+    if architecture == "granite_swa":
+        return {**config, "no_rope_layers": [int(bool(theta)) for theta in config["layer_rope_theta"]]}
     if architecture == "glm4_moe_lite":
         return {**config, "first_k_dense_replace": 1, "scoring_func": "sigmoid"}
     return config
@@ -296,6 +333,11 @@ def save(form: str, folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(vocabulary))
     path = folder / "model.safetensors"
     tensors = load_file(path)
+    if form.endswith(MTP):
+        from mtp_reference import published as published_mtp
+        from mtp_reference import random_mtp
+
+        tensors |= published_mtp(model, random_mtp(model))
     if architecture in PUBLISHED:
         old, new = PUBLISHED[architecture]
         tensors = {re.sub(old, new, name): each for name, each in tensors.items()}
@@ -321,9 +363,37 @@ def convert(folder: Path, out: Path, source: Path) -> None:
         conversion.base.AutoConfig = None  # so that it reads config.json
     kind = get_model_class(get_model_architecture(ModelBase.load_hparams(folder, False), ModelType.TEXT))
     kind.set_vocab = lambda self: add_tokenizer(self.gguf_writer, SIZES["vocab_size"])
-    kind.no_mtp = True
+    kind.no_mtp = not out.stem.endswith(MTP)
     with torch.inference_mode():
         kind(folder, gguf.LlamaFileType.ALL_F32, out).write()
+
+
+def as_llama_cpp(model: Any) -> Any:
+    """Return the model with what llama.cpp computes otherwise than Gemma's authors, so that all else is compared.
+
+    It looks GELU up in a table of float16 numbers, and divides the variance of Gemma 3n's activations by one less than their
+    number (``gaussian_topk`` in ``src/models/gemma3n.cpp``).
+    """
+    import torch
+    from torch.nn.functional import gelu
+    from transformers.activations import GELUTanh
+
+    from hybridge.export.model.families import attention
+
+    def looked_up(x: torch.Tensor) -> torch.Tensor:
+        rounded = gelu(x.half().float(), approximate="tanh").half().float()
+        return torch.where(x <= -10, torch.zeros_like(x), torch.where(x >= 10, x, rounded))
+
+    def above_cutoff(deviations: float, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x - x.mean(-1, keepdim=True) - deviations * x.std(-1, keepdim=True))
+
+    attention._above_cutoff = above_cutoff  # of sessions; this process ends with the comparison
+    for module in model.modules():
+        if isinstance(module, GELUTanh):
+            module.act = looked_up
+        if getattr(module, "activation_sparsity", 0.0):
+            module._gaussian_topk = partial(above_cutoff, NormalDist().inv_cdf(module.activation_sparsity))
+    return model
 
 
 def compare(form: str, file: Path, library: Path) -> dict[str, float]:
@@ -334,9 +404,11 @@ def compare(form: str, file: Path, library: Path) -> dict[str, float]:
     from hybridge.runtime.artifact.options import ExportOptions
 
     tokens = np.random.default_rng(0).integers(0, SIZES["vocab_size"], TOKENS).tolist()
-    theirs = Llama(library, file).logits(tokens, PREFILL)
-    original = uncached(model_of(form))(tokens).numpy()
-    loaded = load_checkpoint(file).model
+    llama = Llama(library, file)
+    theirs = llama.logits(tokens, PREFILL)
+    original = uncached(as_llama_cpp(model_of(form)))(tokens).numpy()
+    checkpoint = load_checkpoint(file)
+    loaded = as_llama_cpp(checkpoint.model)
     options = ExportOptions(max_seq_len=TOKENS, prefill_chunk=PREFILL, verify_len=4, snapshot_slots=1)
     session = eager_session(loaded, options)
     decoded = [session.prefill(tokens[:PREFILL]), *(session.decode(token) for token in tokens[PREFILL:])]
@@ -346,11 +418,22 @@ def compare(form: str, file: Path, library: Path) -> dict[str, float]:
         return float(np.abs(a - b).max()) / largest
 
     assert np.isfinite(theirs).all(), "llama.cpp's logits are NaN"
-    return {
+    errors = {
         "transformers": worst(theirs, original),
         "hybridge": worst(theirs, uncached(loaded)(tokens).numpy()),
         "decoded": worst(theirs[PREFILL - 1 :], np.array(decoded)),
     }
+    if form.endswith(MTP):
+        from mtp_reference import MtpReference
+
+        from hybridge.export.drafters.mtp import load_mtp
+
+        reference = MtpReference(loaded, load_mtp(checkpoint))
+        theirs = llama.drafts(tokens)
+        ends = (2, PREFILL, TOKENS)
+        ours = np.array([reference.guess(tokens[:end], 1)[1][0].numpy() for end in ends])
+        errors["drafts"] = worst(theirs[[end - 2 for end in ends]], ours)
+    return errors
 
 
 def compare_blocks(mix: str, file: Path, library: Path) -> float:
@@ -400,10 +483,7 @@ MIXES: Mapping[str, tuple[str, ...]] = {
 }
 """The type of a file's tensors, and of those whose names have a part."""
 MOST = {"gemma": 1e-2, "gpt-oss": 3e-4}
-"""Largest errors by the beginnings of names, 2e-5 for others.
-
-llama.cpp looks up Gemma's GELU in a table of float16 numbers, and rounds the bounds of gpt-oss's YaRN to whole dimensions.
-"""
+"""Largest errors by the beginnings of names, 2e-5 for others: llama.cpp rounds the bounds of gpt-oss's YaRN."""
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -89,10 +89,11 @@ def _numbers(name: str, tensor: Tensor, kind: Type, seed: int) -> Bytes:
 
 def _add_tokenizer(writer: gguf.GGUFWriter, size: int, shape: Shape) -> None:
     """Add any tokens: a program depends on their number, and on the ids of those that begin and end texts."""
+    names = {place: name for name, place in shape.ends.items()}
     writer.add_tokenizer_model(shape.tokenizer)
     writer.add_tokenizer_pre("default")
-    writer.add_token_list([f"<{i}>" for i in range(size)])
-    writer.add_token_types([1] * size)
+    writer.add_token_list([names.get(i, f"<{i}>") for i in range(size)])
+    writer.add_token_types([3 if i in names else 1 for i in range(size)])
     if shape.tokenizer == "llama":
         writer.add_token_scores([0.0] * size)
     else:

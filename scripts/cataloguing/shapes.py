@@ -8,6 +8,11 @@ Sources, as far as the numbers were compared with any:
 - Gemma 3's and 4's, Granite 4's and Qwen3.5's tokens that end texts, Gemma 3 4B's vocabulary and Gemma 4 E4B's sizes: what
   llama.cpp logs of files, in its issues 12433, 12784 and 21730, ollama's 12692 and 18123, and ik_llama.cpp's 1363. Files of
   Gemma 3 name either of two such tokens.
+- Ends by their names (``ends``) of LFM2, Qwen3.5, Gemma 4 and SmolLM2, and SmolLM3's bos and eos: logs in llama.cpp's issues
+  19184, 23792, 21760, 14035 and 14581; of Qwen3: llamacpp-rocm's issue 60.
+- Falcon-H1 of 0.5B and 1.5B: layers, width, heads of both kinds, states and context in transformers' documents; their MLPs,
+  vocabularies and tokens from memory.
+- Gemma 3 270M: its sizes, window, context and pattern of layers in two public implementations.
 - granite-4.0-h-350m: its layers, heads and context in a public description.
 - LFM2.5 of 350M and 1.2B has LFM2's layers by its model cards; whether its files name the same context was not seen.
 - All others are from memory.
@@ -28,14 +33,16 @@ MORE = (*MIXES, "Q6_K", "Q5_K_M", "Q4_K_S")
 class Shape:
     """A published model.
 
-    architecture: llama.cpp's; model_type, config: transformers'; ids: of the named tokens in its files; tokenizer: llama.cpp's
-    kind; adds_bos: whether its files add bos to a text; metadata: entries that its files have beside those of the config.
+    architecture: llama.cpp's; model_type, config: transformers'; ids: of the named tokens in its files; ends: of tokens that
+    end a text by their names; tokenizer: llama.cpp's kind; adds_bos: whether its files add bos to a text; metadata: entries
+    that its files have beside those of the config.
     """
 
     architecture: str
     model_type: str
     config: Mapping[str, Any]
     ids: Mapping[str, int]
+    ends: Mapping[str, int] = field(default_factory=dict)
     tokenizer: str = "gpt2"
     adds_bos: bool = False
     mixes: tuple[str, ...] = MIXES
@@ -57,7 +64,9 @@ def _angles(theta: float, **others: Any) -> dict[str, Any]:
 
 def _smollm2(*sizes: int, theta: float = 100000.0) -> Shape:
     config = _sizes(*sizes, vocab_size=49152, max_position_embeddings=8192, rms_norm_eps=1e-5, **_angles(theta))
-    return Shape(architecture="llama", model_type="llama", config=config, ids={"bos": 1, "eos": 2}, mixes=(*MORE, "Q4_1"))
+    ends = {"<|endoftext|>": 0, "<|im_end|>": 2}
+    mixes = (*MORE, "Q4_1")
+    return Shape(architecture="llama", model_type="llama", config=config, ids={"bos": 1, "eos": 2}, ends=ends, mixes=mixes)
 
 
 def _llama32(*sizes: int) -> Shape:
@@ -66,16 +75,15 @@ def _llama32(*sizes: int) -> Shape:
         "original_max_position_embeddings": 8192,
     }  # fmt: skip
     config = _sizes(*sizes, vocab_size=128256, max_position_embeddings=131072, rms_norm_eps=1e-5, rope_parameters=rope)
-    return Shape(
-        architecture="llama", model_type="llama", config=config, ids={"bos": 128000, "eos": 128009}, adds_bos=True, mixes=MORE
-    )
+    ids, ends = {"bos": 128000, "eos": 128009}, {"<|end_of_text|>": 128001, "<|eom_id|>": 128008, "<|eot_id|>": 128009}
+    return Shape(architecture="llama", model_type="llama", config=config, ids=ids, ends=ends, adds_bos=True, mixes=MORE)
 
 
 def _qwen3(*sizes: int, tied: bool = True) -> Shape:
     config = _sizes(*sizes, vocab_size=151936, max_position_embeddings=40960, rms_norm_eps=1e-6, **_angles(1e6))
     config["tie_word_embeddings"] = tied
-    ids = {"bos": 151643, "eos": 151645}
-    return Shape(architecture="qwen3", model_type="qwen3", config=config, ids=ids, mixes=MORE)
+    ids, ends = {"bos": 151643, "eos": 151645}, {"<|endoftext|>": 151643, "<|im_end|>": 151645}
+    return Shape(architecture="qwen3", model_type="qwen3", config=config, ids=ids, ends=ends, mixes=MORE)
 
 
 def _qwen35(*sizes: int, value_heads: int = 16, tied: bool = True) -> Shape:
@@ -85,8 +93,8 @@ def _qwen35(*sizes: int, value_heads: int = 16, tied: bool = True) -> Shape:
         **_angles(10_000_000.0, partial_rotary_factor=0.25, mrope_section=[11, 11, 10]),
     )  # fmt: skip
     config["tie_word_embeddings"] = tied
-    ids = {"eos": 248046}
-    return Shape(architecture="qwen35", model_type="qwen3_5_text", config=config, ids=ids, mixes=MORE)
+    ids, ends = {"eos": 248046}, {"<|endoftext|>": 248044, "<|im_end|>": 248046}
+    return Shape(architecture="qwen35", model_type="qwen3_5_text", config=config, ids=ids, ends=ends, mixes=MORE)
 
 
 def _lfm2(*sizes: int, attention: tuple[int, ...] = (2, 5, 8, 10, 12, 14)) -> Shape:
@@ -95,7 +103,8 @@ def _lfm2(*sizes: int, attention: tuple[int, ...] = (2, 5, 8, 10, 12, 14)) -> Sh
         layer_types=["full_attention" if layer in attention else "conv" for layer in range(sizes[2])], **_angles(1e6),
     )  # fmt: skip
     del config["head_dim"]
-    return Shape(architecture="lfm2", model_type="lfm2", config=config, ids={"bos": 1, "eos": 7}, adds_bos=True, mixes=MORE)
+    ids, ends = {"bos": 1, "eos": 7}, {"<|endoftext|>": 2, "<|im_end|>": 7}
+    return Shape(architecture="lfm2", model_type="lfm2", config=config, ids=ids, ends=ends, adds_bos=True, mixes=MORE)
 
 
 def _gemma3(
@@ -111,10 +120,10 @@ def _gemma3(
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         },
     )  # fmt: skip
-    ids = {"bos": 2, "eos": eos}
     return Shape(
-        architecture="gemma3", model_type="gemma3_text", config=config, ids=ids, tokenizer="llama", adds_bos=True, mixes=MORE
-    )
+        architecture="gemma3", model_type="gemma3_text", config=config, ids={"bos": 2, "eos": eos},
+        ends={"<eos>": 1, "<end_of_turn>": 106}, tokenizer="llama", adds_bos=True, mixes=MORE,
+    )  # fmt: skip
 
 
 def _gemma4(*sizes: int, every: int, shared: int, wide: bool) -> Shape:
@@ -129,8 +138,10 @@ def _gemma4(*sizes: int, every: int, shared: int, wide: bool) -> Shape:
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         },
     )  # fmt: skip
-    ids = {"bos": 2, "eos": 1}
-    return Shape(architecture="gemma4", model_type="gemma4_text", config=config, ids=ids, tokenizer="gemma4", adds_bos=True)
+    return Shape(
+        architecture="gemma4", model_type="gemma4_text", config=config, ids={"bos": 2, "eos": 1},
+        ends={"<eos>": 1, "<|tool_response>": 50, "<turn|>": 106}, tokenizer="gemma4", adds_bos=True,
+    )  # fmt: skip
 
 
 def _granite_h(
@@ -145,8 +156,8 @@ def _granite_h(
         max_position_embeddings=context, position_embedding_type=None, **_angles(10000.0),
     )  # fmt: skip
     del config["head_dim"]
-    ids = {"bos": 100257, "eos": 100257}
-    return Shape(architecture="granitehybrid", model_type="granitemoehybrid", config=config, ids=ids, mixes=MORE)
+    ids, ends = {"bos": 100257, "eos": 100257}, {"<|end_of_text|>": 100257}
+    return Shape(architecture="granitehybrid", model_type="granitemoehybrid", config=config, ids=ids, ends=ends, mixes=MORE)
 
 
 def _granite(*sizes: int, logits: float, residual: float, context: int = 131072) -> Shape:
@@ -154,18 +165,19 @@ def _granite(*sizes: int, logits: float, residual: float, context: int = 131072)
         *sizes, vocab_size=100352, embedding_multiplier=12.0, attention_multiplier=0.015625, residual_multiplier=residual,
         logits_scaling=logits, rms_norm_eps=1e-5, max_position_embeddings=context, **_angles(1e7),
     )  # fmt: skip
-    ids = {"bos": 100257, "eos": 100257}
-    return Shape(architecture="granite", model_type="granite", config=config, ids=ids, mixes=MORE)
+    ids, ends = {"bos": 100257, "eos": 100257}, {"<|end_of_text|>": 100257}
+    return Shape(architecture="granite", model_type="granite", config=config, ids=ids, ends=ends, mixes=MORE)
 
 
-def _falcon_h1(*sizes: int, vocabulary: int, mamba: tuple[int, int, int], eos: int) -> Shape:
+def _falcon_h1(*sizes: int, vocabulary: int, mamba: tuple[int, int, int], context: int, eos: int = 11) -> Shape:
     heads, head, states = mamba
     config = _sizes(
         *sizes, vocab_size=vocabulary, mamba_n_heads=heads, mamba_d_head=head, mamba_d_ssm=heads * head, mamba_d_state=states,
-        mamba_n_groups=1, mamba_d_conv=4, mamba_rms_norm=False, rms_norm_eps=1e-5, max_position_embeddings=16384,
+        mamba_n_groups=1, mamba_d_conv=4, mamba_rms_norm=False, rms_norm_eps=1e-5, max_position_embeddings=context,
         tie_word_embeddings=False, **_angles(1e11),
     )  # fmt: skip
-    return Shape(architecture="falcon-h1", model_type="falcon_h1", config=config, ids={"bos": 17, "eos": eos})
+    ids, ends = {"bos": 17, "eos": eos}, {"<|end_of_text|>": eos}
+    return Shape(architecture="falcon-h1", model_type="falcon_h1", config=config, ids=ids, ends=ends)
 
 
 SMOLLM3 = Shape(
@@ -176,6 +188,7 @@ SMOLLM3 = Shape(
         no_rope_layers=[int((layer + 1) % 4 != 0) for layer in range(36)], **_angles(5e6),
     ),
     ids={"bos": 128000, "eos": 128012},
+    ends={"<|end_of_text|>": 128001, "<|eom_id|>": 128008, "<|eot_id|>": 128009, "<|im_end|>": 128012},
     mixes=MORE,
 )  # fmt: skip
 PATTERN = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"
@@ -189,6 +202,7 @@ NEMOTRON = Shape(
     )
     | {"tie_word_embeddings": False},
     ids={"bos": 1, "eos": 12},
+    ends={"</s>": 2},
 )  # fmt: skip
 
 SHAPES: Mapping[str, Shape] = {
@@ -226,8 +240,8 @@ SHAPES: Mapping[str, Shape] = {
         2048, 8192, 32, 8, (5, 15, 25, 35), layers=40, mamba=(64, 64), logits=8.0, residual=0.22, context=131072
     ),
     "granite-4.0-micro": _granite(2560, 8192, 40, 40, 8, logits=10.0, residual=0.22),
-    "Falcon-H1-0.5B": _falcon_h1(1024, 2048, 36, 8, 2, 64, vocabulary=32784, mamba=(24, 64, 128), eos=11),
-    "Falcon-H1-1.5B": _falcon_h1(2048, 4096, 24, 8, 2, 128, vocabulary=65537, mamba=(48, 64, 256), eos=11),
+    "Falcon-H1-0.5B": _falcon_h1(1024, 2048, 36, 8, 2, 64, vocabulary=32784, mamba=(24, 64, 128), context=16384),
+    "Falcon-H1-1.5B": _falcon_h1(2048, 4096, 24, 8, 2, 128, vocabulary=65537, mamba=(48, 64, 256), context=131072),
     "Nemotron-Nano-9B-v2": NEMOTRON,
 }
 """The models by name."""

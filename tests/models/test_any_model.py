@@ -26,7 +26,7 @@ from hybridge.errors import ArtifactError, CheckpointError, OutputError
 from hybridge.export import api
 from hybridge.export.cli.choices import ExportChoices
 from hybridge.export.progress import ExportProgress
-from hybridge.models import identity, kept
+from hybridge.models import find, identity, kept
 from hybridge.models.find import ModelOptions, NamedModel, find_artifact
 from hybridge.models.identity import Hashes, files_of
 from hybridge.models.kept import Entry, KeptModel, ModelCache
@@ -108,6 +108,22 @@ def test_a_model_file_runs_and_opens_at_once_the_next_time(
         " Files of published models open without it by the programs of hybridge-catalogue: pip install hybridge-catalogue."
     )
     assert done[1].stderr.strip() == f"Error: {needed}"
+
+
+def test_without_pytorch_a_file_is_refused_by_what_is_wrong_with_it(
+    cli: Run, models: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To install PyTorch would help neither a damaged file nor one of an unknown architecture."""
+    monkeypatch.setattr(find, "_has_torch", lambda: False)
+    damaged = cli("run", gguf, "--prompt", "a")
+    assert damaged.code == 1
+    assert "it is of version 0, not 2 or 3); download it again" in damaged.err
+    save_gguf(gguf, "llama", random_model("llama", num_hidden_layers=1, layer_types=["full_attention"]))
+    (gguf.parent / "mmproj-F16.gguf").touch()
+    seen = cli("run", gguf, "--prompt", "a")
+    assert seen.code == 2
+    assert "Or open its text alone, without mmproj-F16.gguf beside it: --no-images." in seen.err
+    assert names(models) == []
 
 
 def test_a_model_is_known_by_its_bytes(models: Path, exports: list[ExportOptions], gguf: Path, tmp_path: Path) -> None:

@@ -134,6 +134,14 @@ def test_a_file_of_another_shape_is_refused_by_name(installed: Path, tmp_path: P
         raise AssertionError(missing_program(file, OPTIONS))
 
 
+def test_a_text_without_its_encoder_of_pictures_has_the_same_program(installed: Path, tmp_path: Path) -> None:
+    file, options = save(tmp_path / "model.gguf"), replace(OPTIONS, images=False)
+    (tmp_path / "out").mkdir()
+    packed = pack_artifact(file, tmp_path / "out", options)
+    assert packed is not None
+    assert packed.options.images is False
+
+
 def test_other_options_are_said(installed: Path, tmp_path: Path) -> None:
     file, options = save(tmp_path / "model.gguf"), replace(OPTIONS, max_seq_len=96)
     assert pack_artifact(file, tmp_path / "out", options) is None

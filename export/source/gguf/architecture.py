@@ -21,6 +21,7 @@ from hybridge.export.source.gguf.file import GgufFile, GgufTensor, rounded_weigh
 from hybridge.limits import MOST_LAYERS
 from hybridge.runtime.pack.blocks import selected
 from hybridge.runtime.pack.panels import Array
+from hybridge.runtime.pack.tokenizer import end_ids
 
 if TYPE_CHECKING:  # configs are read where PyTorch is not installed; weights are made of its tensors
     from torch import Tensor
@@ -196,8 +197,6 @@ def stacked(parts: Sequence[Tensor], dim: int) -> Tensor:
 # Entries of config.json that most architectures have in common
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
-ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-"""Names of the tokens that end a text, a turn and a message."""
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Parameters of every Llama 3's RoPE, of which a file has only the resulting factors."""
@@ -205,7 +204,6 @@ LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positio
 
 def common(file: GgufFile, model_type: str) -> dict[str, Any]:
     """Return the entries of every model."""
-    ends = [file.metadata[name] for end in ENDS if (name := f"tokenizer.ggml.{end}") in file.metadata]
     return {
         "model_type": model_type,
         "vocab_size": file.tensors["token_embd.weight"].shape[0] if "token_embd.weight" in file.tensors else 0,
@@ -214,7 +212,7 @@ def common(file: GgufFile, model_type: str) -> dict[str, Any]:
         "max_position_embeddings": file["context_length"],
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": list(dict.fromkeys(ends)) or None,
+        "eos_token_id": end_ids(file.metadata, file.ends) or None,
         "pad_token_id": None,
     }
 

@@ -102,6 +102,10 @@ def write_tokenizer_files(file: GgufFile, folder: Path) -> str:
 
 
 def _architecture(file: GgufFile) -> Architecture:
+    if file.architecture == "clip":
+        raise UnsupportedModelError(
+            f"{file.path} is the encoder of a model's pictures (mmproj). Name the model's own file, beside which it is found."
+        )
     if file.architecture not in ARCHITECTURES:
         raise UnsupportedModelError(
             f"{file.path} is of llama.cpp's architecture {file.architecture!r}, which hybridge does not read. "

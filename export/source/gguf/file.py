@@ -91,11 +91,13 @@ class GgufTensor:
 class GgufFile:
     """An opened file, or several that are parts of one model.
 
-    parts: the files, in order; metadata: by name, arrays of strings as their length; tensors: by name, none read yet.
+    parts: the files, in order; metadata: by name, arrays of strings as their length; ends: ids of the tokens whose names end a
+    text, by these names; tensors: by name, none read yet.
     """
 
     parts: tuple[Path, ...]
     metadata: Mapping[str, Any]
+    ends: Mapping[str, int]
     tensors: Mapping[str, GgufTensor]
 
     @property
@@ -142,7 +144,7 @@ def open_gguf(path: Path) -> GgufFile:
     for part, header in zip(parts, headers, strict=True):
         size = part.stat().st_size
         tensors |= {entry.name: _tensor(part, entry, begin=header.begin, end=size) for entry in header.tensors}
-    return GgufFile(parts=tuple(parts), metadata=first, tensors=tensors)
+    return GgufFile(parts=tuple(parts), metadata=first, ends=headers[0].ends, tensors=tensors)
 
 
 def _tensor(path: Path, entry: TensorInfo, *, begin: int, end: int) -> GgufTensor:

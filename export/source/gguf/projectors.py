@@ -231,6 +231,11 @@ SIGLIP = same(
 )
 
 
+def _pixels_last(config: Config, tensor: Tensor) -> Tensor:
+    """Return the matrix [N, row * column * channel] of a convolution [N, channel, row, column]."""
+    return tensor.permute(0, 2, 3, 1).flatten(1)
+
+
 def _lfm2_vl(file: GgufFile) -> dict[str, Any]:
     positions = file.tensors["v.position_embd.weight"].shape[0]
     return {
@@ -257,17 +262,17 @@ LFM2 = Projector(
     processor=_lfm2_vl_processor,
     layer=SIGLIP_LAYER,
     model=(
-        one(
-            f"{TOWER}.embeddings.patch_embedding.weight",
-            "v.patch_embd.weight",
-            lambda config, tensor: tensor.permute(0, 2, 3, 1).flatten(1),
-        ),
+        one(f"{TOWER}.embeddings.patch_embedding.weight", "v.patch_embd.weight", _pixels_last),
         *SIGLIP[1:],
         *same({"mm.input_norm": "model.multi_modal_projector.layer_norm"}),
         *same({f"mm.{i}": f"model.multi_modal_projector.linear_{i}" for i in (1, 2)}),
     ),
     prefix=f"{TOWER}.encoder.layers",
 )
+
+
+def _itself(config: Config, tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _gemma3(file: GgufFile) -> dict[str, Any]:
@@ -293,15 +298,78 @@ GEMMA3 = Projector(
     layer=SIGLIP_LAYER,
     model=(
         *SIGLIP,
-        one(
-            "model.multi_modal_projector.mm_input_projection_weight",
-            "mm.input_projection.weight",
-            lambda config, tensor: tensor,
-        ),
+        one("model.multi_modal_projector.mm_input_projection_weight", "mm.input_projection.weight", _itself),
         *same({"mm.soft_emb_norm": "model.multi_modal_projector.mm_soft_emb_norm"}, minus_one),
     ),
     prefix=f"{TOWER}.encoder.layers",
 )
 
-PROJECTORS: Mapping[str, Projector] = {"qwen3vl_merger": QWEN, "lfm2": LFM2, "gemma3": GEMMA3}
+# Gemma 4
+
+GEMMA4_TOKENS = 280
+"""Embeddings of a picture at most, which are those of every published Gemma 4 and not in the file."""
+CLIPPED = {
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_out": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+"""Linear layers, which some models clip by limits beside the weights."""
+
+
+def _gemma4(file: GgufFile) -> dict[str, Any]:
+    vision = _sizes(file) | {
+        "model_type": "gemma4_vision",
+        "num_key_value_heads": file["vision.attention.head_count"],
+        "head_dim": file["vision.embedding_length"] // file["vision.attention.head_count"],
+        "rms_norm_eps": file["vision.attention.layer_norm_epsilon"],
+        "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
+        "pooling_kernel_size": file.get("vision.projector.scale_factor") or 3,
+        "position_embedding_size": file.tensors["v.position_embd.weight"].shape[1],
+        "use_clipped_linears": "v.blk.0.attn_q.input_max" in file.tensors,
+        "standardize": "v.std_scale" in file.tensors,
+    }
+    del vision["layer_norm_eps"], vision["vision_use_head"]
+    return {"vision_config": vision, "audio_config": None}
+
+
+def _gemma4_processor(file: GgufFile) -> dict[str, Any]:
+    pool = file.get("vision.projector.scale_factor") or 3
+    return {
+        "patch_size": file["vision.patch_size"],
+        "pooling_kernel_size": pool,
+        "max_soft_tokens": min(GEMMA4_TOKENS, file.tensors["v.position_embd.weight"].shape[1] // pool),
+        "resample": BICUBIC,
+        "do_normalize": False,
+    }
+
+
+def _limit(config: Config, tensor: Tensor) -> Tensor:
+    return tensor.reshape(())
+
+
+GEMMA4 = Projector(
+    models={"gemma4_text": "gemma4"},
+    tokens={"image_token_id": "<|image|>", "boi_token_id": "<|image>", "eoi_token_id": "<image|>"},
+    config=_gemma4,
+    processor=_gemma4_processor,
+    layer=(
+        *same({part: f"{name}.linear" for part, name in CLIPPED.items()}),
+        *(
+            one(f"{name}.{limit}", f"{part}.{limit}", _limit)
+            for part, name in CLIPPED.items()
+            for limit in ("input_min", "input_max", "output_min", "output_max")
+        ),
+        *same({"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "ln1": "input_layernorm"}),
+        *same({"attn_post_norm": "post_attention_layernorm", "ln2": "pre_feedforward_layernorm"}),
+        *same({"ffn_post_norm": "post_feedforward_layernorm"}),
+    ),
+    model=(
+        one(f"{TOWER}.patch_embedder.input_proj.weight", "v.patch_embd.weight", _pixels_last),
+        one(f"{TOWER}.patch_embedder.position_embedding_table", "v.position_embd.weight", _itself),
+        *(one(f"{TOWER}.{name}", f"v.{name}", _itself) for name in ("std_bias", "std_scale")),
+        *same({"mm.input_projection": "model.embed_vision.embedding_projection"}),
+    ),
+    prefix=f"{TOWER}.encoder.layers",
+)
+
+PROJECTORS: Mapping[str, Projector] = {"qwen3vl_merger": QWEN, "lfm2": LFM2, "gemma3": GEMMA3, "gemma4v": GEMMA4}
 """By llama.cpp's name of a projector."""

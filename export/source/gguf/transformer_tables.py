@@ -81,6 +81,17 @@ def _granite(file: GgufFile, model_type: str) -> dict[str, Any]:
     return _decoder(file, model_type) | granite_scales(file)
 
 
+def _granite_swa(file: GgufFile) -> dict[str, Any]:
+    slides = of_layers(file["attention.sliding_window_pattern"], file)
+    turned = of_layers(file.get("attention.rope_pattern", True), file)
+    theta = file.get("rope.freq_base", 10000.0)
+    return _granite(file, "granite_swa") | {
+        "layer_types": [SLIDING if each else FULL for each in slides],
+        "sliding_window": file["attention.sliding_window"],
+        "layer_rope_theta": [theta if each else 0.0 for each in turned],
+    }
+
+
 def _granite_moe(file: GgufFile) -> dict[str, Any]:
     shares = has(file, ".ffn_up_shexp.weight")
     return _granite(file, "granitemoeshared" if shares else "granitemoe") | granite_experts(file)
@@ -137,7 +148,7 @@ def _gemma4(file: GgufFile) -> dict[str, Any]:
     own_values = [i for i in range(count) if f"blk.{i}.attn_v.weight" in file.tensors]
     turned = file.tensors.get("rope_freqs.weight")
     share = 1.0 if turned is None else float((turned.floats() == 1).mean())
-    config = common(file, "gemma4_text") | attention(file)
+    config, own_inputs = common(file, "gemma4_text") | attention(file), file.get("embedding_length_per_layer_input") or 0
     return config | {
         "num_key_value_heads": next((heads for heads, slide in zip(kv_heads, slides, strict=True) if slide), kv_heads[0]),
         "num_global_key_value_heads": next((heads for heads, slide in zip(kv_heads, slides, strict=True) if not slide), None),
@@ -153,8 +164,9 @@ def _gemma4(file: GgufFile) -> dict[str, Any]:
         },
         "attention_k_eq_v": any(not slide and i not in own_values for i, slide in enumerate(slides) if i < _own_keys(file)),
         "num_kv_shared_layers": count - _own_keys(file),
-        "hidden_size_per_layer_input": file.get("embedding_length_per_layer_input") or 0,
+        "hidden_size_per_layer_input": own_inputs,
         "vocab_size_per_layer_input": _rows(file, "per_layer_token_embd.weight") or config["vocab_size"],
+        "use_bidirectional_attention": None if own_inputs else "vision",  # as published; llama.cpp goes by the sizes of both
         "final_logit_softcapping": file.get("final_logit_softcapping"),
         "enable_moe_block": has(file, ".ffn_gate_inp.weight"),
         "num_experts": file.get("expert_count"),
@@ -254,6 +266,11 @@ HUNYUAN = (
 
 TABLE = {
     "granite": Architecture(config=lambda file: _granite(file, "granite"), layer=LLAMA_LIKE, model=MODEL),
+    "granite_swa": Architecture(
+        config=_granite_swa,
+        layer=(*LLAMA_LIKE, one("self_attn.sinks", "attn_sinks.weight", lambda config, tensor: tensor)),
+        model=MODEL,
+    ),
     "granitemoe": Architecture(
         config=_granite_moe, layer=(*PAIRED, *same(VALUE_AND_OUT | NORMS), *GRANITE_EXPERTS), model=MODEL
     ),

@@ -148,10 +148,12 @@ class NamedModel:
         return False
 
     def _missing(self, options: ExportOptions) -> str:
-        """Return what to install to open it where PyTorch is not."""
+        """Return what to install to open it where PyTorch is not. Raises CheckpointError if nothing would help."""
         words = f"{self.name} is no artifact, and to open it hybridge needs what makes artifacts: {EXPORT}."
-        if self.checkpoint.is_dir() or find_projectors(self.checkpoint):
+        if self.checkpoint.is_dir():
             return words
+        if options.images and (projectors := find_projectors(self.checkpoint)):
+            return f"{words} Or open its text alone, without {projectors[0].name} beside it: --no-images."
         from hybridge.export.write.packed import missing_program
 
         return f"{words} {missing_program(self.checkpoint, options)}".strip()

@@ -16,6 +16,7 @@ import torch
 from checkpoint_forms import refusal
 from gguf_files import MODELS, TYPES, random_model, save_gguf
 from mtp_reference import published, random_mtp
+from safetensors.torch import save_file
 from store import exported
 from tiny import save_tokenizer
 from torch import Tensor
@@ -26,10 +27,12 @@ from hybridge.export.check.validate import validate_session
 from hybridge.export.drafters.mtp import load_mtp
 from hybridge.export.drafters.plan import plan_own_drafter
 from hybridge.export.operators.linear import weights
+from hybridge.export.program.eager import LoadedDrafter, eager_session
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.quantize import pack_weights, quantize_drafter
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
-from hybridge.export.source.gguf.checkpoint import ARCHITECTURES
+from hybridge.export.source.gguf.checkpoint import ARCHITECTURES, gguf_config
+from hybridge.export.source.gguf.file import open_gguf
 from hybridge.export.weights import PackedLinear
 from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.artifact.options import ExportOptions
@@ -95,6 +98,32 @@ def test_layers_of_multi_token_prediction_draft_as_from_the_folder(tmp_path: Pat
     assert got.keys() == mtp.keys()
     for name, each in got.items():
         torch.testing.assert_close(each, mtp[name], msg=name)
+
+
+def drafts(path: Path) -> list[list[int]]:
+    """Return each token of a greedy text with the draft tokens after it."""
+    source = resolve_checkpoint(path)
+    asked = ExportOptions(mtp="auto", draft_len=3, max_seq_len=41, prefill_chunk=7, verify_len=4, snapshot_slots=1)
+    plan, options = plan_own_drafter(source, asked, None)
+    assert plan is not None
+    loaded = load_checkpoint(source)
+    session = eager_session(loaded.model, options, LoadedDrafter(plan, plan.load(loaded)))
+    prompt, found = [5, 6, 7, 8, 100, 101], list[list[int]]()
+    tokens = [*prompt[1:], int(session.prefill(prompt).argmax())]
+    for _ in range(16):
+        found.append([tokens[-1], *session.draft(session.hidden, tokens).tokens])
+        tokens = [int(session.decode(tokens[-1]).argmax())]
+    return found
+
+
+def test_as_many_draft_tokens_are_accepted_as_from_the_folder(tmp_path: Path) -> None:
+    """All are the same, so those that are accepted are."""
+    model = random_model("qwen35")
+    mtp = published(model, random_mtp(model))
+    save_gguf(tmp_path / "model.gguf", "qwen35", model, mtp=mtp)
+    model.save_pretrained(tmp_path / "folder")
+    save_file(mtp, tmp_path / "folder" / "mtp.safetensors")
+    assert drafts(tmp_path / "model.gguf") == drafts(tmp_path / "folder")
 
 
 def test_layers_of_multi_token_prediction_keep_their_blocks(tmp_path: Path) -> None:
@@ -281,6 +310,22 @@ def test_arrays_of_strings_are_read_where_they_are_asked_for(tmp_path: Path) -> 
     assert metadata["tokenizer.ggml.tokens"][257:259] == ["<|endoftext|>", "<|im_end|>"]
     assert metadata["tokenizer.ggml.token_type"][257:259] == [3, 3]
     assert metadata["tokenizer.ggml.merges"] == 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ends"),
+    [
+        ({"<pad>": 3, "<eos>": 3, "<end_of_turn>": 3, "</s>": 1}, [1, 2]),  # Gemma 3's: </s> is a tag of HTML
+        ({"<unk>": 2, "<|return|>": 3, "<|end|>": 3, "<|call|>": 3}, [1, 3]),  # gpt-oss's: <|end|> ends a message
+        ({"a": 1, "<|im_end|>": 3, "</s>": 3, "<|endoftext|>": 1}, [1, 2, 3]),
+    ],
+)
+def test_tokens_end_a_text_by_their_names_as_in_llama_cpp(tmp_path: Path, tokens: dict[str, int], ends: list[int]) -> None:
+    """A file names few of them: many of Gemma 3's name token 1 alone, at which no answer ends."""
+    entries = {"model": "llama", "tokens": [*tokens], "token_type": [*tokens.values()], "scores": [0.0] * len(tokens)}
+    model = random_model("llama", vocab_size=len(tokens))
+    save_gguf(tmp_path / "model.gguf", "llama", model, tokenizer=entries | {"eos_token_id": 1})
+    assert gguf_config(open_gguf(tmp_path / "model.gguf"))["eos_token_id"] == ends
 
 
 @pytest.mark.parametrize("count", [1 << 20, 1 << 62])

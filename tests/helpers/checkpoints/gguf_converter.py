@@ -219,6 +219,13 @@ def _lfm2_weights(name: str, tensor: Tensor, c: Any) -> Tensors:
     yield from _split_experts(name, tensor.squeeze(1) if "conv.conv" in name else tensor)
 
 
+def _granite_swa_weights(name: str, tensor: Tensor, c: Any) -> Tensors:
+    if name.endswith("sinks"):
+        yield f"blk.{name.split('.')[2]}.attn_sinks.weight", tensor
+    else:
+        yield from _llama(name, tensor, c)
+
+
 def _mamba(name: str, tensor: Tensor, c: Any, groups: int) -> Tensors:
     if name.endswith("A_log"):
         tensor = -torch.exp(tensor)
@@ -338,6 +345,7 @@ CONVERTED: dict[str, Callable[[str, Tensor, Any], Tensors]] = {
     "mamba2": lambda name, tensor, c: _mamba(name, tensor, c, c.n_groups), "granitehybrid": _granite_weights,
     "falcon-h1": _falcon_weights, "nemotron_h": _nemotron_weights, "nemotron_h_moe": _nemotron_weights,
     "jamba": _jamba_weights, "mamba": _jamba_weights, "granite": _llama, "smollm3": _llama, "granitemoe": _granite_moe_weights,
+    "granite_swa": _granite_swa_weights,
     "gemma4": _gemma4_weights, "gemma3n": _gemma3n_weights, "deepseek2": _kimi_weights, "rwkv7": _rwkv7_weights,
     "bailingmoe3": _bailing_weights,
 }  # fmt: skip
@@ -667,6 +675,15 @@ def _bailing(c: Any) -> dict[str, Any]:
     }
 
 
+def _granite_swa(c: Any) -> dict[str, Any]:
+    return {
+        **_scales(c),
+        "attention.sliding_window": c.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in c.layer_types],
+        "attention.rope_pattern": [bool(theta) for theta in c.layer_rope_theta],
+    }
+
+
 MORE: dict[str, Callable[[Any], dict[str, Any]]] = {
     "qwen35": lambda c: {**_delta(c), **_sections(c)}, "qwen35moe": lambda c: {**_delta(c), **_sections(c), **_shared(c)},
     "qwen3next": lambda c: {**_delta(c), **_shared(c)}, "kimi-linear": _kimi, "lfm2": _lfm2, "lfm2moe": _lfm2_moe,
@@ -675,5 +692,5 @@ MORE: dict[str, Callable[[Any], dict[str, Any]]] = {
     "jamba": _jamba, "qwen3moe": _experts, "gemma3": lambda c: {"attention.sliding_window": c.sliding_window},
     "gpt-oss": _gpt_oss, "mamba": _mamba1, "granite": _scales, "granitemoe": _granite_moe, "phi3": _phi3, "gemma4": _gemma4,
     "bailingmoe3": _bailing, "hunyuan-dense": _hunyuan, "deepseek2": _deepseek2, "minicpm3": _minicpm3, "gemma3n": _gemma3n,
-    "rwkv7": _rwkv7,
+    "rwkv7": _rwkv7, "granite_swa": _granite_swa,
 }  # fmt: skip

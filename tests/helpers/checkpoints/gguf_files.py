@@ -71,6 +71,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "granite": ("granite", {**SIZES, "embedding_multiplier": 3.0}),
+    "granite_swa": (
+        "granite_swa",
+        {
+            **SIZES,
+            "num_hidden_layers": 4,
+            "sliding_window": 7,
+            "layer_rope_theta": [0, 1e4, 1e4, 1e4],
+            "layer_types": ["full_attention", *["sliding_attention"] * 3],
+            "attention_multiplier": 0.0625,
+        },
+    ),
     "granitemoe": ("granitemoeshared", {**SIZES, "shared_intermediate_size": 48}),
     "smollm3": ("smollm3", {**SIZES, "num_hidden_layers": 5, "no_rope_layers": [1, 1, 1, 0, 1]}),
     "phi3": ("phi3", {**SIZES, "partial_rotary_factor": 0.5, "rope_parameters": LONG, "head_dim": 16, **LONG_SIZES}),
@@ -87,7 +98,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-oss": ("gpt_oss", {**SIZES, "layer_types": ["sliding_attention", "full_attention"]}),
 }
 """The type of model and the sizes of each architecture's file."""
-NAMED_LIKE = {"bailingmoe3": "kimi-linear"}
+NAMED_LIKE = {"bailingmoe3": "kimi-linear", "granite_swa": "granite"}
 """Architectures that the installed package lacks, by one whose names they have."""
 
 

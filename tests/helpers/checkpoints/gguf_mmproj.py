@@ -18,8 +18,14 @@ from torch import Tensor
 
 from hybridge.export.source.checkpoint import load_checkpoint
 
-KINDS = {"qwen3_5": ("qwen35", "qwen3vl_merger"), "lfm2_vl": ("lfm2", "lfm2"), "gemma3": ("gemma3", "gemma3")}
+KINDS = {
+    "qwen3_5": ("qwen35", "qwen3vl_merger"), "lfm2_vl": ("lfm2", "lfm2"), "gemma3": ("gemma3", "gemma3"),
+    "gemma4": ("gemma4", "gemma4v"),
+}  # fmt: skip
 """llama.cpp's names of text model and projector, by a whole model's type."""
+
+
+ENDS = (".weight", ".bias", ".input_max", ".input_min", ".output_max", ".output_min")
 
 
 def save_with_pictures(folder: Path, target: Path, mtp: Mapping[str, Tensor] | None = None) -> Any:
@@ -31,7 +37,9 @@ def save_with_pictures(folder: Path, target: Path, mtp: Mapping[str, Tensor] | N
     target.mkdir(exist_ok=True)
     tokenizer, template = _tokenizer(folder, loaded.config.vocab_size), (folder / "chat_template.jinja").read_text()
     save_gguf(target / "model.gguf", architecture, loaded.model, tokenizer=tokenizer, template=template, mtp=mtp)
-    processor = json.loads((folder / "preprocessor_config.json").read_text())
+    path = folder / "preprocessor_config.json"
+    whole_processor = folder / "processor_config.json"
+    processor = json.loads(path.read_text()) if path.exists() else json.loads(whole_processor.read_text())["image_processor"]
     save_mmproj(target / "mmproj-model.gguf", whole, projector, processor)
     return whole
 
@@ -42,7 +50,10 @@ def save_mmproj(path: Path, whole: Any, projector: str, processor: dict[str, Any
     depth = getattr(vision, "depth", None) or vision.num_hidden_layers
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_type("mmproj")
-    writer.add_clip_projector_type(projector)
+    if projector == "gemma4v":
+        writer.add_clip_vision_projector_type(projector)
+    else:
+        writer.add_clip_projector_type(projector)
     writer.add_clip_has_vision_encoder(True)
     writer.add_vision_projection_dim(width or whole.config.get_text_config().hidden_size)
     positions = getattr(vision, "num_position_embeddings", 0)
@@ -62,14 +73,14 @@ def save_mmproj(path: Path, whole: Any, projector: str, processor: dict[str, Any
         writer.add_vision_is_deepstack_layers([False] * depth)
     elif projector == "lfm2":
         writer.add_vision_projector_scale_factor(whole.config.downsample_factor)
-    else:
+    elif projector == "gemma3":
         writer.add_vision_projector_scale_factor(size // vision.patch_size // int(whole.config.mm_tokens_per_image**0.5))
     names = get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(depth, 3))
     for name, tensor in whole.state_dict().items():
         if "language_model." in name or name.startswith("lm_head."):
             continue
         for renamed, each in _converted(name.removeprefix("model."), tensor, projector, vision):
-            target = renamed if renamed.startswith(("v.", "mm.")) else names.get_name(renamed, (".weight", ".bias"))
+            target = renamed if renamed.startswith(("v.", "mm.")) else names.get_name(renamed, ENDS)
             assert target is not None, f"llama.cpp's {projector} has no {renamed}"
             writer.add_tensor(target, np.ascontiguousarray(each.float().numpy()))
     writer.write_header_to_file()
@@ -79,6 +90,9 @@ def save_mmproj(path: Path, whole: Any, projector: str, processor: dict[str, Any
 
 
 def _converted(name: str, tensor: Tensor, projector: str, vision: Any) -> Iterator[tuple[str, Tensor]]:
+    if projector == "gemma4v":
+        yield from _gemma4(f"model.{name}", tensor, vision)
+        return
     name = name.replace("vision_tower.", "vision_tower.vision_model.").replace("_projection_weight", "_projection.weight")
     if name == "visual.patch_embed.proj.weight":
         for frame, end in enumerate(("", ".1")):
@@ -91,6 +105,17 @@ def _converted(name: str, tensor: Tensor, projector: str, vision: Any) -> Iterat
         yield name, tensor.view(len(tensor), vision.patch_size, vision.patch_size, 3).permute(0, 3, 1, 2)
     else:
         yield name, tensor + 1 if "soft_emb_norm" in name else tensor
+
+
+def _gemma4(name: str, tensor: Tensor, vision: Any) -> Iterator[tuple[str, Tensor]]:
+    if "audio" in name:
+        return
+    name = name.replace("model.vision_tower.encoder.", "vision_model.model.").replace(".linear.weight", ".weight")
+    if name.endswith("position_embedding_table"):
+        name += ".weight"
+    if name.endswith("patch_embedder.input_proj.weight"):
+        tensor = tensor.view(len(tensor), vision.patch_size, vision.patch_size, 3).permute(0, 3, 1, 2)
+    yield name, tensor if tensor.ndim else tensor.unsqueeze(0)
 
 
 def _tokenizer(folder: Path, size: int) -> dict[str, Any]:
