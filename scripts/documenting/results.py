@@ -49,7 +49,14 @@ def drawing(found: list[Result]) -> str:
             y += 12
         lines += _bars(each, y)
         y += 2 * LINE + 12
-    lines.append(_text(24, y + 10, "one thread of an AMD EPYC, the same GGUF files, the server's with AVX2; docs/benchmarks.md has all figures", SOFT))
+    lines.append(
+        _text(
+            24,
+            y + 10,
+            "one thread of an AMD EPYC, the same GGUF files, the server's with AVX2; docs/benchmarks.md has all figures",
+            SOFT,
+        )
+    )
     height = y + 28
     title = "hybridge beside llama.cpp on trained models"
     frame = f'<rect x="1" y="1" width="{WIDTH - 2}" height="{height - 2}" rx="8" fill="#ffffff" stroke="#d0d7de"/>'
