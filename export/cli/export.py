@@ -135,8 +135,8 @@ def print_summary(output: Path, manifest: Manifest) -> None:
         f"({bits}weights {megabytes(manifest.weight_bytes)}, up to {megabytes(state)} of state for a context of "
         f"{manifest.options.max_seq_len} tokens; {kernels}).\n{_drafter(manifest)}"
         f"Try: hybridge inspect {name}   hybridge run {name} --prompt '…' --stats",
-        highlight=False,
-    )
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
 
 
 def _drafter(manifest: Manifest) -> str:

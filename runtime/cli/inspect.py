@@ -111,7 +111,7 @@ def essentials(manifest: Manifest, chats: str) -> Iterator[tuple[str, str]]:
         yield "delegate", _delegate(manifest)
     own = "prompt lookup" if manifest.drafter is None else f"its own ({manifest.drafter.kind}) and prompt lookup"
     yield "drafter", own if manifest.options.verify_len > 1 else "none: it verifies one token at a time"
-    apps = "Python" if manifest.onnx is not None else "Python, C, C++, Kotlin and Swift"
+    apps = "Python" if manifest.onnx is not None else "Python, C, C++, Kotlin, Swift and JavaScript"
     yield "use", f"{apps}; chats {chats}"
 
 

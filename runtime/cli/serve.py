@@ -6,11 +6,11 @@ import gc
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridge.errors import UsageError
+from hybridge.errors import TemplateError, UsageError
 from hybridge.runtime.cli.console import err, note_unused_delegate
 from hybridge.runtime.cli.options import (
     CacheOptions,
@@ -24,6 +24,9 @@ from hybridge.runtime.cli.options import (
     ThreadsOption,
     with_options,
 )
+
+if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
+    from hybridge.runtime.binding.jinja import JinjaTemplate
 
 KEY_VARIABLE = "HYBRIDGE_API_KEY"
 LONGEST_KEY = 4096
@@ -84,6 +87,7 @@ def serve(
     from hybridge.runtime.text.generate import kept_checkpoints, open_text_models
 
     changes, key = sampling.sampling(), api_key(api_key_file)
+    given = template_of(template_file) if template_file is not None else None
     settings = ServerSettings(
         name=name or model.resolve().name.removesuffix(".gguf"), host=host, key=key, origins=origin or (), queue=queue,
         strict=strict, verbose=verbose, tell=tell,
@@ -99,7 +103,7 @@ def serve(
         )
     slots = [SessionSlot(model.session, model.drafter) for model in models]
     opened, tokenizer = models[0].artifact, models[0].tokenizer
-    jinja = JinjaTemplate(opened.folder if template_file is None else template_of(template_file))
+    jinja = given or JinjaTemplate(opened.folder)
     form = AnswerFormat.find(jinja, tokenizer)
     chat_template = ChatTemplate(jinja, variables, template.thinking, form=form)
     described = jinja.description
@@ -117,14 +121,19 @@ def tell(line: str) -> None:
     err.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def template_of(file: Path) -> str:
-    """Return the text of a chat template. Raises UsageError."""
+def template_of(file: Path) -> JinjaTemplate:
+    """Return the chat template in a file. Raises UsageError."""
+    from hybridge.runtime.binding.jinja import JinjaTemplate
     from hybridge.runtime.files import read_regular
 
     try:
-        return read_regular(file, LARGEST_TEMPLATE).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read as a chat template ({error}); give a text file in Jinja's form.") from None
+        return JinjaTemplate(read_regular(file, LARGEST_TEMPLATE).decode("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read as a chat template: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is no chat template: it is not UTF-8; give a text file in Jinja's form.") from None
+    except TemplateError as error:
+        raise UsageError(f"{file}: {error}") from None
 
 
 def api_key(file: Path | None) -> str | None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from hybridge.errors import CapacityError, HybridgeError
+from hybridge.errors import CapacityError, HybridgeError, UsageError
 from hybridge.runtime.binding.sampling import Sampling
 
 MOST_PICTURES = 64
@@ -282,12 +282,16 @@ class GenerationRequest(BaseModel):
     def sampling(self, default: Sampling, choice: int = 0) -> Sampling:
         """Return how a text is sampled. choice: its number among those to the same prompt, each of which has a seed of its own.
 
-        Raises UsageError for values that make no distribution.
+        Raises ApiError for values that make no distribution.
         """
         given = {name: value for name in SAMPLED if (value := getattr(self, name)) is not None}
         if self.seed is not None:
             given["seed"] = self.seed + choice
-        return replace(default, **given)
+        try:
+            return replace(default, **given)
+        except UsageError as error:  # it begins with the field's name
+            name = str(error).partition(" ")[0]
+            raise invalid(str(error), name if name in given else None) from None
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ class Result:
 
 
 def results() -> list[Result]:
-    """Return the figures of the first table of the section."""
+    """Return the figures of the first tables of the section."""
     section = (DOCS / "benchmarks.md").read_text(encoding="utf-8").partition(SECTION)[2].partition("With AVX2 alone")[0]
     found, model = list[Result](), ""
     for row in ROW.finditer(section):
@@ -49,7 +49,14 @@ def drawing(found: list[Result]) -> str:
             y += 12
         lines += _bars(each, y)
         y += 2 * LINE + 12
-    lines.append(_text(24, y + 10, "one thread of an AMD EPYC, the same GGUF files; docs/benchmarks.md has all figures", SOFT))
+    lines.append(
+        _text(
+            24,
+            y + 10,
+            "one thread of an AMD EPYC, the same GGUF files, the server's with AVX2; docs/benchmarks.md has all figures",
+            SOFT,
+        )
+    )
     height = y + 28
     title = "hybridge beside llama.cpp on trained models"
     frame = f'<rect x="1" y="1" width="{WIDTH - 2}" height="{height - 2}" rx="8" fill="#ffffff" stroke="#d0d7de"/>'
@@ -66,7 +73,7 @@ def drawing(found: list[Result]) -> str:
 
 def _bars(each: Result, y: int) -> Iterator[str]:
     values = [float(number.replace(",", "")) for number in (each.ours, each.theirs)]
-    better = "less" if each.what.endswith("ms") else "more"
+    better = "less" if each.what.endswith((" ms", " s", " MB")) else "more"
     yield _text(24, y + 14, each.what)
     yield _text(24, y + 32, f"{better} is better", SOFT)
     for i, (value, shown, color) in enumerate(zip(values, (each.ours, each.theirs), (OURS, THEIRS), strict=True)):

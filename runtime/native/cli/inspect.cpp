@@ -141,7 +141,7 @@ std::vector<Row> essentials(const ArtifactFolder& folder) {
                      megabytes_of(sum(layers, "state_bytes")) + " of state for a full context, " +
                      megabytes_of(sum(layers, "rollback_bytes") + sum(layers, "slot_bytes")) + " to go back"},
       {"drafter", verifies ? own : "none: it verifies one token at a time"},
-      {"use", "Python, C, C++, Kotlin and Swift; chats " + chats(folder)},
+      {"use", "Python, C, C++, Kotlin, Swift and JavaScript; chats " + chats(folder)},
   };
 }
 

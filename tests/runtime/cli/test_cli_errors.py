@@ -45,6 +45,8 @@ WRONG_USAGE = {
     "run {artifact} --prompt hi --drafter": "has no drafter of its own; export it with --drafter FOLDER, or with --mtp",
     "chat {artifact}": "has no chat template",
     "chat {artifact} --drafter": "has no drafter of its own",
+    "serve {artifact} --chat-template {tmp}/nowhere": "nowhere cannot be read as a chat template: No such file or directory",
+    "serve {artifact} --chat-template {other}/bad.jinja": "bad.jinja: the model's chat template is no Jinja template",
     "bench --draft {artifact}": "--draft needs the target before it",
     "run {artifact} --prompt": "Option '--prompt' requires an argument",
     "evaluate {artifact}": "Missing option '--against'",
@@ -65,6 +67,7 @@ def paths(checkpoint: Path, artifact: Path, tmp_path_factory: pytest.TempPathFac
     other, huge, adapter = (tmp_path_factory.mktemp(name) for name in ("other", "huge", "adapter"))
     save_adapter(adapter)
     save_checkpoint(other, tiny_config("qwen3_5_text", num_hidden_layers=2, vocab_size=100))
+    (other / "bad.jinja").write_text("{% for message in messages %}")
     tiny_config("llama", head_dim=1 << 20).save_pretrained(huge)
     return {"checkpoint": checkpoint, "artifact": artifact, "other": other, "huge": huge, "adapter": adapter, "tmp": tmp_path}
 

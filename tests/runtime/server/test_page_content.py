@@ -300,6 +300,11 @@ def test_each_width_has_all_controls_in_colours_that_can_be_read(page: Browser, 
     click(page, "Settings")
     assert [each for each in page.run(CONTRASTS) if each[0] < 4.5] == []
     assert page.run("document.getElementById('settings').scrollWidth <= document.getElementById('settings').clientWidth")
+    page.run("document.querySelector('#settings details').open = true")
+    done = page.run("document.getElementById('close-settings').getBoundingClientRect().toJSON()")
+    assert (
+        page.run(f"document.elementFromPoint({done['left'] - 9}, {done['top'] + 9}).className") == "done"
+    )  # it covers no field
     back, text = (
         page.run(f"Math.max(...getComputedStyle(document.body).{name}.match(/\\d+/g))") for name in ("backgroundColor", "color")
     )

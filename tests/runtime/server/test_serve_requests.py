@@ -70,6 +70,8 @@ def test_a_bad_request_is_told_why(babbling_server: Served, what: str) -> None:
     got, answer = ask(babbling_server, "/v1/chat/completions", body)
     assert (got, set(answer["error"])) == (status, {"message", "type", "param", "code"}), answer
     assert says in answer["error"]["message"]
+    if what in ("a penalty", "a strong bias"):
+        assert answer["error"]["param"] == says.partition(" ")[0]
 
 
 def test_wrong_tokens_and_an_empty_prompt_are_refused(babbling_server: Served) -> None:
