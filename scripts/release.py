@@ -80,7 +80,8 @@ PARTS: Mapping[str, Callable[[Path], None]] = {
 
 def alone(root: Path, *command: object) -> str:
     """Run a command whose file system is ``root``. Raises PackError."""
-    return run("unshare", "--map-root-user", "--fork", "--pid", f"--root={root}", *command)
+    (root / "proc").mkdir()
+    return run("unshare", "--map-root-user", "--fork", "--pid", "--mount-proc=/proc", f"--root={root}", *command)
 
 
 def try_out(out: Path, parts: Sequence[str]) -> None:
