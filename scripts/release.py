@@ -36,9 +36,14 @@ PLATFORM = f"{platform.system().lower()}-{platform.machine()}"
 CLI = f"hybridge-cli-{__version__}-{PLATFORM}"
 
 
+def make_sources(out: Path) -> None:
+    """Build the source distribution. Its bytes depend on zlib, so one platform makes it for all."""
+    run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", out, ROOT)
+
+
 def make_python(out: Path) -> None:
-    """Build the wheel and the source distribution."""
-    run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--wheel", "--outdir", out, ROOT)
+    """Build the wheel."""
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", out, ROOT)
 
 
 def make_bundle(out: Path) -> None:
@@ -68,14 +73,15 @@ def make_jar(out: Path) -> None:
 
 
 PARTS: Mapping[str, Callable[[Path], None]] = {
-    "python": make_python, "bundle": make_bundle, "cli": make_cli, "npm": make_npm, "jar": make_jar,
+    "sources": make_sources, "python": make_python, "bundle": make_bundle, "cli": make_cli, "npm": make_npm, "jar": make_jar,
 }  # fmt: skip
 """The parts of a release by the names of ``--without``, with what makes them."""
 
 
 def alone(root: Path, *command: object) -> str:
     """Run a command whose file system is ``root``. Raises PackError."""
-    return run("unshare", "--map-root-user", "--fork", "--pid", f"--root={root}", *command)
+    (root / "proc").mkdir()
+    return run("unshare", "--map-root-user", "--fork", "--pid", "--mount-proc=/proc", f"--root={root}", *command)
 
 
 def try_out(out: Path, parts: Sequence[str]) -> None:

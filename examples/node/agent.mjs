@@ -22,7 +22,8 @@ const tools = [
 const [folder, question, toolChoice] = process.argv.slice(2);
 const artifact = await Artifact.open(folder);
 const chat = await artifact.chat({ system: "Use the tools where they help.", tools });
-for await (const part of chat.send(question, { toolChoice })) {
+// Without a limit a small model that must call a tool may call it until its context is full.
+for await (const part of chat.send(question, { toolChoice, maxNewTokens: 200 })) {
   if (part.type === "content") process.stdout.write(part.text);
   if (part.type === "call") console.log(`${part.name}(${JSON.stringify(part.arguments)})`);
   if (part.type === "result") console.log(`→ ${part.content}`);

@@ -205,6 +205,7 @@ fun chats(artifact: File, folder: File): String {
     refused(Status.UNREADABLE_FILE) { chat.load(File(folder, "none")) }
     val without = runCatching { Artifact(folder) }.exceptionOrNull()
     expect("manifest.json" in without?.message.orEmpty()) { "$without" }
+    refused(Status.INVALID_ARTIFACT) { Artifact(File(folder, "newer")) }
     chat.close()
     chat.close()
     refused(Status.INVALID_HANDLE) { chat.reset() }

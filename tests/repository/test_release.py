@@ -70,6 +70,26 @@ def test_the_workflow_runs_scripts_that_there_are() -> None:
     assert set(jobs()["release"]["needs"]) == jobs().keys() - {"release", "aar", "xcframework"}  # these have never run
 
 
+def test_the_workflow_runs_the_commands_of_the_page() -> None:
+    """Of docs/releasing.md: what only the workflow can run, and the parts of a release that a machine has no tools for."""
+    run = "\n".join(step.get("run", "") for job in jobs().values() for step in job["steps"])
+    commands = re.findall(r"(?s)```text\n(.+?)```", (CHECKOUT / "docs/releasing.md").read_text(encoding="utf-8"))
+    lines = [
+        line.strip("()").replace("$(hybridge", "$(../../.venv/bin/hybridge") for each in commands for line in each.splitlines()
+    ]
+    assert len(lines) > 5
+    assert not [line for line in lines if not line.startswith("cd examples/swift") and line not in run]
+    for each in jobs()["wheels"]["strategy"]["matrix"]["include"]:
+        assert set(each["without"].split()) <= {"--without", *release.PARTS}
+
+
+def test_actions_are_pinned_to_commits() -> None:
+    """A tag can be moved."""
+    used = re.findall(r"uses: (.+)", WORKFLOW.read_text(encoding="utf-8"))
+    assert len(used) > 10
+    assert not [each for each in used if not re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", each)]
+
+
 def test_jobs_may_read_alone_but_the_release() -> None:
     assert yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["permissions"] == {"contents": "read"}
     assert [name for name, job in jobs().items() if "permissions" in job] == ["release"]

@@ -82,7 +82,8 @@ Status failed(Error error, const std::string& doing) {
       default: return HYBRIDGE_INVALID_ARTIFACT;
     }
   };
-  return Status(code(), doing + pte::logged());
+  const std::string missing = error == Error::OperatorMissing ? pte::missing_kernels() : "";
+  return Status(code(), doing + (missing.empty() ? pte::logged() : missing));
 }
 
 Status invalid(std::string words) { return Status(HYBRIDGE_INVALID_ARTIFACT, std::move(words)); }

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -71,6 +72,15 @@ Status use(size_t count) {
   return Status();
 }
 
+// Returns one of our kernels that are registered; null without any.
+const executorch::ET_RUNTIME_NAMESPACE::Kernel* kernel_of_ours() {
+  const auto kernels = executorch::ET_RUNTIME_NAMESPACE::get_registered_kernels();
+  const auto* found = std::find_if(kernels.begin(), kernels.end(), [](const auto& each) {
+    return std::string_view(each.name_).starts_with("hybridge::");
+  });
+  return found == kernels.end() ? nullptr : &*found;
+}
+
 constexpr size_t MOST = 4000;  // bytes of lines that are kept
 
 std::string& lines() {
@@ -85,6 +95,8 @@ std::atomic<pal_emit_log_message_method> printing = nullptr;
 void keep(const char* message, size_t length) noexcept {
   try {
     std::string& kept = lines();
+    if (kept.find(std::string_view(message, length)) != std::string::npos)
+      return;  // the same of each call of a missing operator
     if (!kept.empty() && kept.size() < MOST) kept += "; ";
     kept.append(message, std::min(length, MOST - std::min(kept.size(), MOST)));
   } catch (...) {}
@@ -119,12 +131,9 @@ const char* instruction_set() {
   using Name = const char* (*)();
   Name name = hybridge_instruction_set;
   if (name == nullptr) {  // loaded as a library of its own: it is where the kernels are
-    const auto kernels = executorch::ET_RUNTIME_NAMESPACE::get_registered_kernels();
-    const auto found = std::find_if(kernels.begin(), kernels.end(), [](const auto& each) {
-      return std::string_view(each.name_).starts_with("hybridge::");
-    });
+    const auto* found = kernel_of_ours();
     Dl_info where;
-    if (found == kernels.end() || dladdr(reinterpret_cast<void*>(found->op_), &where) == 0) return "";
+    if (found == nullptr || dladdr(reinterpret_cast<void*>(found->op_), &where) == 0) return "";
     void* library = dlopen(where.dli_fname, RTLD_NOW | RTLD_NOLOAD);
     if (library == nullptr) return "";
     name = reinterpret_cast<Name>(dlsym(library, "hybridge_instruction_set"));
@@ -161,13 +170,22 @@ void set_default_threads() {
 void listen_to_log() {
   const pal_emit_log_message_method now = executorch::runtime::get_pal_impl()->emit_log_message;
   if (now == take) return;
-  printing = now;
+  if (printing == nullptr)
+    printing = now;  // later it may be that of another copy of this library, which calls this one
   (void)executorch::runtime::register_pal(executorch::runtime::PalImpl::create(take, __FILE__));
 }
 
 void clear_log() { lines().clear(); }
 
 std::string logged() { return lines().empty() ? std::string() : ": " + lines(); }
+
+std::string missing_kernels() {
+  if (kernel_of_ours() != nullptr || lines().find("hybridge::") == std::string::npos) return "";
+  const char* wanted = std::getenv("HYBRIDGE_ISA");
+  if (wanted != nullptr && *wanted != '\0')
+    return std::string(": HYBRIDGE_ISA is ") + wanted + ", for which there are no kernels here: unset it";
+  return ": there are no kernels of hybridge in this process: link or load libhybridge_kernels too";
+}
 
 }  // namespace pte
 

@@ -29,6 +29,9 @@ void clear_log();
 // Returns ": " and the lines that this thread has logged since, in one; empty without any.
 std::string logged();
 
+// Returns ": " and what to do, if lines since then are about kernels of hybridge and none is registered; else empty.
+std::string missing_kernels();
+
 }  // namespace hybridge::pte
 
 #endif

@@ -19,7 +19,7 @@ from c_functions import uncalled
 from checkout import CHECKOUT
 from cross_compiled import has_zig, zig
 from documents import Document
-from forgery import TOOLS, with_file
+from forgery import TOOLS, forge, with_file
 from store import demo_folder
 
 import hybridge
@@ -151,6 +151,7 @@ def test_kotlin_does_all_that_a_session_and_a_chat_can(
     classes, demo = compile_kotlin(jar, tmp_path, CHECKOUT / "tests/apps/Talk.kt"), demo_folder() / "hybridge-demo"
     java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.io.tmpdir={tmp_path}"]
     tools = with_file(demo, tmp_path / "tools", "chat_template.jinja", TOOLS)
+    forge(with_file(demo, tmp_path / "newer", "chat_template.jinja", TOOLS), lambda content: content.update(format_version=999))
     words = (kernels_artifact / "model.pte", tmp_path, demo, pictures_artifact, tools, *PROMPT)
     said = run(*java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", *words)
     assert list(tmp_path.glob("hybridge*")) == []  # the libraries, which were loaded from there

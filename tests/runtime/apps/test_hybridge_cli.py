@@ -526,6 +526,11 @@ def test_one_file_needs_nothing_of_the_system(one_file: Path) -> None:
     assert "DYNAMIC" not in headers
     traced = subprocess.run([one_file], env={"LD_DEBUG": "all", "MINE": ""}, check=False, capture_output=True, text=True)
     assert traced.stderr == ""
+    without = ["unshare", "--map-root-user", f"--root={one_file.parent}", f"/{one_file.name}"]
+    if shutil.which("unshare") and not subprocess.run([*without[:2], "true"], check=False).returncode:
+        said = subprocess.run(without, check=False, capture_output=True, text=True)
+        assert said.returncode == 1
+        assert said.stderr.endswith("there is no /proc here; mount -t proc proc /proc\n")
 
 
 def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 from checkout import CHECKOUT
+from cross_compiled import emulator
 from documents import Document
+from forgery import forge
 from native_programs import native_program
 from store import demo_folder
 from typer.testing import CliRunner
@@ -23,6 +26,7 @@ from hybridge.__main__ import tree
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.binding.library import SOURCES
 from hybridge.runtime.pinned import executorch
+from hybridge.runtime.platforms import library_file
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings, open_text_model
@@ -88,9 +92,11 @@ def test_the_example_says_what_a_chat_in_python_says(tmp_path: Path) -> None:
 
 def test_the_example_says_what_is_wrong(kernels_artifact: Path, tmp_path: Path) -> None:
     """kernels_artifact has no chat template."""
-    program = native_program("talk_sanitized")
+    program, newer = native_program("talk_sanitized"), shutil.copytree(kernels_artifact, tmp_path / "newer")
+    forge(newer, lambda content: content.update(format_version=999))
     for words, code, why in (
         ([], 2, "usage"),
+        ([newer], 1, "has format version 999"),
         ([tmp_path], 1, "manifest.json is missing"),
         ([kernels_artifact], 1, "there is no chat template"),
     ):
@@ -188,6 +194,23 @@ def test_the_chat_of_the_page_answers(bundle: Path, tmp_path: Path, language: st
         program = [tmp_path / "app"]
     said = conversation(demo_folder() / "hybridge-demo", QUESTION) + "\n"
     assert run(*program, typed=[QUESTION], folder=tmp_path) == said
+
+
+@pytest.mark.slow
+def test_libraries_that_are_loaded_answer_or_say_what_is_missing(bundle: Path, tmp_path: Path) -> None:
+    """A processor without AVX2, and a process without kernels for its instruction set, or any."""
+    program = tmp_path / "loads"
+    run("c++", "-std=c++20", *STRICT, f"-I{bundle / 'include'}", CHECKOUT / "tests/apps/loads.cpp", "-o", program, "-ldl")
+    words = [program, demo_folder() / "hybridge-demo"]
+    libraries = [bundle / "lib" / library_file(name) for name in ("hybridge_kernels", "hybridge")]
+    said = run(*words, *libraries)
+    assert said.strip()
+    if (qemu := emulator("x86_64")) and platform.machine() == "x86_64":
+        assert run(qemu, "-cpu", "Nehalem", *words, *libraries) == said
+    assert run(*words, *libraries, HYBRIDGE_ISA="z80").endswith(
+        "does not load: HYBRIDGE_ISA is z80, for which there are no kernels here: unset it\n"
+    )
+    assert run(*words, libraries[1]).endswith("no kernels of hybridge in this process: link or load libhybridge_kernels too\n")
 
 
 def test_a_bundle_replaces_nothing(tmp_path: Path) -> None:

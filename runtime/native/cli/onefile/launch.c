@@ -18,9 +18,9 @@
 #include "../../third_party/wuffs/wuffs-unsupported-snapshot.c"
 
 #if defined(__x86_64__)
-enum { CLOSE = 3, MMAP = 9, MUNMAP = 11, WRITE = 1, TRUNCATE = 77, MEMFD_CREATE = 319, EXIT_GROUP = 231 };
+enum { CLOSE = 3, MMAP = 9, MUNMAP = 11, WRITE = 1, TRUNCATE = 77, MEMFD_CREATE = 319, EXIT_GROUP = 231, FACCESSAT = 269 };
 #elif defined(__aarch64__)
-enum { CLOSE = 57, MMAP = 222, MUNMAP = 215, WRITE = 64, TRUNCATE = 46, MEMFD_CREATE = 279, EXIT_GROUP = 94 };
+enum { CLOSE = 57, MMAP = 222, MUNMAP = 215, WRITE = 64, TRUNCATE = 46, MEMFD_CREATE = 279, EXIT_GROUP = 94, FACCESSAT = 48 };
 #else
 #error "hybridge-cli is for Linux on x86-64 and ARM64"
 #endif
@@ -208,6 +208,7 @@ _Noreturn __attribute__((used)) void hybridge_start(long* first) {
 
   const int loader = in_memory(&carried[0]);
   write_path(program, in_memory(&carried[1]));
+  if (failed(call(FACCESSAT, -1, (long)program, 0, 0, 0, 0))) fail("there is no /proc here; mount -t proc proc /proc\n");
   char* end = preloaded;
   for (const struct carried* each = carried + 2; each->name != NULL; each++) {
     if (end > preloaded) *end++ = ':';
