@@ -482,7 +482,7 @@ std::vector<Session::Piece> Session::to_chunks(const std::vector<Piece>& parts) 
         part.picture == nullptr ? info().prefill_chunk : info().encoder->rows(info().prefill_chunk)
     );
     const size_t rest = part.ids.size() % chunk;
-    // A padded chunk takes as long as a full one, over a long text above all: three eighths of it by verifies never take longer.
+    // A padded chunk takes as long as a full one. Up to three eighths of it, verifies never take longer.
     const bool by_verify = part.picture == nullptr && info().fixed_shapes && block > 1 && 8 * rest <= 3 * chunk;
     const size_t last = by_verify ? block : chunk;
     while (!part.ids.empty()) {
