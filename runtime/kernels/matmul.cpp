@@ -1,5 +1,5 @@
-// Products of two matrices that depend on the text, or of a batch of them: each output is one sum along K, in its order,
-// however many rows or columns are multiplied at the same time.
+// Products of two matrices that depend on the text, or of a batch of them: each output is one sum along K, in its
+// order, however many rows or columns are multiplied at the same time.
 #include "checks.h"
 #include "kernel.h"
 #include "vector.h"
