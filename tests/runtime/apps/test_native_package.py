@@ -198,13 +198,16 @@ def test_the_chat_of_the_page_answers(bundle: Path, tmp_path: Path, language: st
 
 @pytest.mark.slow
 def test_libraries_that_are_loaded_answer_or_say_what_is_missing(bundle: Path, tmp_path: Path) -> None:
-    """A processor without AVX2, and a process without kernels for its instruction set, or any."""
+    """Two copies in a process, a processor without AVX2, a process without kernels for its instruction set, or any."""
     program = tmp_path / "loads"
     run("c++", "-std=c++20", *STRICT, f"-I{bundle / 'include'}", CHECKOUT / "tests/apps/loads.cpp", "-o", program, "-ldl")
     words = [program, demo_folder() / "hybridge-demo"]
     libraries = [bundle / "lib" / library_file(name) for name in ("hybridge_kernels", "hybridge")]
     said = run(*words, *libraries)
     assert said.strip()
+    shutil.copytree(bundle / "lib", tmp_path / "lib")
+    copies = [tmp_path / "lib" / library.name for library in libraries]
+    assert run(*words, *libraries, *copies) == said + said, "two copies in one process"
     if (qemu := emulator("x86_64")) and platform.machine() == "x86_64":
         assert run(qemu, "-cpu", "Nehalem", *words, *libraries) == said
     assert run(*words, *libraries, HYBRIDGE_ISA="z80").endswith(
