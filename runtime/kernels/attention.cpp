@@ -27,29 +27,57 @@ INLINE f32xr first_numbers(const half* row, int64_t count) {
 template <int Q>
 constexpr int AT_ONCE = std::min(TILE, REGISTERS / 2 / Q);
 
+// Writes the sum() of each of N registers, eight of them with a third of the instructions where a register is one of
+// eight numbers: halves are added as sum() adds them.
+template <int N>
+INLINE void store_each_sum(float* to, const f32xr (&v)[N]) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if constexpr (N > 4 && N <= 8) {
+    __m256 quarters[2], halves[4];
+    UNROLLED for (int i = 0; i < 4; ++i) {
+      const __m256 a = (__m256)v[i], b = (__m256)v[std::min(i + 4, N - 1)];
+      halves[i] = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    }
+    UNROLLED for (int i = 0; i < 2; ++i) {
+      const __m256 a = halves[2 * i], b = halves[2 * i + 1];
+      quarters[i] = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+    }
+    const __m256 a = _mm256_shuffle_ps(quarters[0], quarters[1], 0x88),
+                 b = _mm256_shuffle_ps(quarters[0], quarters[1], 0xdd);
+    store_first(to, (f32xr)_mm256_add_ps(a, b), N);
+    return;
+  }
+#endif
+  UNROLLED for (int i = 0; i < N; ++i) to[i] = sum(v[i]);
+}
+
 // scores[query][row] of N rows and Q queries, each the sum() of a register, to which a lane adds every
 // REGISTER_LANES-th column. `next`, as far apart as the rows, is what will be read after them.
 template <int Q, int N, typename T>
-void dot_tile(const T* rows, const T* next, int64_t stride, const float* query, int64_t D, float* scores) {
-  f32xr acc[N][Q] = {};
+[[gnu::noinline]] void dot_tile(
+    const T* rows, const T* next, int64_t stride, const float* query, int64_t D, float* scores
+) {
+  f32xr acc[Q * N];
+  UNROLLED for (int i = 0; i < Q * N; ++i) acc[i] = f32xr{};
   int64_t d = 0;
   for (; d + REGISTER_LANES <= D; d += REGISTER_LANES) {
     f32xr q[Q];
-    for (int i = 0; i < Q; ++i) q[i] = keep(load<f32xr>(query + i * D + d));
-    for (int n = 0; n < N; ++n) {
+    UNROLLED for (int i = 0; i < Q; ++i) q[i] = keep(load<f32xr>(query + i * D + d));
+    UNROLLED for (int n = 0; n < N; ++n) {
       const f32xr row = numbers(rows + n * stride + d);
       if (next) __builtin_prefetch(next + n * stride + d);
-      for (int i = 0; i < Q; ++i) acc[n][i] = fused(row, q[i], acc[n][i]);
+      UNROLLED for (int i = 0; i < Q; ++i) acc[i * N + n] = fused(row, q[i], acc[i * N + n]);
     }
   }
   if (d < D)
     for (int n = 0; n < N; ++n)
       for (int i = 0; i < Q; ++i)
-        acc[n][i] = fused(
-            first_numbers(rows + n * stride + d, D - d), first_numbers(query + i * D + d, D - d), acc[n][i]
+        acc[i * N + n] = fused(
+            first_numbers(rows + n * stride + d, D - d), first_numbers(query + i * D + d, D - d), acc[i * N + n]
         );
-  for (int n = 0; n < N; ++n)
-    for (int i = 0; i < Q; ++i) scores[i * ROWS + n] = sum(acc[n][i]);
+  float sums[Q * N];
+  store_each_sum(sums, acc);
+  UNROLLED for (int i = 0; i < Q; ++i) std::memcpy(scores + i * ROWS, sums + i * N, N * sizeof(float));
 }
 
 template <int Q, typename T>

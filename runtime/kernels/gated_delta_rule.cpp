@@ -101,7 +101,12 @@ void read_gates(Tokens& tokens, int64_t t, const Gates& gates, const Shape& shap
   }
 }
 
-// The same for whoever reads them.
+void fetch(const float* row, int64_t count) {
+  for (int64_t at = 0; at < count; at += LANES) __builtin_prefetch(row + at);
+}
+
+// The same for whoever reads them. The inputs that are read next, of later tokens or of the next head, are fetched
+// meanwhile: rows of tokens are far apart.
 [[gnu::noinline]] void read_tokens(
     Tokens& tokens, const float* mixed, const Gates& gates, const Shape& shape, int64_t head, int64_t first, int64_t T
 ) {
@@ -109,6 +114,13 @@ void read_gates(Tokens& tokens, int64_t t, const Gates& gates, const Shape& shap
   tokens.T = T;
   for (int64_t t = 0; t < T; ++t) {
     const float* row = mixed + (first + t) * shape.row();
+    if (const bool later = first + t + T < shape.T; later || head + 1 < shape.heads) {
+      const int64_t next = head + !later, at = shape.key_head(next) * K;
+      const float* from = row + later * T * shape.row();
+      fetch(from + at, K);
+      fetch(from + shape.key_heads * K + at, K);
+      fetch(from + 2 * shape.key_heads * K + next * shape.V, shape.V);
+    }
     float *query = tokens.on_output + t * stride, *key = tokens.key + t * stride;
     copy_row(query, row + own, K, stride);
     copy_row(key, row + shape.key_heads * K + own, K, stride);
@@ -158,10 +170,11 @@ struct Sums {
 };
 
 // The change that token t - 1 makes, on the way from rows to rows, and the sums of token t: with CHANGES and SUMS. Not
-// inline, so that registers are for vectors; `next` is fetched meanwhile.
+// inline, so that registers are for vectors; K times `step` numbers from `next` on are fetched meanwhile.
 template <int C, bool Whole, bool CHANGES, bool SUMS>
 [[gnu::noinline]] void pass(
-    const Tokens& tokens, int64_t t, int64_t K, int64_t width, Rows from, Rows to, Sums<C>& sums, const float* next
+    const Tokens& tokens, int64_t t, int64_t K, int64_t width, Rows from, Rows to, Sums<C>& sums, const float* next,
+    int64_t step
 ) {
   const int64_t at = t * tokens.stride, before = at - tokens.stride;
   const float *decay = tokens.decay + before, *key = tokens.key + before, *on_error = tokens.on_error + at,
@@ -173,9 +186,9 @@ template <int C, bool Whole, bool CHANGES, bool SUMS>
     const f32xr faded = splat<f32xr>(CHANGES ? decay[k] : 0.0f), added = splat<f32xr>(CHANGES ? key[k] : 0.0f),
                 for_error = splat<f32xr>(SUMS ? on_error[k] : 0.0f),
                 for_output = splat<f32xr>(SUMS ? on_output[k] : 0.0f);
+    __builtin_prefetch(next + k * step);
     UNROLLED for (int c = 0; c < C; ++c) {
       f32xr row = get<Whole>(from.first + k * from.stride + c * REGISTER_LANES, width);
-      if constexpr (!CHANGES) __builtin_prefetch(next + (k * C + c) * REGISTER_LANES);
       if constexpr (CHANGES) {
         row = fused(own.error[c], added, row * faded);
         put<Whole>(to.first + k * to.stride + c * REGISTER_LANES, row, width);
@@ -189,14 +202,17 @@ template <int C, bool Whole, bool CHANGES, bool SUMS>
   if constexpr (SUMS) sums = own;
 }
 
-// All tokens over C registers of columns.
+// All tokens over C registers of columns. Each pass fetches its share of the next head's state: all of it at once would
+// be waited for.
 template <Form F, int C, bool Whole>
 void steps(const Tokens& tokens, const Shape& s, const Columns& c) {
   const Rows state{c.state, s.V}, tile{tokens.tile, C * REGISTER_LANES};
+  const int64_t passes = tokens.T + (F == Form::EXTEND), step = (C * REGISTER_LANES + passes - 1) / passes;
+  const float* next = c.next;
   Sums<C> sums;
-  for (int64_t t = 0; t < tokens.T; ++t) {
-    if (t == 0) pass<C, Whole, false, true>(tokens, t, s.K, c.width, state, tile, sums, c.next);
-    else pass<C, Whole, true, true>(tokens, t, s.K, c.width, t == 1 ? state : tile, tile, sums, nullptr);
+  for (int64_t t = 0; t < tokens.T; ++t, next += s.K * step) {
+    if (t == 0) pass<C, Whole, false, true>(tokens, t, s.K, c.width, state, tile, sums, next, step);
+    else pass<C, Whole, true, true>(tokens, t, s.K, c.width, t == 1 ? state : tile, tile, sums, next, step);
     UNROLLED for (int i = 0; i < C; ++i) {
       const int64_t at = i * REGISTER_LANES;
       const f32xr apart = get<Whole>(c.value + t * c.value_stride + at, c.width) - sums.by_key[i];
@@ -206,7 +222,7 @@ void steps(const Tokens& tokens, const Shape& s, const Columns& c) {
     }
   }
   if constexpr (F == Form::EXTEND)
-    pass<C, Whole, true, false>(tokens, tokens.T, s.K, c.width, tokens.T == 1 ? state : tile, state, sums, nullptr);
+    pass<C, Whole, true, false>(tokens, tokens.T, s.K, c.width, tokens.T == 1 ? state : tile, state, sums, next, step);
 }
 
 // The changes of T tokens from t on, for each row one after the other.

@@ -11,7 +11,7 @@ namespace hybridge {
 namespace {
 
 constexpr int ROWS = 4;
-constexpr int TOKENS = REGISTERS / 8;
+constexpr int TOKENS = REGISTERS > 16 ? 4 : 3;
 
 struct Linear {
   const float* x;
@@ -21,37 +21,33 @@ struct Linear {
   int64_t T, N, K;
 };
 
+// Not inline, so that sums stay in registers.
 template <int R, int T>
-void tile(const Linear& l, int64_t t0, int64_t n0) {
-  f32xr acc[R][T] = {};
-  const float* x = l.x + t0 * l.K;
-  const float* w = l.weight + n0 * l.K;
+[[gnu::noinline]] void tile(const Linear& l, int64_t t0, int64_t n0) {
+  const int64_t K = l.K;
+  const float *x = l.x + t0 * K, *w = l.weight + n0 * K;
+  f32xr acc[R][T];
+  UNROLLED for (int r = 0; r < R; ++r) UNROLLED for (int t = 0; t < T; ++t) acc[r][t] = f32xr{};
   int64_t k = 0;
-  for (; k + REGISTER_LANES <= l.K; k += REGISTER_LANES) {
+  for (; k + REGISTER_LANES <= K; k += REGISTER_LANES) {
     f32xr row[R];
-    for (int r = 0; r < R; ++r) row[r] = load<f32xr>(w + r * l.K + k);
-    for (int t = 0; t < T; ++t) {
-      const f32xr token = load<f32xr>(x + t * l.K + k);
-      for (int r = 0; r < R; ++r) acc[r][t] += row[r] * token;
+    UNROLLED for (int r = 0; r < R; ++r) row[r] = load<f32xr>(w + r * K + k);
+    UNROLLED for (int t = 0; t < T; ++t) {
+      const f32xr token = load<f32xr>(x + t * K + k);
+      UNROLLED for (int r = 0; r < R; ++r) acc[r][t] = fused(row[r], token, acc[r][t]);
     }
   }
-  for (int r = 0; r < R; ++r)
-    for (int t = 0; t < T; ++t) {
-      float total = sum(acc[r][t]);
-      for (int64_t rest = k; rest < l.K; ++rest) total += w[r * l.K + rest] * x[t * l.K + rest];
-      l.out[(t0 + t) * l.N + n0 + r] = total + (l.bias ? l.bias[n0 + r] : 0.0f);
-    }
+  UNROLLED for (int r = 0; r < R; ++r) UNROLLED for (int t = 0; t < T; ++t) {
+    float total = sum(acc[r][t]);
+    for (int64_t rest = k; rest < K; ++rest) total += w[r * K + rest] * x[t * K + rest];
+    l.out[(t0 + t) * l.N + n0 + r] = total + (l.bias ? l.bias[n0 + r] : 0.0f);
+  }
 }
 
-template <int R>
-void rows_of(const Linear& l, int64_t n) {
-  int64_t t = 0;
-  for (; t + TOKENS <= l.T; t += TOKENS) tile<R, TOKENS>(l, t, n);
-  if constexpr (TOKENS > 2) {
-    if (l.T - t == 3) tile<R, 3>(l, t, n);
-    if (l.T - t == 2) tile<R, 2>(l, t, n);
-  }
-  if (l.T - t == 1) tile<R, 1>(l, t, n);
+template <int R, int T = TOKENS>
+void rows_of(const Linear& l, int64_t n, int64_t t = 0) {
+  for (; t + T <= l.T; t += T) tile<R, T>(l, t, n);
+  if constexpr (T > 1) rows_of<R, T - 1>(l, n, t);
 }
 
 Tensor& linear_out(

@@ -124,9 +124,12 @@ void rows_of(const Tokens& tokens, const Shape& s, int64_t p, float* state, floa
   for (int64_t at = 0; at < R * s.N; at += LANES) __builtin_prefetch(from + R * s.N + at);  // the next tile
   const auto next = [&](int64_t read) { t += read, from = to, from_stride = to_stride; };
   constexpr int MANY = F == Form::COMMIT ? 2 * TOGETHER : TOGETHER;  // it keeps no sums
-  for (; t + MANY <= tokens.T; next(MANY))
-    steps<F, MANY, R>(tokens, t, s, p, from, from_stride, to, to_stride, out, out_stride);
-  for (; t < tokens.T; next(1)) steps<F, 1, R>(tokens, t, s, p, from, from_stride, to, to_stride, out, out_stride);
+  const auto at_most = [&]<int T>(std::integral_constant<int, T>, const auto& self) -> void {
+    for (; t + T <= tokens.T; next(T))
+      steps<F, T, R>(tokens, t, s, p, from, from_stride, to, to_stride, out, out_stride);
+    if constexpr (T > 1) self(std::integral_constant<int, T - 1>(), self);
+  };
+  at_most(std::integral_constant<int, MANY>(), at_most);
 }
 
 template <Form F>

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernel_program import KernelProgram
 from packed_weights import packed_weight
 from tiny import tiny_config, tiny_model
-from torch import nn
+from torch import Tensor, nn
 
 from hybridge.errors import UsageError
 from hybridge.export.operators.linear import pack, unpack, weights
@@ -78,11 +78,16 @@ def test_rounded_activations_are_within_half_a_step() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.parametrize("tokens", [4, 8])
 def test_float_kernel_over_rows(tokens: int) -> None:
     linear, x = nn.Linear(37, 19).requires_grad_(False), torch.randn(1, tokens, 37)
-    program = KernelProgram(lambda x, w, b: torch.ops.hybridge.linear(x, w, b), [x], w=linear.weight, b=linear.bias)
-    torch.testing.assert_close(program(x)[0], linear(x), rtol=1e-5, atol=1e-5)
+    out = _float_kernel(linear, x)
+    torch.testing.assert_close(out, linear(x), rtol=1e-5, atol=1e-5)
+    assert torch.equal(out[:, -1:], _float_kernel(linear, x[:, -1:]))  # whatever is beside a token
+
+
+def _float_kernel(linear: nn.Linear, x: Tensor) -> Tensor:
+    return KernelProgram(lambda x, w, b: torch.ops.hybridge.linear(x, w, b), [x], w=linear.weight, b=linear.bias)(x)[0]
 
 
 @pytest.mark.slow
