@@ -16,6 +16,9 @@ Bits = tuple[tuple[str, int], ...]
 """Patterns of weights' names with the bits that those have."""
 
 # Default values that help shows, of a prefix cache in bytes and of a validation in random programs.
+NEVER = 1 << 30
+"""Tokens that no prompt has: a delegate that reads from there on reads none."""
+
 DEFAULT_BYTES, DEFAULT_PROGRAMS = 512 << 20, 55
 OWN_CONTEXT = 0
 """A ``max_seq_len`` that stands for the model's own."""
@@ -62,7 +65,7 @@ class ExportOptions:
         delegate_device: the device to compile for.
         delegate_weights: how its own copy of the weights is stored. auto: float32, or int8 of quantized weights; no manifest
             has it.
-        delegate_from: tokens of the shortest prompt that it reads.
+        delegate_from: tokens of the shortest prompt that it reads; ``hybridge bench --write-threshold`` measures it.
     """
 
     max_seq_len: int = OWN_CONTEXT
@@ -187,7 +190,7 @@ def check_delegate(options: ExportOptions) -> None:
     """Raise UsageError for a delegate of a program without hybridge's kernels, which keep the state outside of it."""
     if options.delegate != "none" and not options.has_own_kernels:
         raise UsageError(f"--delegate {options.delegate} needs --format pte and --kernels hybridge.")
-    if not 1 <= options.delegate_from <= 1 << 30:
+    if not 1 <= options.delegate_from <= NEVER:
         raise UsageError(f"a delegate cannot read prompts from {options.delegate_from} tokens on: give 1 or more.")
 
 
