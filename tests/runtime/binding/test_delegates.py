@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,12 +21,13 @@ from typer.testing import CliRunner
 
 from hybridge.__main__ import tree
 from hybridge.errors import UsageError
+from hybridge.export.check.evaluate import Texts, evaluate
 from hybridge.export.check.validate import TOLERANCE, validate_session
 from hybridge.export.profile.threshold import PromptSeconds, threshold, write_threshold
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.runtime import ExportOptions, PrefixCache, Session
-from hybridge.runtime.artifact.delegates import DELEGATES
+from hybridge.runtime.artifact.delegates import DELEGATES, Stored
 from hybridge.runtime.artifact.folder import open_artifact
 from hybridge.runtime.artifact.manifest import Manifest, read_manifest
 from hybridge.runtime.artifact.options import NEVER
@@ -81,6 +83,23 @@ def test_random_programs_over_both_are_those_of_the_checkpoint(family: str) -> N
     report = validate_session(exported(folder, OPTIONS), source, ExportProgress(), programs=10, seed=1)
     report.check()
     assert report.worst < TOLERANCE
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("weights", ["float16", "int8", "int4"])
+def test_weights_of_fewer_bits_have_a_bound_of_their_own(weights: Stored) -> None:
+    """The CPU's methods are those of the checkpoint as ever; what the accelerator has read is near it."""
+    folder = checkpoint(FAMILIES[0])
+    options = replace(OPTIONS, delegate_weights=weights)
+    source = resolve_checkpoint(folder, (), None, None)
+    report = validate_session(exported(folder, options), source, ExportProgress(), programs=5, seed=1)
+    report.check()
+    assert report.worst < TOLERANCE
+    assert report.delegated is not None
+    assert TOLERANCE < report.delegated.worst_relative < report.delegated.tolerance
+    found = evaluate(exported(folder, options), source, Texts(window=48, tokens=96), ExportProgress())
+    assert found.delegate is not None
+    assert found.comparison.whole.kl < 1e-9 < found.delegate.whole.kl < 0.5
 
 
 def test_a_saved_state_goes_from_the_accelerator_to_the_cpu_and_back(
@@ -225,6 +244,20 @@ def test_a_missing_library_is_named_and_the_cpu_reads(artifact: Path, tmp_path: 
     assert "OpenvinoBackend" in said
     assert "pip install 'hybridge[openvino]'" in said
     assert "delegate_tokens=0, cpu_tokens=3" in said
+
+
+@pytest.mark.thorough
+def test_an_accelerator_that_is_not_here_is_named_and_the_cpu_reads() -> None:
+    folder = exported(checkpoint("lfm2"), replace(OPTIONS, delegate="vulkan", delegate_device="GPU"))
+    method = read_manifest(folder).methods["delegate_prefill"]
+    assert method.delegates.keys() == {"VulkanBackend"}
+    assert method.delegate_bytes > 2 * 4 * 64 * 64, "its weights are beside its parts"
+    with Session.load(folder) as session:
+        session.prefill(PROMPT)
+        read = session.prompts_read
+        assert read is not None
+        assert "VulkanBackend is not registered" in read.reason
+        assert (read.delegate_tokens, read.cpu_tokens) == (0, len(PROMPT))
 
 
 def test_only_its_own_method_may_hand_parts_to_it(artifact: Path) -> None:
