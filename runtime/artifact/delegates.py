@@ -96,7 +96,7 @@ DELEGATES: Mapping[str, Delegate] = {
         devices=("ALL", "CPU", "GPU", "NPU"),
         weights=("float16", "float32", "int8", "int4"),
         package="coremltools",
-        pip="coremltools==9.0",
+        pip="hybridge[coreml]",
     ),
 }
 """OpenVINO's CPU plugin was run; the others were lowered and not run (docs/accelerators.md)."""
