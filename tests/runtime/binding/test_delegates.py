@@ -100,7 +100,7 @@ def test_weights_of_fewer_bits_have_a_bound_of_their_own(weights: Stored) -> Non
     found = evaluate(exported(folder, options), source, Texts(window=48, tokens=96), ExportProgress())
     assert found.delegate is not None
     assert found.comparison.whole.kl < 1e-6, "blocks are read by the CPU"
-    assert found.comparison.whole.kl < found.delegate.whole.kl < 0.5
+    assert 0 < found.delegate.whole.kl < 0.5, "the CPU's own would have the same bits"
 
 
 def test_a_saved_state_goes_from_the_accelerator_to_the_cpu_and_back(
