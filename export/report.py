@@ -85,6 +85,8 @@ class ValidationReport:
     """The result of a validation: counts and errors, absolute and relative to the largest logit.
 
     reader: of the reference's weights; the export read them by the same one, so a validation says nothing of it.
+    delegated: the same over prompts that an accelerator has read with weights of fewer bits than float32; the rest is then of
+    the CPU's own methods.
     """
 
     seed: int
@@ -108,6 +110,7 @@ class ValidationReport:
     generation: GenerationCheck = field(default_factory=GenerationCheck)
     tokenizer: TextCheck = field(default_factory=TextCheck)
     drift: Figures | None = None
+    delegated: ValidationReport | None = None
 
     @property
     def worst_relative(self) -> float:
@@ -132,8 +135,8 @@ class ValidationReport:
 
     @property
     def passed(self) -> bool:
-        right = self.first_divergence is None and self.generation.passed and not self.tokenizer.difference
-        return right and not self.has_other_bits
+        own = self.first_divergence is None and self.generation.passed and not self.tokenizer.difference
+        return own and not self.has_other_bits and (self.delegated is None or self.delegated.passed)
 
     def observe(self, operation: str, position: int, error: float, *, same_best: bool) -> None:
         """Count a vector of logits by the operation that gave it, its position and error, and whether its best token agrees."""
@@ -156,6 +159,11 @@ class ValidationReport:
                 "decodes, which our kernels promise: a text may depend on blocks and drafters. Export the model again; if that "
                 f"changes nothing, report it with the model's config.json. Repeat with --seed {self.seed}."
             )
+        if self.delegated is not None and not self.delegated.passed:
+            raise ValidationError(
+                f"the accelerator disagrees with the eager model: worst error {self.delegated.worst_relative:.1e} of the "
+                f"largest logit (tolerance {self.delegated.tolerance:.0e}). Export with --delegate-weights of more bits."
+            )
         if not self.passed:
             check = self.generation
             own = f", with its own drafter {check.drafted_matches} of {check.drafted_prompts}" if check.drafted_prompts else ""
@@ -171,5 +179,6 @@ class ValidationReport:
         own = asdict(self) | {"operations": dict(self.operations)}  # asdict would count the pairs of a Counter
         own |= {name: getattr(self, name) for name in derived}
         del own["worst_at"]
+        own["delegated"] = self.delegated.to_dict() if self.delegated is not None else None
         # JSON has no infinity.
         return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in own.items()}

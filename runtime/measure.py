@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from statistics import median
@@ -16,8 +17,10 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridge.errors import UsageError
+from hybridge.runtime.artifact.folder import Artifact
 from hybridge.runtime.artifact.model_info import ProgramInfo
-from hybridge.runtime.artifact.options import ExportOptions
+from hybridge.runtime.artifact.options import NEVER, ExportOptions
 from hybridge.runtime.binding.drafters import Drafter, DraftModel
 from hybridge.runtime.binding.model import Model
 from hybridge.runtime.binding.programs import TextProgram
@@ -257,3 +260,26 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
 def _text_model(logits: Logits, vocab_size: int) -> Model:
     options = ExportOptions(max_seq_len=4096, verify_len=DEPTH)
     return Model.over(TextProgram(logits), ProgramInfo(vocab_size=vocab_size, options=options))
+
+
+@contextmanager
+def delegate_and_cpu(artifact: Artifact) -> Iterator[tuple[Session, Session]]:
+    """Yield a session whose prompts an artifact's accelerator reads, however short, and one whose prompts it never reads.
+
+    Raises UsageError if the artifact has no accelerator, or if it is not in use at the beginning or at the end.
+    """
+    if artifact.manifest.options.delegate == "none":
+        raise UsageError(f"{artifact.folder} was exported for no accelerator; export it with --delegate.")
+    with Model.open(artifact) as model:
+        model.delegate_from(NEVER)
+        with Session(model) as by_cpu:
+            model.delegate_from(1)
+            with Session(model) as delegated:
+                _check_in_use(delegated)
+                yield delegated, by_cpu
+                _check_in_use(delegated)
+
+
+def _check_in_use(session: Session) -> None:
+    if (read := session.prompts_read) is not None and read.reason:
+        raise UsageError(f"{read.delegate} cannot be measured: {read.reason}")

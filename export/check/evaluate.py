@@ -27,6 +27,7 @@ from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.artifact.manifest import Manifest
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.tokenizer import Tokenizer
+from hybridge.runtime.measure import delegate_and_cpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +51,22 @@ class Evaluation:
     """The comparison of an artifact with its checkpoint. layers: the cost of each weight by itself, if asked for.
 
     encoder: of prompts with pictures, of whose answers the comparison is; positions count from the prompt's last token.
+    delegate: of an artifact with an accelerator, second halves of texts whose first halves it has read, compared with the
+    artifact's own kernels; ``unused`` says why there is none.
     """
 
     comparison: ComparisonReport
     layers: list[LayerCost] | None = None
     encoder: EncoderFigures | None = None
+    delegate: ComparisonReport | None = None
+    unused: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
         costs = {} if self.layers is None else {"layers": [asdict(each) for each in self.layers]}
         encoder = {} if self.encoder is None else {"encoder": asdict(self.encoder)}
-        return self.comparison.to_dict() | costs | encoder
+        delegate = {} if self.delegate is None else {"delegate": self.delegate.to_dict()}
+        return self.comparison.to_dict() | costs | encoder | delegate
 
 
 def evaluate(
@@ -82,7 +88,25 @@ def evaluate(
             comparison.add(text, original(text), logits_of(session, text))
             notify(done + 1, len(chosen))
     costs = layer_costs(opened.manifest, source, chosen, steps) if layers else None
-    return Evaluation(comparison=comparison.report(), layers=costs)
+    delegate, unused = None, ""
+    if opened.manifest.options.delegate != "none":
+        try:
+            delegate = _compare_delegate(opened, chosen, steps)
+        except UsageError as error:
+            unused = str(error)
+    return Evaluation(comparison=comparison.report(), layers=costs, delegate=delegate, unused=unused)
+
+
+def _compare_delegate(artifact: Artifact, texts: Sequence[list[int]], steps: ExportProgress) -> ComparisonReport:
+    """Compare texts that an accelerator has begun to read with the same by the CPU. Raises UsageError if it is not in use."""
+    comparison = Comparison()
+    with delegate_and_cpu(artifact) as both, steps.counted("Comparing the accelerator with the CPU") as notify:
+        for done, text in enumerate(texts):
+            half = max(1, len(text) // 2)
+            delegated, by_cpu = (logits_of(session, text[half:], text[:half]) for session in both)
+            comparison.add(text[half - 1 :], by_cpu, delegated)
+            notify(done + 1, len(texts))
+    return comparison.report()
 
 
 def _evaluate_pictures(

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +31,7 @@ EXAMPLES = (
     "hybridge bench OUT --draft OUT2 --html speeds.html",
     "hybridge bench OUT --profile --threads 1",
     "hybridge bench OUT --device",
+    "hybridge bench OUT --write-threshold",
 )
 PROMPTS = 40
 """Texts to continue."""
@@ -69,6 +70,14 @@ def bench(
     device: Annotated[
         bool, typer.Option("--device", help="Instead, how fast this device is, as a row for the table of devices in docs/.")
     ] = False,
+    threshold: Annotated[
+        bool,
+        typer.Option(
+            "--write-threshold",
+            help="Instead, from how many tokens on the artifact's accelerator (--delegate) reads prompts faster than the CPU: "
+            "written to its manifest.",
+        ),
+    ] = False,
     context: Annotated[
         int, typer.Option(min=1, help="Number of tokens in the text before what is measured, for --profile and --device.")
     ] = 128,
@@ -76,10 +85,10 @@ def bench(
     json: JsonOption = False,
 ) -> None:
     """Measure what speculative decoding brings, interleaved with plain decoding, and check that it changes no text."""
-    if profiled and device:
-        raise UsageError("--profile and --device exclude each other; give one of them.")
-    if html is not None and (profiled or device):
-        raise UsageError("--html is for the speeds of generating; leave --profile and --device out.")
+    if profiled + device + threshold > 1:
+        raise UsageError("--profile, --device and --write-threshold exclude each other; give one of them.")
+    if html is not None and (profiled or device or threshold):
+        raise UsageError("--html is for the speeds of generating; leave --profile, --device and --write-threshold out.")
     if html is not None:
         from hybridge.runtime.html_report import check_matplotlib
 
@@ -87,9 +96,10 @@ def bench(
         check_matplotlib("--html")
     if model is None and draft is not None:
         raise UsageError("--draft needs the target before it; leave both out for the embedded models.")
-    if profiled:
-        if model is None:
-            raise UsageError("--profile needs a model: hybridge bench OUT --profile.")
+    if model is None and (profiled or threshold):
+        name = "--profile" if profiled else "--write-threshold"
+        raise UsageError(f"{name} needs a model: hybridge bench OUT {name}.")
+    if profiled and model is not None:
         profile_parts(find(model), threads, context, json=json)
         return
     from hybridge.runtime.binding.library import set_threads
@@ -97,7 +107,9 @@ def bench(
     with exported(*(path if path is None else find(path) for path in (model, draft))) as artifacts:
         if threads is not None:
             set_threads(threads)
-        if device:
+        if threshold:
+            bench_threshold(artifacts.target, json=json)
+        elif device:
             bench_device(artifacts.target, context, json=json)
         else:
             bench_speculation(artifacts, tokens, samples, html, json=json)
@@ -263,6 +275,33 @@ def show_device(report: DeviceReport) -> None:
         f"what memory gives ({report.bandwidth / 1e9:.1f} GB/s).",
         highlight=False,
     )
+
+
+# ``hybridge bench OUT --write-threshold``
+
+
+def bench_threshold(folder: Path, *, json: bool) -> None:
+    """Measure, show and write from how many tokens on an artifact's accelerator reads prompts."""
+    from hybridge.export.profile.threshold import measure_prompts, threshold, write_threshold
+    from hybridge.runtime.artifact.folder import open_artifact
+    from hybridge.runtime.artifact.options import NEVER
+
+    artifact = open_artifact(folder)
+    with err.status("Reading prompts by the accelerator and by the CPU"):
+        measured = measure_prompts(artifact)
+    tokens = threshold(measured)
+    write_threshold(artifact, tokens)
+    if json:
+        print_json({"delegate_from": tokens, "prompts": [asdict(each) for each in measured]})
+        return
+    options = artifact.manifest.options
+    name = f"{options.delegate}:{options.delegate_device}"
+    grid = table("Seconds of a prompt", "tokens", name, "CPU", "× CPU")
+    for each in measured:
+        grid.add_row(f"{each.tokens}", f"{each.delegate:.3f}", f"{each.cpu:.3f}", f"{each.cpu / each.delegate:.2f}")
+    out.print(grid)
+    when = "no prompts any more: it was slower" if tokens == NEVER else f"prompts from {tokens} tokens on"
+    out.print(f"{name} reads {when}. This is in the manifest now.", highlight=False)
 
 
 # ``hybridge bench OUT --profile``

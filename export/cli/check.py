@@ -190,6 +190,10 @@ def evaluate(
         print_json(result.to_dict())
     else:
         print_comparison(result.comparison)
+        if result.delegate is not None:
+            print_comparison(result.delegate, "Divergence of what follows prompts that the accelerator read from the CPU's own")
+        elif result.unused:
+            out.print(result.unused, highlight=False, markup=False, soft_wrap=True)
         if result.encoder is not None:
             print_encoder(result.encoder)
         if result.layers is not None:
@@ -197,10 +201,9 @@ def evaluate(
             _print_groups("The weights that cost most for their size", result.layers, lambda cost: cost.name)
 
 
-def print_comparison(report: ComparisonReport) -> None:
+def print_comparison(report: ComparisonReport, title: str = "Divergence from the checkpoint in float32") -> None:
     """Print a row for each range of positions, and one for all."""
-    title = f"Divergence from the checkpoint in float32, over {report.texts} texts"
-    grid = table(title, "positions", "tokens", *COLUMNS)
+    grid = table(f"{title}, over {report.texts} texts", "positions", "tokens", *COLUMNS)
     for each in report.ranges:
         grid.add_row(f"{each.first:,} to {each.last:,}", *_cells(each))
     grid.add_section()

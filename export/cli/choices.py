@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from hybridge.errors import UsageError
-from hybridge.runtime.artifact.delegates import Stored
+from hybridge.runtime.artifact.delegates import DELEGATES, Stored
 from hybridge.runtime.artifact.options import Bits, ExportOptions
 from hybridge.runtime.cli.console import numbers
 
@@ -190,14 +190,15 @@ class ExportChoices:
             "--delegate",
             metavar="NAME[:DEVICE]",
             help="Give the artifact a second prefill for an accelerator, over the same state; the CPU's own methods stay. "
-            "openvino, with CPU, GPU or NPU as its device.",
+            "openvino, vulkan or coreml; devices are CPU, GPU, NPU and ALL.",
         ),
     ] = Default.delegate
     delegate_weights: Annotated[
         Stored,
         typer.Option(
             "--delegate-weights",
-            help="How the accelerator's own copy of the weights is stored. auto: float32, or int8 for quantized weights.",
+            help="How the accelerator's own copy of the weights is stored. auto: float32, or int8 for quantized weights, if it "
+            "has these.",
         ),
     ] = Default.delegate_weights
     delegate_from: Annotated[
@@ -231,9 +232,10 @@ class ExportChoices:
 
 
 def _delegate(text: str) -> dict[str, str]:
-    """Return a delegate and its device."""
+    """Return a delegate and its device, or its first one."""
     name, _, device = text.partition(":")
-    return {"delegate": name, **({"delegate_device": device.upper()} if device else {})}
+    row = DELEGATES.get(name)
+    return {"delegate": name, **({"delegate_device": device.upper() or row.devices[0]} if row else {})}
 
 
 def _bits(text: str) -> Bits:

@@ -100,6 +100,9 @@ def rows(report: ValidationReport) -> list[tuple[str, str]]:
         found.append(("greedy = eager, own drafter", f"{matches} ({counts})"))
     counts = f"{generation.accepted} accepted, {generation.rejected} rejected, {generation.rollbacks} rollbacks"
     found.append(("tokens generated each way", f"{generation.tokens} ({generation.ties} ties; draft tokens: {counts})"))
+    if (delegated := report.delegated) is not None:
+        worst = f"worst error {delegated.worst_relative:.2e} of the largest logit (tolerance {delegated.tolerance:.0e})"
+        found.append(("prompts read by the accelerator", f"{worst}, top-1 agreement {delegated.top1_agreement:.1%}"))
     if texts.texts:
         found.append(("texts with the checkpoint's tokens", f"{texts.equal} of {texts.texts}"))
     if drift is not None:

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from hybridge.export.operators.elementwise import activation, gated, layer_norm, rms_norm, rotary
 from hybridge.export.operators.linear import Factors, weights
+from hybridge.export.pinned.coreml import compiled_for_coreml
 from hybridge.export.pinned.delegates import (
     DIM_ORDER_CLONE,
     Compiled,
@@ -32,7 +33,7 @@ from hybridge.export.pinned.delegates import (
 from hybridge.export.pinned.executorch import CLONE, edge
 from hybridge.export.pinned.openvino import compiled_blob
 from hybridge.export.pinned.torch_export import Operator
-from hybridge.runtime.artifact.delegates import DELEGATES
+from hybridge.export.pinned.vulkan import compiled_for_vulkan
 from hybridge.runtime.artifact.options import ExportOptions
 
 aten, own, core, ours = edge.aten, edge.hybridge, torch.ops.aten, torch.ops.hybridge
@@ -123,28 +124,36 @@ def _is_row(node: Node) -> bool:
 
 
 class DelegatePartitioner(Cutter):  # type: ignore[misc]  # untyped upstream
-    """Cuts a method into parts for a backend: as few and as large as they can be, each with a product."""
+    """Cuts a method into parts for an accelerator: as few and as large as they can be, each with a product."""
 
-    def __init__(self, backend: str, specs: Mapping[str, str]) -> None:
+    def __init__(self, specs: Mapping[str, str]) -> None:
         super().__init__()
-        self.backend, self.specs = backend, specs
+        self.specs = specs
 
     def partition(self, exported_program: ExportedProgram) -> Parts:
         """Mark the parts of a method."""
         found = connected_parts(exported_program, DenseOperators(exported_program).has)
         parts = [nodes for nodes in found if any(node.target in PRODUCTS for node in nodes)]
-        return parts_of(exported_program, parts, self.backend, self.specs)
+        return parts_of(exported_program, parts, PartCompiler.__name__, self.specs)
 
 
 def delegate_partitioner(options: ExportOptions) -> DelegatePartitioner:
     """Return what cuts a method for the delegate of an export."""
-    specs = {"device": options.delegate_device, "weights": options.stored_for_delegate}
-    return DelegatePartitioner(DELEGATES[options.delegate].backend, specs)
+    specs = {"delegate": options.delegate, "device": options.delegate_device, "weights": options.stored_for_delegate}
+    return DelegatePartitioner(specs)
+
+
+COMPILERS: Mapping[str, Callable[[GraphModule, Sequence[Sequence[int]], str, str], Compiled]] = {
+    "openvino": lambda *part: Compiled(processed_bytes=compiled_blob(*part)),
+    "vulkan": compiled_for_vulkan,
+    "coreml": compiled_for_coreml,
+}
+"""What compiles a part, a graph of core operators with the shapes of its inputs, for a device and weights."""
 
 
 @final
-class OpenvinoBackend(Compiler):  # type: ignore[misc]  # untyped upstream
-    """OpenVINO's backend, as ExecuTorch knows it by the name of this class."""
+class PartCompiler(Compiler):  # type: ignore[misc]  # untyped upstream
+    """Compiles the parts of a method; ExecuTorch finds it by the name of this class."""
 
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: Specs) -> Compiled:
@@ -153,7 +162,7 @@ class OpenvinoBackend(Compiler):  # type: ignore[misc]  # untyped upstream
         names = edge_program.graph_signature.user_inputs
         shapes = [tuple(node.meta["val"].shape) for node in edge_program.graph.nodes if node.name in names]
         graph = core_graph(edge_program, shapes)
-        return Compiled(processed_bytes=compiled_blob(graph, shapes, specs["device"], specs["weights"]))
+        return COMPILERS[specs["delegate"]](graph, shapes, specs["device"], specs["weights"])
 
 
 def core_graph(program: ExportedProgram, shapes: Sequence[Sequence[int]]) -> GraphModule:

@@ -29,6 +29,7 @@ from hybridge.export.lower.rewrite import (
     reductions_as_products,
     write_out_tanh_gelu,
 )
+from hybridge.export.pinned.delegates import hand_to
 from hybridge.export.pinned.edge_passes import quick_passes
 from hybridge.export.pinned.executorch import backend_config, constants_in_place, edge_config, orders_remembered
 from hybridge.export.pinned.torch_export import (
@@ -42,7 +43,7 @@ from hybridge.export.pinned.torch_export import (
 )
 from hybridge.export.pinned.xnnpack import LinearConfig, Partitioner, configs, fewer_passes, quick_merges, weights_held_once
 from hybridge.imports import quiet
-from hybridge.runtime.artifact.delegates import DELEGATED
+from hybridge.runtime.artifact.delegates import DELEGATED, DELEGATES
 from hybridge.runtime.artifact.manifest import program_method
 from hybridge.runtime.artifact.options import ExportOptions
 from hybridge.runtime.pinned import SCALAR_TYPES
@@ -102,6 +103,8 @@ def _lower(
         if whole:
             with step(f"Compiling parts for {options.delegate}"), explained("the delegate's compiler"):
                 edge = edge.to_backend({name: delegate_partitioner(options) for name in whole})
+                for name in whole:
+                    hand_to(edge.exported_program(name), DELEGATES[options.delegate].backend)
         if own:
             edge = edge.transform(EDGE_PASSES)
         with step("Planning memory"), explained("memory planning"), signatures_read_once():
@@ -121,12 +124,6 @@ def calls(program: ExecutorchProgramManager, method: str) -> tuple[list[str], Co
     plan = _plan(program, method)
     operators = sorted({f"{each.name}.{each.overload}" if each.overload else each.name for each in plan.operators})
     return operators, Counter(each.id for each in plan.delegates)
-
-
-def delegate_bytes(program: ExecutorchProgramManager, method: str) -> int:
-    """Return the bytes of the parts of a method that an accelerator has, with its copy of the weights."""
-    data = program.executorch_program.backend_delegate_data
-    return sum(len(data[each.processed.index].data) for each in _plan(program, method).delegates)
 
 
 def outputs(program: ExecutorchProgramManager, method: str) -> list[tuple[list[int], str]]:

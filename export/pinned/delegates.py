@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from executorch.exir import to_edge
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
+from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -53,6 +55,34 @@ def decomposed(module: nn.Module, table: Mapping[Any, Callable[..., Any]], shape
     trace = make_fx(module, decomposition_table=table, tracing_mode="fake", _allow_non_fake_inputs=True)
     traced: GraphModule = trace(*map(torch.zeros, shapes))
     return traced
+
+
+def edge_program(graph: GraphModule, shapes: Sequence[Sequence[int]]) -> ExportedProgram:
+    """Return a graph of core operators with float32 inputs of these shapes as the compilers in ExecuTorch's wheel take it."""
+    inputs = tuple(torch.zeros(*shape) for shape in shapes)
+    made: ExportedProgram = to_edge(torch.export.export(graph, inputs, strict=False)).exported_program()
+    return made
+
+
+def hand_to(program: ExportedProgram, backend: str) -> None:
+    """Let the runtime give the compiled parts of a method to a backend of this name, in place of their compiler's.
+
+    ExecuTorch finds a compiler by its class's name, and its own for Vulkan and Core ML have those of the backends already.
+    """
+    for part in _compiled_parts(program):
+        part._backend_id = backend
+
+
+def compiled_bytes(program: ExportedProgram) -> int:
+    """Return the bytes of a method's compiled parts, weights beside them included."""
+    weights = [part.named_data_store_output for part in _compiled_parts(program)]
+    return sum(len(part.processed_bytes) for part in _compiled_parts(program)) + sum(
+        len(data) for each in weights if each is not None for data in each.buffers
+    )
+
+
+def _compiled_parts(program: ExportedProgram) -> list[LoweredBackendModule]:
+    return [part for part in program.graph_module.children() if isinstance(part, LoweredBackendModule)]
 
 
 def parts_of(program: ExportedProgram, parts: Sequence[Sequence[Node]], backend: str, specs: Mapping[str, str]) -> Parts:

@@ -17,8 +17,9 @@ from hybridge.errors import CheckpointError
 from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.drafters.vocabulary import choose_rows, sampled_rows
-from hybridge.export.lower.lower import Methods, calls, delegate_bytes, lower, outputs
+from hybridge.export.lower.lower import Methods, calls, lower, outputs
 from hybridge.export.lower.sources import mark_sources
+from hybridge.export.pinned.delegates import compiled_bytes
 from hybridge.export.pinned.executorch import file_parts
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.program.build import build_cache, build_encoder
@@ -117,6 +118,7 @@ class PteWriter:
         golden = self._golden_steps(loaded, folder, drafts=drafter is not None)
         state = State(model, self.cache, options.tap_layers, drafter, vision)
         delegated = options.delegate != "none"
+        compiled_by = DELEGATES[options.delegate].package if delegated else ""
         methods = {**build_methods(state, options.shorter_verify_lens, pictures, delegated=delegated)}
         if pictures is not None and (sizes := StockSizes.of(options, pictures)) is not None:
             methods |= stock_methods(state, pictures, sizes)
@@ -134,7 +136,7 @@ class PteWriter:
             calibration=calibration,
             layers=[_layer(layer) for layer in self.cache.cache_layers()],
             methods=entries,
-            libraries=("torch", "executorch", "transformers", *([DELEGATES[options.delegate].package] if delegated else [])),
+            libraries=("torch", "executorch", "transformers", *([compiled_by] if compiled_by else [])),
             drafter=drafter.description if drafter else None,
             pictures=pictures,
             stock_tokenizer=stock_tokenizer,
@@ -289,7 +291,7 @@ def _method(name: str, inputs: tuple[Tensor, ...], program: ExecutorchProgramMan
         outputs=[TensorEntry(shape=shape, dtype=dtype) for shape, dtype in outputs(program, plan)],
         operators=operators,
         delegates=dict(delegates),
-        delegate_bytes=delegate_bytes(program, plan) if name in DELEGATED else 0,
+        delegate_bytes=compiled_bytes(program.exported_program(plan)) if name in DELEGATED else 0,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from hybridge.errors import UsageError
 from hybridge.limits import check_sizes
-from hybridge.runtime.artifact.delegates import DelegateName, Device, Stored
+from hybridge.runtime.artifact.delegates import DELEGATES, DelegateName, Device, Stored
 
 STRICT: Any = {"extra": "forbid", "strict": True}
 """pydantic's configuration of these dataclasses, without pydantic: the command line imports this file, and starts fast."""
@@ -16,6 +16,9 @@ Bits = tuple[tuple[str, int], ...]
 """Patterns of weights' names with the bits that those have."""
 
 # Default values that help shows, of a prefix cache in bytes and of a validation in random programs.
+NEVER = 1 << 30
+"""Tokens that no prompt has: a delegate that reads from there on reads none."""
+
 DEFAULT_BYTES, DEFAULT_PROGRAMS = 512 << 20, 55
 OWN_CONTEXT = 0
 """A ``max_seq_len`` that stands for the model's own."""
@@ -60,9 +63,10 @@ class ExportOptions:
         draft_quantize: bits of a drafter's linear layers; same: as quantize.
         delegate: the accelerator that has a prefill of its own beside the CPU's; needs hybridge's kernels.
         delegate_device: the device to compile for.
-        delegate_weights: how its own copy of the weights is stored. auto: float32, or int8 of quantized weights; no manifest
+        delegate_weights: how its own copy of the weights is stored. auto: float32, or int8 of quantized weights, or what the
+            delegate has instead; no manifest
             has it.
-        delegate_from: tokens of the shortest prompt that it reads.
+        delegate_from: tokens of the shortest prompt that it reads; ``hybridge bench --write-threshold`` measures it.
     """
 
     max_seq_len: int = OWN_CONTEXT
@@ -121,9 +125,13 @@ class ExportOptions:
     @property
     def stored_for_delegate(self) -> Stored:
         """Return how the delegate's weights are stored."""
-        if self.delegate_weights != "auto":
+        if self.delegate_weights != "auto" or self.delegate == "none":
             return self.delegate_weights
-        return "float32" if self.quantize == "none" and self.recipe == "none" else "int8"
+        wanted, known = (
+            "float32" if self.quantize == "none" and self.recipe == "none" else "int8",
+            DELEGATES[self.delegate].weights,
+        )
+        return wanted if wanted in known else known[0]
 
     @property
     def has_own_kernels(self) -> bool:
@@ -184,10 +192,19 @@ def shorter_verify(length: int) -> str:
 
 
 def check_delegate(options: ExportOptions) -> None:
-    """Raise UsageError for a delegate of a program without hybridge's kernels, which keep the state outside of it."""
-    if options.delegate != "none" and not options.has_own_kernels:
-        raise UsageError(f"--delegate {options.delegate} needs --format pte and --kernels hybridge.")
-    if not 1 <= options.delegate_from <= 1 << 30:
+    """Raise UsageError for a delegate of a program without hybridge's kernels, which keep the state outside of it.
+
+    Also for a device or a form of weights that it does not have.
+    """
+    if options.delegate != "none":
+        row = DELEGATES[options.delegate]
+        if not options.has_own_kernels:
+            raise UsageError(f"--delegate {options.delegate} needs --format pte and --kernels hybridge.")
+        if options.delegate_device not in row.devices:
+            raise UsageError(f"{row.title} has no device {options.delegate_device}; give {' or '.join(row.devices)}.")
+        if options.delegate_weights not in ("auto", *row.weights):
+            raise UsageError(f"{row.title} has no weights in {options.delegate_weights}; give {' or '.join(row.weights)}.")
+    if not 1 <= options.delegate_from <= NEVER:
         raise UsageError(f"a delegate cannot read prompts from {options.delegate_from} tokens on: give 1 or more.")
 
 

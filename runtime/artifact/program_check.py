@@ -37,7 +37,7 @@ OWN_BUFFERS = ("length", "staged", "slot_length", "operations")
 """Buffers of the cache itself, which come before those of its layers."""
 
 DELEGATE = "hybridge_delegate"
-"""The constant method with the number of tokens of the shortest prompt that a delegate reads."""
+"""The constant method with the tokens of the shortest prompt that a delegate reads, unless the manifest has another number."""
 
 BOUNDED = "hybridge_bounded"
 """The constant method that lists the places of the bounded buffers in the state."""
@@ -171,6 +171,8 @@ def check_program(manifest: Manifest, program: CheckedFile) -> None:
         for name, expected in expected_constants(manifest).items():
             _same(f"{name}() is", _constants(_plan(plans, name)), expected)
         _check_bounded(buffer_names(manifest), _constants(_plan(plans, BOUNDED)))
+        if manifest.options.delegate != "none":
+            _same("the number of values of hybridge_delegate() is", len(_constants(_plan(plans, DELEGATE))), 1)
     except Damaged as error:
         raise ArtifactError(f"the program's plan cannot be read ({error}); export the model again.") from None
 
@@ -228,7 +230,6 @@ def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
         "hybridge_draft_len": [max(proposing(manifest).values(), default=0)],
         **(drafter_constants(drafter, options.tap_layers) if drafter else {}),
         **(manifest.pictures.constants if manifest.pictures else {}),
-        **({DELEGATE: [options.delegate_from]} if options.delegate != "none" else {}),
     }
 
 

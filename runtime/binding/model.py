@@ -110,10 +110,11 @@ class Model(Owned):
         self._check_manifest()
 
     @classmethod
-    def open(cls, artifact: Artifact, context: int | None = None) -> Model:
+    def open(cls, artifact: Artifact, context: int | None = None, *, strict_reuse: bool = False) -> Model:
         """Open the program of an artifact.
 
         context: most tokens of a text, fewer than the program holds; as many as it holds if left out.
+        strict_reuse: continue from a kept text only if its tokens were read by the accelerator or the CPU as they are now.
         Raises ArtifactError where it does not load here or is not what the manifest says, NativeError and KernelsError where a
         library cannot be built or loaded, and UsageError for a context that the program does not hold.
         """
@@ -126,7 +127,13 @@ class Model(Owned):
             model = cls.over(OnnxProgram(artifact), artifact.manifest, artifact)
         if context is not None:
             model.limit(context)
+        model.delegate_from(artifact.manifest.options.delegate_from)
+        run("model_strict_reuse", model.handle, strict_reuse)
         return model
+
+    def delegate_from(self, tokens: int) -> None:
+        """Let sessions that are opened from now on read prompts of as many tokens by the artifact's accelerator."""
+        run("model_delegate_from", self.handle, tokens)
 
     def limit(self, context: int) -> None:
         """Let sessions that are opened from now on take texts of at most ``context`` tokens.

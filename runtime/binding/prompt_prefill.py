@@ -36,7 +36,7 @@ class PromptPrefill:
                 artifact's own drafter are read before each checkpoint.
         """
         self.session, self.tokens, self.cache = session, list(tokens), cache
-        resume_prefix(session, self.tokens, cache)
+        session.resume_prefix(self.tokens, cache)
         session.keep_hidden(drafter is not None and drafter.needs_hidden, own=getattr(drafter, "own_reads", False))
         self.cached_tokens = session.length
         end = len(self.tokens)
@@ -52,9 +52,9 @@ class PromptPrefill:
             stop = min(chunk, *(mark for mark in self._marks if mark > at))
             session.prefill(self.tokens[at:stop])
             if stop in self._marks:
-                keep_checkpoint(session, self.cache)
+                session.keep_checkpoint(self.cache)
             yield
-        keep_checkpoint(session, self.cache)
+        session.keep_checkpoint(self.cache)
 
 
 def bring_to(
@@ -65,19 +65,3 @@ def bring_to(
     for _ in reading.steps():
         pass
     return reading.cached_tokens
-
-
-def resume_prefix(session: Session, tokens: list[int], cache: PrefixCache) -> None:
-    """Bring the session to the longest beginning of ``tokens`` that its state or a checkpoint has."""
-    now, found = session.tokens, cache.find(tokens)
-    known = len(now) if tokens[: len(now)] == now else -1
-    if found is not None and found.length > known:
-        session.resume(found)
-    elif known < 0:
-        session.reset()
-
-
-def keep_checkpoint(session: Session, cache: PrefixCache) -> None:
-    """Add a checkpoint of the session's text to the cache, unless that has one or the text is empty."""
-    if cache.budget and session.length and not cache.has(session.tokens):
-        cache.add(session.checkpoint())

@@ -20,7 +20,7 @@ from hybridge.runtime.artifact.delegates import DELEGATES
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.artifact.model_info import ModelInfo
 from hybridge.runtime.binding import interface
-from hybridge.runtime.binding.checkpoint import Checkpoint
+from hybridge.runtime.binding.checkpoint import Checkpoint, PrefixCache
 from hybridge.runtime.binding.drafters import AutoDrafter, Drafter
 from hybridge.runtime.binding.generation import Constraint, Generation, GenerationArguments, Until, Watch, signals_wait
 from hybridge.runtime.binding.interface import ArrayStruct, CheckpointHandle, CText, Floats, PromptsReadStruct, SessionHandle
@@ -98,7 +98,9 @@ class Session(Owned):
 
     @classmethod
     @checked
-    def load(cls, folder: str | Path, *, private_copy: bool = False, context: int | None = None) -> Session:
+    def load(
+        cls, folder: str | Path, *, private_copy: bool = False, context: int | None = None, strict_reuse: bool = False
+    ) -> Session:
         """Open an artifact after checking sizes, hashes and the program.
 
         Args:
@@ -106,22 +108,25 @@ class Session(Owned):
             private_copy: copy the program into memory, for a folder that others may write to; see ``open_artifact``. Otherwise
                 it is mapped, and the next call after a change of the file raises ArtifactError.
             context: most tokens of a text, fewer than the artifact holds; as many as it holds if left out.
+            strict_reuse: continue from a checkpoint or a saved state only if each run of its tokens was read by the method that
+                reads so many now, the accelerator's or the CPU's. Others are read again; ``resume`` and ``load_state`` raise
+                UsageError for them.
 
         Raises:
             ArtifactError: the folder is no artifact, or damaged.
             UsageError: the artifact does not hold a context of as many tokens.
         """
-        return cls.of(open_artifact(folder, private_copy=private_copy), context)
+        return cls.of(open_artifact(folder, private_copy=private_copy), context, strict_reuse=strict_reuse)
 
     @classmethod
     @checked
-    def of(cls, artifact: Artifact, context: int | None = None) -> Session:
-        """Make a session over an open artifact, with a context as in ``load``.
+    def of(cls, artifact: Artifact, context: int | None = None, *, strict_reuse: bool = False) -> Session:
+        """Make a session over an open artifact, with a context and ``strict_reuse`` as in ``load``.
 
         Raises ArtifactError if its program is not what the manifest says. Sessions of one ``Model`` share one copy of the
         weights.
         """
-        return cls(Model.open(artifact, context))
+        return cls(Model.open(artifact, context, strict_reuse=strict_reuse))
 
     @classmethod
     def over(cls, program: Program, manifest: ModelInfo) -> Session:
@@ -164,6 +169,12 @@ class Session(Owned):
             reason = f"{reason.rstrip('.')}. {install}"
         name = f"{options.delegate}:{options.delegate_device}"
         return PromptsRead(name, reason, found.delegate_tokens, found.cpu_tokens)
+
+    @property
+    def delegated(self) -> list[range]:
+        """Return the places of the text's tokens that the artifact's accelerator has read."""
+        places = integers("delegated", self.handle)
+        return [range(begin, end) for begin, end in zip(places[::2], places[1::2], strict=True)]
 
     @property
     def note(self) -> str:
@@ -255,6 +266,20 @@ class Session(Owned):
         return Checkpoint(handle)
 
     @checked
+    @checked
+    def keep_checkpoint(self, cache: PrefixCache) -> None:
+        """Add a checkpoint of the text to a cache, unless that has one or the text is empty."""
+        self._run("keep_checkpoint", cache.handle)
+
+    def resume_prefix(self, tokens: Tokens, cache: PrefixCache) -> int:
+        """Go to the longest beginning of ``tokens`` that the session or a checkpoint has, and return its length.
+
+        The calls that read the rest count as one prompt for the artifact's accelerator (``--delegate-from``).
+        """
+        ids = core_ids(tokens)
+        self._run("resume_prefix", cache.handle, ids, len(ids))
+        return self.length
+
     def read_checkpoint(self, parts: Sequence[bytes], like: Checkpoint | None = None, shared: int = 0) -> Checkpoint:
         """Return a checkpoint from parts (``Checkpoint.part``), after the first ``shared`` segments of ``like``.
 

@@ -109,7 +109,9 @@ def chat(
     if sum((load is not None, newest, resume is not None)) > 1:
         raise UsageError("--load, --continue and --resume exclude each other; give one of them.")
     sampling, variables = generation.sampling(), template.variables()
-    opened = open_text_model(find(model), threads=threads, context=context, **vars(drafter.found(find)))
+    opened = open_text_model(
+        find(model), threads=threads, context=context, strict_reuse=cache.strict_reuse, **vars(drafter.found(find))
+    )
     note_unused_delegate(opened.session)
     settings = GenerationSettings(
         drafter=opened.drafter, sampling=sampling.of(opened), stop=tuple(generation.stop or ()),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # these, and the libraries that are checked, are imported whe
 
 BRINGS = {
     "checkpoints": "GGUF files and LoRA adapters",
+    "coreml": "--delegate coreml: artifacts whose prompts Apple's devices read",
     "eval": "hybridge lm-eval, hybridge evaluate --plot",
     "export": "hybridge export, validate, evaluate and demo; hybridge.load",
     "html": "--html of hybridge bench, inspect, run and validate",

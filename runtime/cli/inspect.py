@@ -157,9 +157,11 @@ def _delegate(manifest: Manifest) -> str:
     """Return the accelerator, what it reads, and the bytes that it adds."""
     options, method = manifest.options, manifest.methods["delegate_prefill"]
     parts, size = sum(method.delegates.values()), megabytes(method.delegate_bytes)
+    whole = megabytes(sum(manifest.files[name].size for name in manifest.program_files))
     return (
         f"{options.delegate}:{options.delegate_device} reads prompts from {options.delegate_from} tokens on, in {parts} parts "
-        f"of {size} with weights in {options.delegate_weights}; the CPU's own methods do the rest, and all without it"
+        f"of {size}, of {whole} in all, with weights in {options.delegate_weights}; the CPU's own methods do the rest, and all "
+        "without it"
     )
 
 

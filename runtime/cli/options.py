@@ -270,6 +270,14 @@ class CacheOptions:
         Path | None,
         typer.Option("--cache-dir", help="Keep checkpoints in this folder too, up to as many bytes, for the next start."),
     ] = None
+    strict_reuse: Annotated[
+        bool,
+        typer.Option(
+            "--strict-reuse",
+            help="Of an artifact with --delegate, reuse a text only if its tokens were read by the accelerator and the CPU as "
+            "they would be now.",
+        ),
+    ] = False
 
 
 def system_prompt(told: Sequence[str] | None) -> str:

@@ -94,7 +94,9 @@ def serve(
         limits=Limits(body=max_body_bytes, seconds=timeout, new_tokens=max_new_tokens),
     )  # fmt: skip
     variables = template.variables()
-    models = open_text_models(find(model), sessions, threads=threads, context=context, **vars(drafter.found(find)))
+    models = open_text_models(
+        find(model), sessions, threads=threads, context=context, strict_reuse=cache.strict_reuse, **vars(drafter.found(find))
+    )
     note_unused_delegate(models[0].session)
     settings = replace(settings, sampling=changes.of(models[0]))
     if key is None and host not in LOOPBACK:

@@ -25,7 +25,6 @@ from hybridge.runtime.artifact.folder import Artifact, open_artifact
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.checkpoint_folder import CheckpointFolder
 from hybridge.runtime.binding.drafters import AutoDrafter, Drafter
-from hybridge.runtime.binding.prompt_prefill import keep_checkpoint, resume_prefix
 from hybridge.runtime.binding.sampling import Sampling, token_ids
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.statistics import GenerationStats
@@ -225,13 +224,12 @@ class CausalLM:
     def _unread(self, prompt: list[int]) -> list[int]:
         """Return the part of ``prompt`` that the session has not read, after going back to where their texts differ."""
         self._keep_text()
-        resume_prefix(self.session, prompt[:-1], self.checkpoints)
+        self.session.resume_prefix(prompt[:-1], self.checkpoints)
         return prompt[self.session.length :]
 
     def _keep_text(self) -> None:
         """Keep a checkpoint of the session's text, which is about to be replaced."""
-        if self.session.length:
-            keep_checkpoint(self.session, self.checkpoints)
+        self.session.keep_checkpoint(self.checkpoints)
 
     def _new_stats(self) -> GenerationStats:
         self.stats = GenerationStats()

@@ -17,7 +17,7 @@ from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.drafters import Drafter
 from hybridge.runtime.binding.generation import Constraint
 from hybridge.runtime.binding.pictures import Picture
-from hybridge.runtime.binding.prompt_prefill import PromptPrefill, keep_checkpoint
+from hybridge.runtime.binding.prompt_prefill import PromptPrefill
 from hybridge.runtime.binding.sampling import Sampling
 from hybridge.runtime.binding.session import Session
 from hybridge.runtime.binding.statistics import GenerationStats
@@ -239,8 +239,7 @@ class Worker:
         session = running.slot.session
         self.metrics.add("encoded_pictures_total", sum(each.encodings for each in running.job.pictures) - running.encodings)
         try:
-            if session.length:
-                keep_checkpoint(session, self.cache)
+            session.keep_checkpoint(self.cache)
         except HybridgeError:
             session.reset()
         with self._changed:

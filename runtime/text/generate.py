@@ -206,16 +206,17 @@ def with_dry_breakers(sampling: Sampling, tokenizer: Tokenizer) -> Sampling:
 
 def open_text_model(
     folder: Path, *, draft: Path | None = None, lookup: bool = False, own: bool = False, plain: bool = False,
-    threads: int | None = None, context: int | None = None,
+    threads: int | None = None, context: int | None = None, strict_reuse: bool = False,
 ) -> TextModel:  # fmt: skip
     """Open an artifact with its tokenizer and a drafter; see ``open_text_models``."""
-    one = open_text_models(folder, 1, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads, context=context)
-    return one[0]
+    return open_text_models(
+        folder, 1, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads, context=context, strict_reuse=strict_reuse
+    )[0]
 
 
 def open_text_models(
     folder: Path, sessions: int, *, draft: Path | None = None, lookup: bool = False, own: bool = False, plain: bool = False,
-    threads: int | None = None, context: int | None = None,
+    threads: int | None = None, context: int | None = None, strict_reuse: bool = False,
 ) -> list[TextModel]:  # fmt: skip
     """Open an artifact once for several sessions.
 
@@ -229,6 +230,7 @@ def open_text_models(
         plain: use no drafter.
         threads: threads to compute on; one for each fast core if left out.
         context: most tokens of a text, fewer than the artifact holds; as many as it holds if left out.
+        strict_reuse: continue from a kept text only if its tokens were read by the accelerator or the CPU as they are now.
 
     Raises:
         UsageError: several drafters are chosen, there is no tokenizer, or the artifact does not hold the context.
@@ -243,7 +245,7 @@ def open_text_models(
     tokenizer = Tokenizer.of(opened)
     if threads is not None:
         set_threads(threads)
-    shared = Model.open(opened, context)
+    shared = Model.open(opened, context, strict_reuse=strict_reuse)
     drafter = _drafter(opened, shared, draft, lookup, own, plain)
     # onnxruntime keeps one state for each program; the native core keeps many.
     programs = [shared, *(shared if opened.manifest.onnx is None else Model.open(opened, context) for _ in range(sessions - 1))]

@@ -110,9 +110,14 @@ hybridge_message viewed(const Message& each, std::span<const hybridge_call> call
 // Format of the artifacts that this library reads, as runtime/artifact/manifest.py has it.
 constexpr uint64_t FORMAT_VERSION = 5;
 
-// Returns how pictures are prepared, as JSON; empty for a model without. Throws TextError, also for an artifact of
-// another format.
-std::string pictures_of(const std::string& folder) {
+// What an artifact's manifest says for its model. pictures: how they are prepared, as JSON; empty without any.
+struct Said {
+  std::string pictures;
+  uint64_t delegate_from = 0;
+};
+
+// Throws TextError, also for an artifact of another format.
+Said read_manifest(const std::string& folder) {
   const auto manifest = hybridge::OpenFile::content((folder + "/manifest.json").c_str(), LARGEST_MANIFEST);
   if (!manifest.ok())
     throw TextError(folder + "/manifest.json is missing or cannot be read: copy the artifact's whole folder");
@@ -126,7 +131,9 @@ std::string pictures_of(const std::string& folder) {
       );
     }
   }
-  return root["pictures"] ? root["pictures"].written() : "";
+  Said said{root["pictures"] ? root["pictures"].written() : ""};
+  if (const auto from = root["options"]["delegate_from"]) said.delegate_from = from.integer(uint64_t(1) << 30);
+  return said;
 }
 
 // Opens a tokenizer, if there is one.
@@ -362,9 +369,9 @@ hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* ar
   if (folder == nullptr || artifact == nullptr) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return guarded([&] {
     auto opened = std::make_shared<OpenArtifact>();
-    std::string pictures;
+    Said said;
     try {
-      pictures = pictures_of(folder);
+      said = read_manifest(folder);
     } catch (const TextError& error) {
       return refused(HYBRIDGE_INVALID_ARTIFACT, error.what());
     }
@@ -375,7 +382,8 @@ hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* ar
     const std::string program = std::string(folder) + "/model.pte";
     if (const hybridge_status loaded = hybridge_model_open(program.c_str(), &opened->model); loaded != HYBRIDGE_OK)
       return loaded;
-    if (!pictures.empty()) {
+    (void)hybridge_model_delegate_from(opened->model, static_cast<int64_t>(said.delegate_from));
+    if (const std::string& pictures = said.pictures; !pictures.empty()) {
       const hybridge_status told = hybridge_model_pictures(
           opened->model, opened->tokenizer, pictures.data(), pictures.size()
       );

@@ -19,6 +19,17 @@ namespace {
 
 using namespace hybridge::c;
 
+// Returns call(a cache of the session's model, or an empty one for no handle).
+template <typename Call>
+hybridge_status with_cache(const OpenSession& open, hybridge_cache cache, Call call) {
+  const auto found = handles<OpenCache>().find(cache);
+  if (cache.id != 0 && found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
+  if (found != nullptr && found->model->model->fingerprint() != open.model->model->fingerprint())
+    return refused(HYBRIDGE_OTHER_MODEL);
+  hybridge::PrefixCache none(0);
+  return call(found != nullptr ? *found->cache : none);
+}
+
 }  // namespace
 
 extern "C" {
@@ -165,26 +176,40 @@ hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cache
   });
 }
 
+hybridge_status hybridge_resume_prefix(
+    hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count
+) {
+  if (tokens == nullptr && count > 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return with_session_ending_generation(session, [&](OpenSession& open) {
+    return with_cache(open, cache, [&](hybridge::PrefixCache& kept) {
+      return answer(hybridge::resume_prefix(*open.session, span(tokens, count), kept));
+    });
+  });
+}
+
+hybridge_status hybridge_keep_checkpoint(hybridge_session session, hybridge_cache cache) {
+  return with_session_in_turn(session, [&](OpenSession& open) {
+    return with_cache(open, cache, [&](hybridge::PrefixCache& kept) {
+      hybridge::keep_checkpoint(*open.session, kept);
+      return HYBRIDGE_OK;
+    });
+  });
+}
+
 hybridge_status hybridge_bring_to(
     hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* cached_tokens
 ) {
   if (tokens == nullptr || count == 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
   return with_session_ending_generation(session, [&](OpenSession& open) {
-    const auto found = handles<OpenCache>().find(cache);
-    if (cache.id != 0 && found == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
-    if (found != nullptr && found->model->model->fingerprint() != open.model->model->fingerprint())
-      return refused(HYBRIDGE_OTHER_MODEL);
-    hybridge::PrefixCache none(0);
-    hybridge::PrefixCache& checkpoints = found != nullptr ? *found->cache : none;
-    const bool reads = open.session->info().has_drafter() && !open.session->hidden().is_kept() &&
-                       get_own_drafter(open).ok();
-    if (reads) open.own_drafter->listen(true);
-    const auto cached = hybridge::bring_to(
-        *open.session, span(tokens, count), checkpoints, nullptr, let_others_run(open)
-    );
-    if (reads) open.own_drafter->listen(false);
-    if (cached.ok() && cached_tokens != nullptr) *cached_tokens = static_cast<size_t>(*cached);
-    return answer(cached);
+    return with_cache(open, cache, [&](hybridge::PrefixCache& kept) {
+      const bool reads = open.session->info().has_drafter() && !open.session->hidden().is_kept() &&
+                         get_own_drafter(open).ok();
+      if (reads) open.own_drafter->listen(true);
+      const auto cached = hybridge::bring_to(*open.session, span(tokens, count), kept, nullptr, let_others_run(open));
+      if (reads) open.own_drafter->listen(false);
+      if (cached.ok() && cached_tokens != nullptr) *cached_tokens = static_cast<size_t>(*cached);
+      return answer(cached);
+    });
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,7 +39,8 @@ Status validate(OpenModel& open, const char* path, hybridge_validation& found) {
   std::string text(size, '\0');
   if (!file.read_all({reinterpret_cast<uint8_t*>(text.data()), size}))
     return Status(HYBRIDGE_UNREADABLE_FILE, std::string(path) + " cannot be read");
-  const auto session = HYBRIDGE_TRY(hybridge::Session::create(open.model, open.max_seq_len));
+  constexpr int64_t NEVER = std::numeric_limits<int64_t>::max();  // the bits are those of the CPU's methods
+  const auto session = HYBRIDGE_TRY(hybridge::Session::create(open.model, open.max_seq_len, {NEVER, false}));
   const hybridge::Replay replay = HYBRIDGE_TRY(hybridge::replay_golden(*session, text));
   found.steps = replay.bits.size();
   found.worst = replay.worst, found.tolerance = replay.tolerance;
@@ -132,6 +134,17 @@ hybridge_status hybridge_model_limit(hybridge_model model, int64_t max_seq_len) 
                                        std::to_string(most) + ", for which the artifact was exported (--max-seq-len)"
     );
   });
+}
+
+hybridge_status hybridge_model_delegate_from(hybridge_model model, int64_t tokens) {
+  return with_open<OpenModel>(model, [&](OpenModel& open) {
+    if (tokens < 0) return refused(HYBRIDGE_INVALID_ARGUMENT);
+    return open.delegate_from = tokens, HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_model_strict_reuse(hybridge_model model, int wanted) {
+  return with_open<OpenModel>(model, [&](OpenModel& open) { return open.strict_reuse = wanted != 0, HYBRIDGE_OK; });
 }
 
 hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_t capacity, size_t* count) {

@@ -15,6 +15,10 @@ std::shared_ptr<Turn> turn_of(uint64_t fingerprint) {
 OpenModel::OpenModel(std::shared_ptr<const Model> opened)
     : model(std::move(opened)), turn(turn_of(model->fingerprint())), max_seq_len(model->info().max_seq_len) {}
 
+Result<std::unique_ptr<Session>> OpenModel::session() const {
+  return Session::create(model, max_seq_len, {delegate_from, strict_reuse});
+}
+
 std::shared_ptr<const PictureProcessor> OpenModel::pictures() const {
   const std::lock_guard lock(mutex_);
   return pictures_;

@@ -42,6 +42,13 @@ class OpenModel {
   // Most tokens of a text in sessions that are opened from now on.
   std::atomic<int64_t> max_seq_len;
 
+  // How they read prompts.
+  std::atomic<int64_t> delegate_from = 0;
+  std::atomic<bool> strict_reuse = false;
+
+  // A session as these say.
+  Result<std::unique_ptr<Session>> session() const;
+
   // What prepares its pictures; null before that was said.
   std::shared_ptr<const PictureProcessor> pictures() const;
   void prepare_by(std::shared_ptr<const PictureProcessor> pictures);

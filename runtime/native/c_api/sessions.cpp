@@ -43,7 +43,7 @@ hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* se
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return refused(HYBRIDGE_INVALID_HANDLE);
     const InTurn turn({opened->turn});
-    auto created = hybridge::Session::create(opened->model, opened->max_seq_len);
+    auto created = opened->session();
     if (!created.ok()) return answer(created.status());
     auto made = std::make_shared<OpenSession>();
     made->model = opened;
@@ -81,6 +81,13 @@ hybridge_status hybridge_session_prompts(
     *size = words.size();
     std::copy_n(words.data(), std::min(capacity, words.size()), reason);
     return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_delegated(hybridge_session session, int64_t* places, size_t capacity, size_t* count) {
+  if (!has_room(places, capacity, count)) return refused(HYBRIDGE_INVALID_ARGUMENT);
+  return with_session(session, [&](OpenSession& open) {
+    return answer(open.session->delegated(), places, capacity, count);
   });
 }
 

@@ -40,13 +40,14 @@ uint64_t next_id() {
 
 RowSegment::RowSegment(
     std::shared_ptr<RowSegment> before, std::vector<int64_t> added, std::vector<size_t> filled,
-    std::vector<std::vector<uint8_t>> copies
+    std::vector<std::vector<uint8_t>> copies, Delegated runs
 )
     : parent(std::move(before)),
       tokens(std::move(added)),
       length((parent ? parent->length : 0) + tokens.size()),
       counts(std::move(filled)),
-      rows(std::move(copies)) {}
+      rows(std::move(copies)),
+      delegated(std::move(runs)) {}
 
 RowSegment::~RowSegment() {
   for (auto next = std::move(parent); next != nullptr && next.use_count() == 1;) next = std::move(next->parent);
@@ -68,6 +69,14 @@ std::vector<std::shared_ptr<RowSegment>> chain(std::shared_ptr<RowSegment> last)
 std::vector<int64_t> Checkpoint::tokens() const {
   std::vector<int64_t> all;
   for (const auto& each : chain(segment)) all.insert(all.end(), each->tokens.begin(), each->tokens.end());
+  return all;
+}
+
+Delegated Checkpoint::delegated() const {
+  Delegated all;
+  for (const auto& each : chain(segment)) {
+    for (size_t i = 0; i + 1 < each->delegated.size(); i += 2) add_run(all, each->delegated[i], each->delegated[i + 1]);
+  }
   return all;
 }
 
@@ -101,6 +110,7 @@ std::vector<uint8_t> encode(const RowSegment& segment) {
     append_number(segment.counts[i]);
     append(out, segment.rows[i].data(), segment.rows[i].size());
   }
+  append(out, segment.delegated.data(), segment.delegated.size() * sizeof(int64_t));
   return out;
 }
 
@@ -120,9 +130,11 @@ Checkpoints::Checkpoints(Program& program, const RowBuffers& buffers) : program_
   });
 }
 
-std::shared_ptr<const Checkpoint> Checkpoints::make(uint64_t model, std::span<const int64_t> text, HiddenRows unread) {
+std::shared_ptr<const Checkpoint> Checkpoints::make(
+    uint64_t model, std::span<const int64_t> text, const Delegated& delegated, HiddenRows unread
+) {
   auto made = std::make_shared<Checkpoint>(
-      model, std::vector<std::vector<uint8_t>>(), segment_of(text), std::move(unread)
+      model, std::vector<std::vector<uint8_t>>(), segment_of(text, delegated), std::move(unread)
   );
   for (const std::string& name : bounded_) {
     const auto bytes = program_->bytes(name);
@@ -185,7 +197,7 @@ void Checkpoints::remember(const std::shared_ptr<RowSegment>& segment) {
   known_.assign(all.begin(), all.end());
 }
 
-std::shared_ptr<RowSegment> Checkpoints::segment_of(std::span<const int64_t> text) const {
+std::shared_ptr<RowSegment> Checkpoints::segment_of(std::span<const int64_t> text, const Delegated& delegated) const {
   auto parent = last();
   auto counts = buffers_.filled(text.size(), buffers_.drafted(text.size()));
   if (parent != nullptr && parent->length == text.size() && parent->counts == counts) return parent;
@@ -194,9 +206,12 @@ std::shared_ptr<RowSegment> Checkpoints::segment_of(std::span<const int64_t> tex
     const size_t start = parent != nullptr ? std::min(parent->counts[i], counts[i]) : 0;
     rows.push_back(buffers_[i].read(buffers_.memory(i), start, counts[i]));
   }
-  const auto added = text.subspan(parent != nullptr ? parent->length : 0);
-  std::vector<int64_t> tokens(added.begin(), added.end());
-  return std::make_shared<RowSegment>(std::move(parent), std::move(tokens), std::move(counts), std::move(rows));
+  const size_t known = parent != nullptr ? parent->length : 0;
+  std::vector<int64_t> tokens(text.begin() + static_cast<ptrdiff_t>(known), text.end());
+  Delegated runs = between(delegated, static_cast<int64_t>(known), static_cast<int64_t>(text.size()));
+  return std::make_shared<RowSegment>(
+      std::move(parent), std::move(tokens), std::move(counts), std::move(rows), std::move(runs)
+  );
 }
 
 Result<std::shared_ptr<RowSegment>> Checkpoints::segment_of(
@@ -221,8 +236,12 @@ Result<std::shared_ptr<RowSegment>> Checkpoints::segment_of(
     rows.emplace_back((count - before) * buffers_[i].row_bytes());
     is_whole = read_bytes(part, rows.back().data(), rows.back().size());
   }
-  if (!is_whole || !part.empty()) return not_ours();
-  return std::make_shared<RowSegment>(std::move(parent), std::move(tokens), std::move(counts), std::move(rows));
+  Delegated runs(info.has_delegate() ? part.size() / sizeof(int64_t) : 0);
+  is_whole = is_whole && read_bytes(part, runs.data(), runs.size() * sizeof(int64_t)) && part.empty();
+  if (!is_whole || !are_runs(runs, static_cast<int64_t>(known), static_cast<int64_t>(known + added))) return not_ours();
+  return std::make_shared<RowSegment>(
+      std::move(parent), std::move(tokens), std::move(counts), std::move(rows), std::move(runs)
+  );
 }
 
 bool Checkpoints::fits(const Checkpoint& checkpoint) const {

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/delegated.h"
 #include "engine/model_info.h"
 #include "engine/hidden_states.h"
 #include "engine/program.h"
@@ -27,6 +28,7 @@ uint64_t next_id();
 
 // Rows by position of the tokens after those of `parent`; parts of one text, which is never changed.
 // counts: rows of each buffer up to the segment's end; rows: the bytes of those that the parent does not have.
+// delegated: the runs of its tokens that a delegate has read, by their places in the text.
 struct RowSegment {
   const uint64_t id = next_id();
   std::shared_ptr<RowSegment> parent;
@@ -34,10 +36,11 @@ struct RowSegment {
   size_t length;
   std::vector<size_t> counts;
   std::vector<std::vector<uint8_t>> rows;
+  Delegated delegated;
 
   RowSegment(
       std::shared_ptr<RowSegment> before, std::vector<int64_t> added, std::vector<size_t> filled,
-      std::vector<std::vector<uint8_t>> copies
+      std::vector<std::vector<uint8_t>> copies, Delegated runs
   );
   RowSegment(const RowSegment&) = delete;
   RowSegment& operator=(const RowSegment&) = delete;
@@ -64,6 +67,9 @@ struct Checkpoint {
 
   std::vector<int64_t> tokens() const;
 
+  // The runs of its text that a delegate has read.
+  Delegated delegated() const;
+
   // Returns whether `text` begins with its tokens.
   bool begins(std::span<const int64_t> text) const;
 
@@ -76,8 +82,8 @@ struct Checkpoint {
 
 using Part = std::span<const uint8_t>;
 
-// A segment as bytes, for `Checkpoints::read`: its tokens after their number, and each buffer's rows after their
-// number so far.
+// A segment as bytes, for `Checkpoints::read`: its tokens after their number, each buffer's rows after their number so
+// far, and what a delegate has read.
 std::vector<uint8_t> encode(const RowSegment& segment);
 
 // The bounded states of a checkpoint, likewise, and its hidden states after their width, if it has any.
@@ -89,7 +95,9 @@ class Checkpoints {
  public:
   Checkpoints(Program& program, const RowBuffers& buffers);
 
-  std::shared_ptr<const Checkpoint> make(uint64_t model, std::span<const int64_t> text, HiddenRows unread);
+  std::shared_ptr<const Checkpoint> make(
+      uint64_t model, std::span<const int64_t> text, const Delegated& delegated, HiddenRows unread
+  );
 
   // Restores what the state does not have yet, all but the length and the slots.
   void restore(const Checkpoint& checkpoint);
@@ -110,7 +118,7 @@ class Checkpoints {
 
   void remember(const std::shared_ptr<RowSegment>& segment);
 
-  std::shared_ptr<RowSegment> segment_of(std::span<const int64_t> text) const;
+  std::shared_ptr<RowSegment> segment_of(std::span<const int64_t> text, const Delegated& delegated) const;
 
   Result<std::shared_ptr<RowSegment>> segment_of(
       Part part, const ModelInfo& info, std::shared_ptr<RowSegment> parent

@@ -370,7 +370,7 @@ Result<size_t> Conversation::read_beginning(const GenerationOptions& options) {
   const auto chunk = static_cast<size_t>(session_.info().prefill_chunk);
   const auto shared = static_cast<size_t>(differ - tokens.begin()) / chunk * chunk;
   if (shared == 0 || shared >= log_.tokens.size()) return 0;
-  if (const auto kept = cache_->find(log_.tokens); kept != nullptr && kept->length() >= shared) return 0;
+  if (const auto kept = cache_->find(log_.tokens, &session_); kept != nullptr && kept->length() >= shared) return 0;
   const Tokens beginning = Tokens(log_.tokens).first(shared);
   return shared -
          static_cast<size_t>(HYBRIDGE_TRY(bring_to(session_, beginning, *cache_, options.cancelled, options.on_read)));

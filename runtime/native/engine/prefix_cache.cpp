@@ -4,11 +4,12 @@
 
 namespace hybridge {
 
-PrefixCache::Kept PrefixCache::find(Tokens text) {
+PrefixCache::Kept PrefixCache::find(Tokens text, const Session* session) {
   auto found = kept_.end();
   for (auto each = kept_.begin(); each != kept_.end(); ++each) {
     const bool is_longer = found == kept_.end() || (*each)->length() > (*found)->length();
-    if (is_longer && (*each)->begins(text)) found = each;
+    if (!is_longer || !(*each)->begins(text)) continue;
+    if (session == nullptr || session->may_reuse((*each)->tokens(), (*each)->delegated())) found = each;
   }
   if (found == kept_.end()) return nullptr;
   kept_.splice(kept_.end(), kept_, found);
@@ -55,15 +56,17 @@ void PrefixCache::forget(std::list<Kept>::iterator place) {
 Result<int64_t> resume_prefix(Session& session, Tokens text, PrefixCache& cache) {
   const Tokens now = session.tokens();
   const bool goes_on = !session.is_broken() && text.size() >= now.size() &&
-                       std::equal(now.begin(), now.end(), text.begin());
-  const auto found = cache.find(text);
-  if (found != nullptr && (!goes_on || found->length() > now.size())) return session.resume(*found);
-  return goes_on ? Result<int64_t>(session.length()) : session.reset();
+                       std::equal(now.begin(), now.end(), text.begin()) && session.may_reuse(now, session.delegated());
+  const auto found = cache.find(text, &session);
+  if (found != nullptr && (!goes_on || found->length() > now.size())) HYBRIDGE_TRY(session.resume(*found));
+  else if (!goes_on) HYBRIDGE_TRY(session.reset());
+  session.expect(text.size());
+  return session.length();
 }
 
 void keep_checkpoint(Session& session, PrefixCache& cache) {
   if (cache.budget() == 0 || session.length() == 0) return;
-  const auto found = cache.find(session.tokens());
+  const auto found = cache.find(session.tokens(), &session);
   if (found != nullptr && found->length() >= session.tokens().size()) return;
   if (auto made = session.checkpoint(); made.ok()) cache.add(std::move(*made));
 }

@@ -37,8 +37,9 @@ class PrefixCache {
   size_t size() const { return size_; }
   size_t bytes() const { return bytes_; }
 
-  // The checkpoint of the longest beginning of `text`, all of it included; null if there is none.
-  Kept find(Tokens text);
+  // The checkpoint of the longest beginning of `text`, all of it included, that the session may reuse; null if there is
+  // none. session: null for any.
+  Kept find(Tokens text, const Session* session = nullptr);
 
   // Keeps a checkpoint in the place of another one of its text, unless it is larger than the whole budget.
   void add(Kept checkpoint);

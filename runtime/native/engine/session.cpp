@@ -36,6 +36,14 @@ Status changed_file() {
   );
 }
 
+Status other_reader() {
+  return Status(
+      HYBRIDGE_UNSUPPORTED,
+      "the kept text was read by another method, the delegate or the CPU's, than would read it now, and this session "
+      "reuses strictly; read the text again, or open the session without strict reuse"
+  );
+}
+
 Status wrong_answer(const std::string& method) {
   return Status(
       HYBRIDGE_PROGRAM_FAILED, "the program failed in '" + method +
@@ -70,11 +78,15 @@ Answer Session::with_drafter(Run run) {
   return answer;
 }
 
-Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const Model> model, int64_t max_seq_len) {
+Result<std::unique_ptr<Session>> Session::create(
+    std::shared_ptr<const Model> model, int64_t max_seq_len, DelegateUse delegate_use
+) {
   auto program = model->program();
   if (!program.ok()) return program.status();
   RowBuffers rows = HYBRIDGE_TRY(RowBuffers::find(**program, model->info()));
-  std::unique_ptr<Session> session(new Session(std::move(model), std::move(*program), std::move(rows), max_seq_len));
+  std::unique_ptr<Session> session(
+      new Session(std::move(model), std::move(*program), std::move(rows), max_seq_len, delegate_use)
+  );
   if (!session->layout_.is_whole()) {
     return Status(
         HYBRIDGE_INVALID_ARTIFACT, "the program has no length, count of operations or slots; export the model again"
@@ -97,11 +109,12 @@ Result<Logits> Session::prefill(Tokens tokens, const std::atomic<bool>* cancelle
   if (cancelled != nullptr && *cancelled) return cancelled_status();
   for (const Piece& part : parts) HYBRIDGE_TRY(encode(part));
   const std::vector<Piece> pieces = to_chunks(parts);
-  by_delegate_ = static_cast<int64_t>(tokens.size()) >= info().delegate_from;
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  const bool is_part = prompt_.begin <= length() && length() + count <= prompt_.end;
+  by_delegate_ = (is_part ? prompt_.end - prompt_.begin : count) >= delegate_from();
   const int64_t delegated = prompts_read_.delegate_tokens;
   auto logits = pieces.size() == 1 ? extend_or_reset(pieces.front()) : extend_all(pieces, cancelled, on_read);
-  if (logits.ok())
-    prompts_read_.cpu_tokens += static_cast<int64_t>(tokens.size()) - (prompts_read_.delegate_tokens - delegated);
+  if (logits.ok()) prompts_read_.cpu_tokens += count - (prompts_read_.delegate_tokens - delegated);
   else prompts_read_.delegate_tokens = delegated;
   return logits;
 }
@@ -217,7 +230,7 @@ Result<int64_t> Session::snapshot(int64_t slot) {
   HYBRIDGE_TRY(check_slot(slot));
   HYBRIDGE_TRY(read_ahead());
   KeptText& in_slot = slots_[static_cast<size_t>(slot)];
-  KeptText text = {text_, unread()};
+  KeptText text = {text_, unread(), delegated_};
   has_slots_ = true;
   const int64_t before = operations();
   auto moved = move_state("snapshot", slot, length());
@@ -237,7 +250,7 @@ Result<int64_t> Session::restore(int64_t slot) {
   KeptText in_slot = slots_[static_cast<size_t>(slot)];
   HYBRIDGE_TRY(move_state("restore", slot, static_cast<int64_t>(in_slot.tokens.size())));
   const size_t longest = text_.size();
-  text_ = std::move(in_slot.tokens);
+  set_text(std::move(in_slot.tokens), std::move(in_slot.delegated));
   checkpoints_.go_back(text_.size());
   staged_.clear();
   hidden_.set_unread(in_slot.unread);
@@ -261,7 +274,7 @@ Result<int64_t> Session::reset() {
     return outputs.ok() ? wrong_answer("reset") : outputs.status();
   }
   const size_t longest = text_.size();
-  text_.clear();
+  set_text({}, {});
   has_slots_ = is_broken_ = false;
   give_back(longest);
   return length();
@@ -270,7 +283,7 @@ Result<int64_t> Session::reset() {
 Result<std::shared_ptr<const Checkpoint>> Session::checkpoint() {
   if (is_broken_ || !has_length(length())) return broken_state();
   HYBRIDGE_TRY(read_ahead());
-  return checkpoints_.make(model_->fingerprint(), text_, unread());
+  return checkpoints_.make(model_->fingerprint(), text_, delegated_, unread());
 }
 
 Result<int64_t> Session::resume(const Checkpoint& checkpoint) {
@@ -280,13 +293,15 @@ Result<int64_t> Session::resume(const Checkpoint& checkpoint) {
     );
   }
   std::vector<int64_t> text = checkpoint.tokens();
+  Delegated delegated = checkpoint.delegated();
   HYBRIDGE_TRY(check_length(text.size()));
+  if (!may_reuse(text, delegated)) return other_reader();
   if (std::exchange(is_broken_, true)) checkpoints_.go_back(0);  // the state may have lost any row
   for (auto& slot : slots_) slot = {};
   layout_.set_length(static_cast<int64_t>(text.size()));
   checkpoints_.restore(checkpoint);
   const size_t longest = text_.size();
-  text_ = std::move(text);
+  set_text(std::move(text), std::move(delegated));
   staged_.clear();
   hidden_.set_unread(checkpoint.unread);
   drop_staged();
@@ -318,7 +333,7 @@ Result<std::shared_ptr<const Checkpoint>> Session::read_checkpoint(
 Status Session::save(const std::string& path, std::string note) {
   if (is_broken_) return broken_state();
   HYBRIDGE_TRY(read_ahead());
-  std::vector<KeptText> texts = {{text_, unread()}};
+  std::vector<KeptText> texts = {{text_, unread(), delegated_}};
   texts.insert(texts.end(), slots_.begin(), slots_.end());
   const SavedState state = layout_.now(std::move(texts), std::move(note));
   if (!layout_.allows(state)) {
@@ -333,12 +348,16 @@ Result<int64_t> Session::load(const std::string& path, const std::function<Statu
   auto saved = layout_.read(*file, slots_.size());
   if (!saved.ok()) return saved.status();
   for (const KeptText& text : saved->texts) HYBRIDGE_TRY(check_length(text.tokens.size()));
+  for (const KeptText& text : saved->texts) {
+    if (!may_reuse(text.tokens, text.delegated)) return other_reader();
+  }
   if (check) HYBRIDGE_TRY(check(saved->note));
   return apply(*file, std::move(*saved));
 }
 
 Session::Session(
-    std::shared_ptr<const Model> model, std::unique_ptr<Program> program, RowBuffers rows, int64_t max_seq_len
+    std::shared_ptr<const Model> model, std::unique_ptr<Program> program, RowBuffers rows, int64_t max_seq_len,
+    DelegateUse delegate_use
 )
     : model_(std::move(model)),
       max_seq_len_(max_seq_len > 0 ? std::min(max_seq_len, info().max_seq_len) : info().max_seq_len),
@@ -347,6 +366,7 @@ Session::Session(
       layout_(*program_, model_->info(), rows_),
       checkpoints_(*program_, rows_),
       slots_(static_cast<size_t>(info().snapshot_slots)),
+      delegate_use_(delegate_use),
       costs_(info().verify_lens) {}
 
 Result<int64_t> Session::apply(StateReader& file, SavedState saved) {
@@ -356,7 +376,7 @@ Result<int64_t> Session::apply(StateReader& file, SavedState saved) {
     return failed;
   }
   const size_t longest = text_.size();
-  text_ = std::move(saved.texts.front().tokens);
+  set_text(std::move(saved.texts.front().tokens), std::move(saved.texts.front().delegated));
   slots_.assign(saved.texts.begin() + 1, saved.texts.end());
   note_ = std::move(saved.note);
   const std::string_view here = instruction_set();
@@ -369,6 +389,29 @@ Result<int64_t> Session::apply(StateReader& file, SavedState saved) {
   is_broken_ = false;
   give_back(longest);
   return length();
+}
+
+void Session::set_text(std::vector<int64_t> text, Delegated delegated) {
+  text_ = std::move(text);
+  delegated_ = std::move(delegated);
+  prompt_ = {};
+}
+
+bool Session::may_reuse(Tokens text, const Delegated& delegated) const {
+  if (!delegate_use_.strict_reuse || !info().has_delegate()) return true;
+  if (!prompts_read_.delegate.ok()) return delegated.empty();
+  // A prompt of fewer tokens is read by the CPU, as are rows of pictures.
+  const int64_t shortest = std::max({delegate_from(), info().prefill_chunk / 4 + 1, info().verify_len() + 1});
+  const auto is_short = [&](int64_t begin, int64_t end) {
+    const auto run = text.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    return std::ranges::count_if(run, [](int64_t id) { return id >= 0; }) < shortest;
+  };
+  int64_t begin = 0;
+  for (size_t i = 0; i + 1 < delegated.size(); i += 2) {
+    if (!is_short(begin, delegated[i])) return false;
+    begin = delegated[i + 1];
+  }
+  return is_short(begin, static_cast<int64_t>(text.size()));
 }
 
 Status Session::read_ahead() {
@@ -415,6 +458,7 @@ void Session::roll_back(const RestoreBuffers& before) {
   for (size_t i = 0; i < before.buffers.size(); ++i)
     std::ranges::copy(before.buffers[i], program_->bytes(program_->bounded()[i]).begin());
   text_.resize(before.length);
+  delegated_ = between(delegated_, 0, length());
   hidden_.shorten(before.hidden);
   undo_block(before.operations);
 }
@@ -591,6 +635,7 @@ Result<Logits> Session::run_delegate(std::initializer_list<Array> inputs, size_t
   auto logits = run("delegate_prefill", 1, tokens, goes_on, inputs);
   if (logits.ok()) {
     prompts_read_.delegate_tokens += static_cast<int64_t>(tokens);
+    add_run(delegated_, length(), length() + static_cast<int64_t>(tokens));
     return logits;
   }
   prompts_read_.delegate = logits.status();

@@ -68,11 +68,21 @@ namespace hybridge {
 
 using OnRead = std::function<void(size_t)>;
 
+// How a session of a model with a delegate reads prompts. from: tokens of the shortest one that the delegate reads;
+// 0 for as many as the program says. strict_reuse: what is kept of a text is used only if each run of its tokens was
+// read by the method that reads so many now.
+struct DelegateUse {
+  int64_t from = 0;
+  bool strict_reuse = false;
+};
+
 class Session {
  public:
   // An empty state over the model's weights. max_seq_len: most tokens of its text, up to the model's; 0 for as many.
   // Fails where a method does not load: MISSING_OPERATOR, OUT_OF_MEMORY.
-  static Result<std::unique_ptr<Session>> create(std::shared_ptr<const Model> model, int64_t max_seq_len = 0);
+  static Result<std::unique_ptr<Session>> create(
+      std::shared_ptr<const Model> model, int64_t max_seq_len = 0, DelegateUse delegate_use = {}
+  );
 
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -91,6 +101,9 @@ class Session {
   // cancelled: another thread may set it, and none of the tokens is committed then; looked at before each chunk.
   // on_read: called between two chunks, with the number of tokens that are read.
   Result<Logits> prefill(Tokens tokens, const std::atomic<bool>* cancelled = nullptr, const OnRead& on_read = nullptr);
+
+  // Tells that the next calls of `prefill` read one prompt, up to `end` tokens of text.
+  void expect(size_t end) { prompt_ = {length(), static_cast<int64_t>(end)}; }
 
   // Commits one token; logits [1, V] after it.
   Result<Logits> decode(int64_t token);
@@ -174,6 +187,12 @@ class Session {
   };
   const PromptsRead& prompts_read() const { return prompts_read_; }
 
+  // The runs of the text that the delegate has read.
+  const Delegated& delegated() const { return delegated_; }
+
+  // Returns whether the session may go on from a kept text of which a delegate has read these runs.
+  bool may_reuse(Tokens text, const Delegated& delegated) const;
+
   // What rounds of generations over this session took so far.
   RoundCosts& costs() { return costs_; }
 
@@ -182,7 +201,12 @@ class Session {
   Result<Array> buffer(const std::string& name) { return program_->buffer(name); }
 
  private:
-  Session(std::shared_ptr<const Model> model, std::unique_ptr<Program> program, RowBuffers rows, int64_t max_seq_len);
+  Session(
+      std::shared_ptr<const Model> model, std::unique_ptr<Program> program, RowBuffers rows, int64_t max_seq_len,
+      DelegateUse delegate_use
+  );
+
+  int64_t delegate_from() const { return delegate_use_.from > 0 ? delegate_use_.from : info().delegate_from; }
 
   Result<int64_t> apply(StateReader& file, SavedState saved);
 
@@ -243,6 +267,9 @@ class Session {
   Result<std::vector<Piece>> to_pieces(Tokens text) const;
 
   Status encode(const Piece& part);
+
+  // Replaces the text, and ends the prompt that is read.
+  void set_text(std::vector<int64_t> text, Delegated delegated);
 
   // Parts in pieces that `extend` takes: prefill's, and after tokens verify's if they are a quarter of one at most. A
   // prefill takes at least half of its time, however few tokens it is given, and a verify that many in less.
@@ -329,7 +356,12 @@ class Session {
   std::string note_, saved_elsewhere_;
   Floats last_;
   PromptsRead prompts_read_;
+  const DelegateUse delegate_use_;
   bool by_delegate_ = false;  // the prompt that is being read is long enough for it
+  Delegated delegated_;       // runs of the text
+  struct {
+    int64_t begin = 0, end = 0;
+  } prompt_;  // that is read in several calls
   HiddenStates hidden_;
   RoundCosts costs_;
   size_t longest_ = 0;  // text since memory was given back

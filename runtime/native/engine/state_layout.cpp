@@ -120,6 +120,9 @@ void StateLayout::write(StateWriter& out, const SavedState& state) const {
   if (info_.has_drafter()) {
     for (const KeptText& text : state.texts) write_unread(out, text.unread);
   }
+  if (info_.has_delegate()) {
+    for (const KeptText& text : state.texts) out.write_counted(std::span(text.delegated));
+  }
   each_piece(state, [&](const Piece& piece, Bytes bytes) {
     out.write(bytes.subspan(piece.offset, piece.size));
     return true;
@@ -136,6 +139,9 @@ Result<SavedState> StateLayout::read(StateReader& reader, size_t slots) const {
   for (KeptText& text : state.texts) reader.read_counted(text.tokens, static_cast<size_t>(info_.max_seq_len));
   if (info_.has_drafter()) {
     for (KeptText& text : state.texts) read_unread(reader, text.unread);
+  }
+  if (info_.has_delegate()) {
+    for (KeptText& text : state.texts) reader.read_counted(text.delegated, 2 * text.tokens.size());
   }
   size_t size = 0;
   for (const auto& each : sizes_) size += each.second;
@@ -183,7 +189,7 @@ bool StateLayout::allows(const SavedState& state) const {
     const auto known = [&](int64_t id) { return info_.is_id(id); };
     const size_t length = text.tokens.size();
     return length <= static_cast<size_t>(info_.max_seq_len) && std::ranges::all_of(text.tokens, known) &&
-           text.unread.fits(info_, length);
+           text.unread.fits(info_, length) && are_runs(text.delegated, 0, length_of(text.tokens));
   };
   const std::vector<int64_t> operations = numbers<int64_t>(state, OPERATIONS);
   return std::all_of(state.texts.begin(), state.texts.end(), is_text) &&

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/delegated.h"
 #include "engine/model_info.h"
 #include "engine/hidden_states.h"
 #include "engine/program.h"
@@ -20,10 +21,12 @@
 
 namespace hybridge {
 
-// Tokens, and hidden states of the last ones that the drafter in the program has yet to read.
+// Tokens, hidden states of the last ones that the drafter in the program has yet to read, and the runs of tokens that a
+// delegate has read.
 struct KeptText {
   std::vector<int64_t> tokens;
   HiddenRows unread = {};
+  Delegated delegated = {};
 };
 
 // texts: the committed one, then those of each snapshot slot. buffers: those that are neither rows by position nor

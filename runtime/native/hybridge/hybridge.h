@@ -164,6 +164,17 @@ hybridge_status hybridge_model_close(hybridge_model model);
 // HYBRIDGE_INVALID_ARGUMENT  less than 1, or more than the program holds
 hybridge_status hybridge_model_limit(hybridge_model model, int64_t max_seq_len);
 
+// Sets from how many tokens on a prompt is read by the accelerator that the model was exported for, in sessions and
+// chats that are opened from now on. hybridge_artifact_open sets what the artifact's manifest says.
+// tokens: 0, the default, for as many as the program says. HYBRIDGE_INVALID_ARGUMENT  fewer than 0
+hybridge_status hybridge_model_delegate_from(hybridge_model model, int64_t tokens);
+
+// Sets whether sessions and chats that are opened from now on continue from a checkpoint or a saved state only if each
+// run of its tokens was read by the method that reads so many now: the accelerator's or the CPU's. Not at first. What
+// they do not continue from is read again; hybridge_resume, hybridge_load and hybridge_chat_load return
+// HYBRIDGE_UNSUPPORTED for it.
+hybridge_status hybridge_model_strict_reuse(hybridge_model model, int wanted);
+
 // Gives a model's sizes.
 hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info);
 
@@ -250,6 +261,10 @@ typedef struct hybridge_prompts_read {
 hybridge_status hybridge_session_prompts(
     hybridge_session session, hybridge_prompts_read* read, char* reason, size_t capacity, size_t* size
 );
+
+// Copies the places of the text at which the accelerator began and stopped to read it, in turn: an even number,
+// ascending.
+hybridge_status hybridge_delegated(hybridge_session session, int64_t* places, size_t capacity, size_t* count);
 
 // Commits tokens, any number.
 // logits: float32 [vocab_size], those after the last token; may be null.

@@ -129,6 +129,9 @@ class Model : public Handle<hybridge_model, hybridge_model_close> {
 
   Status limit(int64_t max_seq_len) { return Status(hybridge_model_limit(id(), max_seq_len)); }
 
+  Status delegate_from(int64_t tokens) { return Status(hybridge_model_delegate_from(id(), tokens)); }
+  Status strict_reuse(bool wanted) { return Status(hybridge_model_strict_reuse(id(), wanted)); }
+
   Result<hybridge_info> info() const {
     return filled<hybridge_info>([&](auto* info) { return hybridge_model_info(id(), info); });
   }
@@ -338,6 +341,11 @@ class GenerationCall {
   hybridge_generation c_;
 };
 
+// How a session's prompts were read. reason: why the model's accelerator is not in use; empty while it is.
+struct PromptsRead : hybridge_prompts_read {
+  std::string reason;
+};
+
 class Session : public Handle<hybridge_session, hybridge_session_close> {
  public:
   using Handle::Handle;
@@ -360,6 +368,19 @@ class Session : public Handle<hybridge_session, hybridge_session_close> {
 
   Result<std::vector<int64_t>> tokens() const {
     return copied<int64_t>([&](auto... to) { return hybridge_tokens(id(), to...); });
+  }
+
+  // HYBRIDGE_UNSUPPORTED for a model that was exported for no accelerator.
+  Result<PromptsRead> prompts_read() const {
+    hybridge_prompts_read read{};
+    const auto reason = copied<char>([&](auto... to) { return hybridge_session_prompts(id(), &read, to...); });
+    if (!reason.ok()) return reason.status();
+    return PromptsRead{read, {reason->begin(), reason->end()}};
+  }
+
+  // The places of the text at which the accelerator began and stopped to read it, in turn.
+  Result<std::vector<int64_t>> delegated() const {
+    return copied<int64_t>([&](auto... to) { return hybridge_delegated(id(), to...); });
   }
 
   // logits: float32 [vocab_size] after the last token, [tokens, vocab_size] of verify; null for none.

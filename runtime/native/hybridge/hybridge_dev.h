@@ -190,6 +190,15 @@ hybridge_status hybridge_cache_find(
     hybridge_cache cache, const int64_t* tokens, size_t count, hybridge_checkpoint* checkpoint
 );
 
+// Brings the session to the longest beginning of a text that its own state or a checkpoint has, and lets the next calls
+// that read the rest count as one prompt. cache: {0} for none. HYBRIDGE_OTHER_MODEL
+hybridge_status hybridge_resume_prefix(
+    hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count
+);
+
+// Keeps a checkpoint of the session's text in a cache, unless that has one or the text is empty. HYBRIDGE_OTHER_MODEL
+hybridge_status hybridge_keep_checkpoint(hybridge_session session, hybridge_cache cache);
+
 // Drops all checkpoints of a cache.
 hybridge_status hybridge_cache_clear(hybridge_cache cache);
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from executorch.exir import to_edge
+from executorch.exir import EdgeProgramManager, to_edge
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.lowered_backend_module import LoweredBackendModule
 from tiny import tiny_config, tiny_model
 from torch import Tensor
 from torch.fx import Node
@@ -16,16 +18,18 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from hybridge.cache import HybridCache
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
-from hybridge.export.lower.delegates import OWN, PRODUCTS, DelegatePartitioner
+from hybridge.export.lower.delegates import OWN, PRODUCTS, DelegatePartitioner, delegate_partitioner
 from hybridge.export.lower.fusion import fuse
 from hybridge.export.lower.lower import quick_lowering
 from hybridge.export.lower.rewrite import drop_empty_operands, drop_idle_nodes, fold_constants, forget_provenance
+from hybridge.export.pinned.delegates import compiled_bytes, hand_to
 from hybridge.export.pinned.executorch import edge_config
 from hybridge.export.pinned.openvino import compiled_blob
 from hybridge.export.program.methods import build_methods
 from hybridge.export.program.state import State
 from hybridge.imports import quiet
-from hybridge.runtime.artifact.delegates import DELEGATES
+from hybridge.runtime.artifact.delegates import DELEGATES, DelegateName, Device, Stored
+from hybridge.runtime.artifact.options import ExportOptions
 
 LINEAR, FULL = "linear_attention", "full_attention"
 SIZES: dict[str, Any] = {"max_seq_len": 64, "prefill_chunk": 32, "verify_len": 4, "snapshot_slots": 1}
@@ -43,15 +47,8 @@ THOROUGH = ("gemma3_text", "mamba2")
     "family", [pytest.param(each, marks=pytest.mark.thorough if each in THOROUGH else ()) for each in FAMILIES]
 )
 def test_a_layer_is_one_part_and_the_state_stays_outside(family: str) -> None:
-    model = tiny_model(tiny_config(family, **FAMILIES[family]))
-    cache = HybridCache.from_config(model.config, kernels=HybridgeKernels(), **SIZES)
-    module, example = build_methods(State(model, cache))["prefill"]
-    with quiet(), torch.no_grad(), quick_lowering():
-        program = torch.export.export(module, example, strict=False)
-        for rewrite in (forget_provenance, drop_idle_nodes, fold_constants, drop_empty_operands, fuse):
-            rewrite(program)
-        program = to_edge(program, compile_config=edge_config()).exported_program()
-    found = DelegatePartitioner("AnyBackend", {}).partition(program)
+    program = traced(family).exported_program()
+    found = DelegatePartitioner({}).partition(program)
     assert len(found.partition_tags) <= FAMILIES[family]["num_hidden_layers"] + 1
     inside, outside = split(list(program.graph.nodes))
     assert [tuple(node.meta["val"].shape) for node in outside if node.target in PRODUCTS] == [(1, 1, 131)], "the head's one row"
@@ -60,6 +57,50 @@ def test_a_layer_is_one_part_and_the_state_stays_outside(family: str) -> None:
     assert ours <= {"hybridge.attention.default", "hybridge.linear.default"}
     assert {node.target for node in outside}.isdisjoint(OWN)
     assert all(value.dtype == torch.float32 for node in inside for value in values(node))
+
+
+def traced(family: str) -> EdgeProgramManager:
+    """The prefill of a model before parts are cut out of it."""
+    model = tiny_model(tiny_config(family, **FAMILIES[family]))
+    cache = HybridCache.from_config(model.config, kernels=HybridgeKernels(), **SIZES)
+    module, example = build_methods(State(model, cache))["prefill"]
+    with quiet(), torch.no_grad(), quick_lowering():
+        program = torch.export.export(module, example, strict=False)
+        for rewrite in (forget_provenance, drop_idle_nodes, fold_constants, drop_empty_operands, fuse):
+            rewrite(program)
+        return to_edge(program, compile_config=edge_config())
+
+
+LOWERED = [("vulkan", "GPU", "float32"), ("coreml", "ALL", "int4")]
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "weights", "family"),
+    [
+        pytest.param(*row, family, marks=() if family == "lfm2" else pytest.mark.thorough)
+        for row in LOWERED
+        for family in FAMILIES
+    ],
+)
+def test_parts_are_compiled_for_what_is_not_here(name: DelegateName, device: Device, weights: Stored, family: str) -> None:
+    """Their runtimes are on phones; the compilers are in ExecuTorch's wheel, and coremltools."""
+    if not DELEGATES[name].is_installed:
+        pytest.skip(f"{DELEGATES[name].title} is not installed")
+    options = ExportOptions(delegate=name, delegate_device=device, delegate_weights=weights)
+    with quiet(), torch.no_grad(), quick_lowering():
+        edge = traced(family).to_backend({"forward": delegate_partitioner(options)})
+    program = edge.exported_program()
+    hand_to(program, DELEGATES[name].backend)
+    parts = {key: part for key, part in program.graph_module.named_children() if isinstance(part, LoweredBackendModule)}
+    assert 1 < len(parts) <= FAMILIES[family]["num_hidden_layers"] + 1
+    assert {part.backend_id for part in parts.values()} == {DELEGATES[name].backend}
+    assert not any(b"hybridge" in part.processed_bytes for part in parts.values()), "an operator of ours"
+    calls = [node for node in program.graph.nodes if node.target is executorch_call_delegate]
+    assert {call.args[0].target for call in calls} == parts.keys()
+    state = set(program.graph_signature.buffers_to_mutate.values())
+    read = {program.graph_signature.inputs_to_buffers.get(each.name) for call in calls for each in call.all_input_nodes}
+    assert read.isdisjoint(state)
+    assert compiled_bytes(program) >= sum(len(part.processed_bytes) for part in parts.values())
 
 
 def split(nodes: list[Node]) -> tuple[list[Node], list[Node]]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,13 +17,22 @@ import pytest
 from core_child import in_core
 from store import exported, made
 from tiny import save_lively_checkpoint, tiny_config
+from typer.testing import CliRunner
 
+from hybridge.__main__ import tree
+from hybridge.errors import UsageError
+from hybridge.export.check.evaluate import Texts, evaluate
 from hybridge.export.check.validate import TOLERANCE, validate_session
+from hybridge.export.profile.threshold import PromptSeconds, threshold, write_threshold
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import resolve_checkpoint
-from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.artifact.delegates import DELEGATES
+from hybridge.runtime import ExportOptions, PrefixCache, Session
+from hybridge.runtime.artifact.delegates import DELEGATES, Stored
+from hybridge.runtime.artifact.folder import open_artifact
 from hybridge.runtime.artifact.manifest import Manifest, read_manifest
+from hybridge.runtime.artifact.options import NEVER
+from hybridge.runtime.binding.model import Model
+from hybridge.runtime.binding.prompt_prefill import PromptPrefill
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DELEGATES["openvino"].is_installed, reason="OpenVINO is not installed")]
 
@@ -73,6 +85,24 @@ def test_random_programs_over_both_are_those_of_the_checkpoint(family: str) -> N
     assert report.worst < TOLERANCE
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("weights", ["float16", "int8", "int4"])
+def test_weights_of_fewer_bits_have_a_bound_of_their_own(weights: Stored) -> None:
+    """The CPU's methods are those of the checkpoint as ever; what the accelerator has read is near it."""
+    folder = checkpoint(FAMILIES[0])
+    options = replace(OPTIONS, delegate_weights=weights)
+    source = resolve_checkpoint(folder, (), None, None)
+    report = validate_session(exported(folder, options), source, ExportProgress(), programs=5, seed=1)
+    report.check()
+    assert report.worst < TOLERANCE
+    assert report.delegated is not None
+    assert TOLERANCE < report.delegated.worst_relative < report.delegated.tolerance
+    found = evaluate(exported(folder, options), source, Texts(window=48, tokens=96), ExportProgress())
+    assert found.delegate is not None
+    assert found.comparison.whole.kl < 1e-6, "blocks are read by the CPU"
+    assert 0 < found.delegate.whole.kl < 0.5, "the CPU's own would have the same bits"
+
+
 def test_a_saved_state_goes_from_the_accelerator_to_the_cpu_and_back(
     artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +125,77 @@ def test_a_saved_state_goes_from_the_accelerator_to_the_cpu_and_back(
         session.load_state(tmp_path / "plain")
         error = np.abs(session.verify([5, 6, 7]) - wanted).max() / np.abs(wanted).max()
         assert error < TOLERANCE
+
+
+def test_kept_texts_say_who_read_them_and_are_reused_strictly(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [range(len(PROMPT))]
+    with Session.load(artifact, strict_reuse=True) as session:
+        cache = PrefixCache(session.model)
+        for _ in PromptPrefill(session, PROMPT, cache).steps():
+            pass
+        session.snapshot(0)
+        session.decode(5)
+        session.restore(0)
+        assert session.delegated == wanted
+        session.save(tmp_path / "accelerated")
+        kept = session.checkpoint()
+        session.resume(session.read_checkpoint([kept.part(i) for i in range(len(kept.parts()))]))
+        session.load_state(tmp_path / "accelerated")
+        assert session.delegated == wanted
+        session.reset()
+        assert session.resume_prefix([*PROMPT, 1], cache) == len(PROMPT), "the accelerator would read it"
+        monkeypatch.setenv("HYBRIDGE_DELEGATE", "off")
+        with Session(session.model) as by_cpu:
+            assert by_cpu.resume_prefix([*PROMPT, 1], cache) == 0, "the CPU would read it"
+            with pytest.raises(UsageError, match="read by another method"):
+                by_cpu.load_state(tmp_path / "accelerated")
+            with pytest.raises(UsageError, match="read by another method"):
+                by_cpu.resume(kept)
+            by_cpu.prefill(PROMPT)
+            assert by_cpu.delegated == []
+            by_cpu.keep_checkpoint(cache)
+        assert session.resume_prefix([*PROMPT, 1], cache) == len(PROMPT), "the session has it itself"
+        session.reset()
+        assert session.resume_prefix([*PROMPT, 1], cache) == 0, "the CPU has read it"
+        with Session.load(artifact) as lax:
+            lax.load_state(tmp_path / "accelerated")
+            assert lax.delegated == wanted
+
+
+def test_a_prompt_in_several_calls_counts_as_one(artifact: Path) -> None:
+    """A server reads a chunk a call, so a threshold of more than a chunk kept the accelerator from all prompts."""
+    with Model.open(open_artifact(artifact)) as model:
+        model.delegate_from(2 * CHUNK)
+        with Session(model) as session:
+            for _ in PromptPrefill(session, PROMPT, PrefixCache(model, 0)).steps():
+                pass
+            assert session.delegated == [range(len(PROMPT))]
+            session.reset()
+            session.prefill(PROMPT[:CHUNK])
+            assert session.delegated == []
+
+
+def test_the_threshold_is_measured_and_written(artifact: Path, tmp_path: Path) -> None:
+    for times, wanted in (((2.0, 0.5, 0.5), 16), ((0.5, 0.5, 0.5), 9), ((0.5, 0.5, 2.0), NEVER)):
+        assert threshold([PromptSeconds(n, time, 1.0) for n, time in zip((9, 16, 32), times, strict=True)]) == wanted
+    copy = tmp_path / "copy"
+    shutil.copytree(artifact, copy)
+    (copy / "manifest.json").chmod(0o644)
+    done = CliRunner().invoke(tree(), ["bench", str(copy), "--write-threshold", "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [each["tokens"] for each in found["prompts"]] == [5, 16, 32, 64]
+    assert read_manifest(copy).options.delegate_from == found["delegate_from"]
+    assert (copy / "manifest.json").stat().st_mode & 0o777 == 0o644
+    write_threshold(open_artifact(copy), 40)
+    with Session.load(copy) as session:
+        session.prefill(PROMPT[:39])
+        assert session.delegated == []
+        session.reset()
+        session.prefill(PROMPT[:40])
+        assert session.delegated == [range(40)]
 
 
 FAILING = """
@@ -144,6 +245,20 @@ def test_a_missing_library_is_named_and_the_cpu_reads(artifact: Path, tmp_path: 
     assert "OpenvinoBackend" in said
     assert "pip install 'hybridge[openvino]'" in said
     assert "delegate_tokens=0, cpu_tokens=3" in said
+
+
+@pytest.mark.thorough
+def test_an_accelerator_that_is_not_here_is_named_and_the_cpu_reads() -> None:
+    folder = exported(checkpoint("lfm2"), replace(OPTIONS, delegate="vulkan", delegate_device="GPU"))
+    method = read_manifest(folder).methods["delegate_prefill"]
+    assert method.delegates.keys() == {"VulkanBackend"}
+    assert method.delegate_bytes > 2 * 4 * 64 * 64, "its weights are beside its parts"
+    with Session.load(folder) as session:
+        session.prefill(PROMPT)
+        read = session.prompts_read
+        assert read is not None
+        assert "VulkanBackend is not registered" in read.reason
+        assert (read.delegate_tokens, read.cpu_tokens) == (0, len(PROMPT))
 
 
 def test_only_its_own_method_may_hand_parts_to_it(artifact: Path) -> None:
