@@ -38,6 +38,7 @@ from hybridge.export.pinned.torch_export import (
     known_operators,
     late_code,
     metadata_by_one_reading,
+    quick_overrides,
     signatures_read_once,
     without_history,
 )
@@ -215,6 +216,7 @@ def quick_lowering() -> Iterator[None]:
         without_history(),
         late_code(),
         known_operators(),
+        quick_overrides(),
         fewer_decompositions(),
         fewer_passes(),
         quick_merges(),

@@ -92,11 +92,41 @@ def _recompile_and_run(self: Any, *args: Any, **options: Any) -> Any:
 def known_operators() -> Iterator[None]:
     """Look up once, and not at every decomposition, which operators the dispatcher has: none is registered inside.
 
-    Patches ``_materialize_cpp_cia_ops``, a sixteenth of the lowering.
+    Patches ``_materialize_cpp_cia_ops`` and ``_collect_all_valid_cia_ops``, a sixteenth of the lowering.
     """
     export_utils._materialize_cpp_cia_ops()
-    with mock.patch.object(export_utils, "_materialize_cpp_cia_ops", return_value=None):
+    with (
+        mock.patch.object(export_utils, "_materialize_cpp_cia_ops", return_value=None),
+        mock.patch.object(
+            exported_program, "_collect_all_valid_cia_ops", return_value=export_utils._collect_all_valid_cia_ops()
+        ),
+    ):
         yield
+
+
+@contextmanager
+def quick_overrides() -> Iterator[None]:
+    """Let a decomposition replace six thousand kernels of composite operators, and put them back, without checking each.
+
+    Patches ``OpOverload.py_impl``, two fifths of a small program's decomposition: most of it was making its annotations.
+    """
+    with mock.patch.object(Operator, "py_impl", _register):
+        yield
+
+
+_checked_py_impl = Operator.py_impl
+
+
+def _register(self: Operator, key: Any) -> Callable[[Any], Any]:
+    if not isinstance(key, torch._C.DispatchKey):
+        return _checked_py_impl(self, key)
+
+    def register(function: Any) -> Any:
+        self.py_kernels[key] = function
+        self._dispatch_cache.clear()
+        return function
+
+    return register
 
 
 @contextmanager

@@ -214,9 +214,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def is_default(config: pytest.Config) -> bool:
     """Return whether a run is of all that neither ``slow`` nor ``thorough`` leaves out: the one that has a budget."""
     option = config.getoption
-    narrowed = any(map(option, ("fast", "all", "collectonly", "keyword", "markexpr", "lf", "deselect", "ignore"))) or option(
-        "cov_source", None
-    )
+    narrowing = ("fast", "all", "collectonly", "keyword", "markexpr", "lf", "deselect", "ignore", "cov_source")
+    narrowed = any(option(name, None) for name in narrowing)
     return not narrowed and list(config.args) in (config.getini("testpaths"), [str(TESTS)])
 
 

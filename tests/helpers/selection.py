@@ -43,7 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [item for item in items if item.get_closest_marker("thorough") is None]
         if config.getoption("fast"):
             chosen = _fast(chosen)
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        kept = set(chosen)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = chosen
     if (seed := config.getoption("shuffle")) is not None:
         items[:] = _shuffled(items, random.Random(seed))

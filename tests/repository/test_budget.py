@@ -6,11 +6,13 @@ import json
 import os
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import budget
 import pytest
 import store
-from budget import ALL, BUDGET, START, TESTS, Costs, Counter, room_of
+from budget import ALL, BUDGET, START, TESTS, Costs, Counter, is_default, room_of
 
 
 @pytest.fixture
@@ -101,6 +103,20 @@ def test_the_units_of_a_build_are_those_that_were_made(tmp_path: Path) -> None:
     counter.on_event("subprocess.Popen", (None, ["cmake", "--build", str(tmp_path), "--target", "x"], None, None))
     counter.charge(START)
     assert {Path(unit).name for unit in counter.costs["cache/test_a.py"].units} == {"a.o", "b.o"}
+
+
+def test_a_run_without_pytests_cache_is_none_of_all() -> None:
+    """Its options are not there then, and each run ended with an error: scripts/trust broken-features took that for a find."""
+
+    def option(name: str, *default: object) -> object:
+        if name == "lf" and not default:
+            raise ValueError(f"no option named {name!r}")
+        return None
+
+    config: Any = SimpleNamespace(getoption=option, args=["tests/cache"], getini=lambda name: ["tests"])
+    assert not is_default(config)
+    config.args = ["tests"]
+    assert is_default(config)
 
 
 def test_the_budget_has_every_folder_of_tests() -> None:

@@ -73,40 +73,40 @@ def test_the_artifact_reaches_its_figures(demo: Path) -> None:
     assert rollback <= 0.15 * state
 
 
-def opened(folder: Path) -> Subject:
+@pytest.fixture(scope="module")
+def subject(demo: Path) -> Subject:
     """The target and its drafters, all of them trained."""
-    return load(Artifacts(folder, *(folder.with_name(f"{folder.name}-{name}") for name in ("draft", "dspark"))))
+    return load(Artifacts(demo, *(demo.with_name(f"{demo.name}-{name}") for name in ("draft", "dspark"))))
 
 
 WAYS = ["prompt lookup", "draft model", "multi-token prediction", "DSpark", "auto"]
 
 
 @pytest.mark.parametrize("block", [None, pytest.param(4, marks=pytest.mark.thorough), 16])
-@pytest.mark.parametrize("way", WAYS)
-def test_greedy_text_is_the_same_with_every_drafter(demo: Path, way: str, block: int | None) -> None:
-    subject = opened(demo)
-    chosen, own = {PLAIN: None, way: subject.ways[way]}, subject.sessions.get(way, subject.session)
+def test_greedy_text_is_the_same_with_every_drafter(subject: Subject, block: int | None) -> None:
+    longest = min(each.verify_len for each in (subject.session, *subject.sessions.values()))
     outcomes = contest(
         subject.session,
-        chosen,
+        {PLAIN: None} | {way: subject.ways[way] for way in WAYS},
         subject.prompts[:4],
         new_tokens=150,
         sampling=Sampling(),
-        block_length=block and min(block, own.verify_len),
+        block_length=block and min(block, longest),
         sessions=subject.sessions,
     )
-    assert outcomes[way].differing == 0
-    if block is not None:
-        assert outcomes[way].total.accepted > 30, "trained drafters are right now and then"
-        assert outcomes[way].total.rollbacks > 3
+    for way in WAYS:
+        assert outcomes[way].differing == 0, way
+        if block is not None:
+            assert outcomes[way].total.accepted > 30, f"trained drafters are right now and then: {way}"
+            assert outcomes[way].total.rollbacks > 3, way
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_text_of_a_seed_is_the_same_with_every_drafter(demo: Path, way: str, tmp_path: Path) -> None:
+def test_text_of_a_seed_is_the_same_with_every_drafter(subject: Subject, way: str, tmp_path: Path) -> None:
     """Whatever the block; and after a state that was saved in the middle."""
-    subject = opened(demo)
     drafter, session = subject.ways[way], subject.sessions.get(way, subject.session)
     sampling, prompt = Sampling(temperature=0.6, top_k=20, seed=5), list(PROMPTS[0].encode())
+    subject.session.reset()
     plain = list(subject.session.generate(prompt, max_new_tokens=120, sampling=sampling, drafter=None))
     for block in (2, 4, None):
         session.reset()
@@ -130,7 +130,7 @@ def test_the_trained_draft_keeps_the_sampling_distribution(demo: Path) -> None:
 
 
 def test_the_bench_prints_its_figures(demo: Path, cli: Run) -> None:
-    done = cli("bench", demo, "--draft", f"{demo}-draft", "--tokens", 700, "--samples", 1000, "--json")
+    done = cli("bench", demo, "--draft", f"{demo}-draft", "--tokens", 350, "--samples", 500, "--json")
     report = json.loads(done.raw)
     assert report["lossless"]
     assert set(report["texts"]["Code, greedy"]) == {PLAIN, *WAYS} - {"DSpark"}  # of one artifact

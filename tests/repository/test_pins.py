@@ -23,6 +23,7 @@ from executorch.exir.dialects.edge import _ops as edge_dialect
 from tiny import traced
 from torch import Tensor, nn
 from torch._export import utils as export_utils
+from torch.export import exported_program
 from torch.fx import GraphModule
 from torch.fx.traceback import NodeSource
 
@@ -42,6 +43,7 @@ from hybridge.export.pinned.torch_export import (
     known_operators,
     late_code,
     overload,
+    quick_overrides,
     traced_graph,
     without_history,
 )
@@ -184,6 +186,23 @@ def test_operators_are_looked_up_by_one_function_that_returns_nothing() -> None:
     before = export_utils._collect_all_valid_cia_ops()
     with known_operators():
         assert export_utils._collect_all_valid_cia_ops() == before
+
+
+def test_quick_overrides_register_what_checked_ones_do() -> None:
+    message = "_override_composite_implicit_decomp has changed: see quick_overrides() in export/pinned/torch_export.py"
+    kept = {aten.linear.default: export_utils._special_op_to_preserve_cia}
+    before = dict(aten.linear.default.py_kernels)
+
+    def registered() -> dict[Any, str]:
+        with exported_program._override_composite_implicit_decomp(kept):
+            return {key: repr(kernel).partition(" at ")[0] for key, kernel in aten.linear.default.py_kernels.items()}
+
+    checked = registered()
+    with quick_overrides():
+        assert registered() == checked != {}, message
+    assert aten.linear.default.py_kernels == before
+    assert "py_impl" in exported_program._override_composite_implicit_decomp.__wrapped__.__code__.co_names, message
+    assert "py_impl" not in vars(Operator), "the patch is undone: " + message
 
 
 # ExecuTorch's lowering

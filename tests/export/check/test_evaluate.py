@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from store import exported
-from tiny import save_checkpoint, save_tokenizer, tiny_config
 from typer.testing import CliRunner, Result
 
 from hybridge.__main__ import tree
@@ -18,16 +18,12 @@ TEXT = "def add(first, second):\n    return first + second\n" * 30
 
 
 @pytest.fixture(scope="module")
-def checkpoint_and_artifact(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A checkpoint and an artifact of it in 4 bits."""
-    folder = tmp_path_factory.mktemp("evaluated")
-    layers = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
-    save_checkpoint(folder / "checkpoint", tiny_config("qwen3_5_text", **layers, hidden_size=64, intermediate_size=96))
-    save_tokenizer(folder / "checkpoint")
-    options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w", embedding_quantize="8w")
-    (folder / "text.txt").write_text(TEXT)
-    (folder / "prompts.txt").write_text("def add(\n\nclass Sum:\n")
-    return folder / "checkpoint", exported(folder / "checkpoint", options)
+def checkpoint_and_artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A checkpoint and what an export without options makes of it, as in test_default_recipes.py."""
+    folder = Path(shutil.copytree(checkpoint, tmp_path_factory.mktemp("evaluated") / "checkpoint"))
+    (folder.parent / "text.txt").write_text(TEXT)
+    (folder.parent / "prompts.txt").write_text("def add(\n\nclass Sum:\n")
+    return folder, exported(folder, ExportOptions(quantize="auto"))
 
 
 def evaluate(checkpoint_and_artifact: tuple[Path, Path], *words: object) -> Result:

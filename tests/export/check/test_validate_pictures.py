@@ -84,7 +84,7 @@ def test_rows_in_blocks_that_see_no_later_ones_are_found(block_artifact: Path, b
     assert any(name.startswith("picture") for name in report.first_divergence.operations)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["full_attention", "sliding_attention"])
 def test_rows_that_see_no_later_ones_are_found(
     square_artifact: Path, square_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, kind: str

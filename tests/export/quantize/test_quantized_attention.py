@@ -38,8 +38,16 @@ FAMILIES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", FAMILIES)
-@pytest.mark.parametrize("kv_cache", ["int8", "float16"])
+@pytest.mark.parametrize(
+    ("kv_cache", "what"),
+    [
+        *(("int8", each) for each in FAMILIES),
+        *(
+            pytest.param("float16", each, marks=() if each in ("gated attention", "sinks") else pytest.mark.thorough)
+            for each in FAMILIES
+        ),
+    ],
+)
 def test_a_session_is_the_model_with_rounded_keys_and_values(what: str, kv_cache: Literal["int8", "float16"]) -> None:
     model, options = lively(tiny_model(tiny_config(FAMILIES[what]))), replace(OPTIONS, kv_cache=kv_cache)
     session = eager_session(model, options)

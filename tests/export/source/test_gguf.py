@@ -241,7 +241,7 @@ def test_few_bits_are_kept_bit_for_bit(tmp_path: Path, architecture: str, kind: 
         assert kept(layer).equal(numbers[f"{name}.weight"]), name
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_file_exports_validates_and_has_its_tokenizer(tmp_path: Path) -> None:
     model = random_model("qwen35", vocab_size=262)
     save_gguf(tmp_path / "model.gguf", "qwen35", model, TYPES.Q4_0)

@@ -55,8 +55,7 @@ def assert_same(folder: Path, options: ExportOptions) -> None:
 @pytest.mark.parametrize("family", by_kind())
 def test_every_family_is_packed_alike(family: str, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, tiny_config(family), torch.bfloat16)
-    for options in (OWN, OWN_8_BITS):
-        assert_same(tmp_path, options)
+    assert_same(tmp_path, OWN)
 
 
 def test_what_was_read_gets_no_first_values(tmp_path: Path) -> None:

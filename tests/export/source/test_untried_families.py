@@ -104,7 +104,7 @@ class Warned(ExportProgress):
 @pytest.mark.slow
 def test_an_artifact_that_is_wrong_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nobody asked for a validation."""
-    save_lively_checkpoint(tmp_path / "checkpoint", tiny_config("granite"))
+    save_lively_checkpoint(tmp_path / "checkpoint", tiny_config("granite", num_hidden_layers=1))
     uncached = validation.uncached
 
     def other_oracle(*arguments: Any) -> Oracle:

@@ -22,7 +22,14 @@ CASES = {
         "lfm2", {}, torch.bfloat16,
         ExportOptions(max_seq_len=64, prefill_chunk=5, verify_len=2, kernels="aten", backend="portable"),
     ),
-    "experts of 4 bits, shorter blocks": (
+    "experts of 4 bits, sinks, shorter blocks": (
+        "gpt_oss", {}, torch.float16,
+        ExportOptions(
+            max_seq_len=64, prefill_chunk=9, verify_len=5, shorter_verify_lens=(2, 3),
+            kernels="hybridge", quantize="4w", group_size=8,
+        ),
+    ),
+    "experts of 4 bits beside a delta rule": (
         "qwen3_next", HYBRID | EXPERTS, torch.float16,
         ExportOptions(
             max_seq_len=64, prefill_chunk=9, verify_len=5, shorter_verify_lens=(2, 3),
@@ -70,8 +77,8 @@ CASES = {
 SMALL = ExportOptions(max_seq_len=40, prefill_chunk=9, verify_len=3, snapshot_slots=1)
 
 
-KINDS = ("gpt_oss", "jamba", "minimax")
-"""Families of kinds of layers that no artifact with pictures has: test_validate_pictures.py validates those."""
+KINDS = ("jamba", "minimax")
+"""Families of kinds of layers that no other artifact has: test_validate_pictures.py validates those of others."""
 
 
 @pytest.mark.parametrize(
@@ -99,7 +106,7 @@ def assert_is_the_model(folder: Path, family: str, options: ExportOptions) -> No
     assert report.decoded
 
 
-FEW = ("experts of 4 bits, shorter blocks", "weights of 4 bits, keys and activations of 8")
+FEW = ("experts of 4 bits, sinks, shorter blocks", "weights of 4 bits, keys and activations of 8")
 
 
 @pytest.mark.parametrize("case", [pytest.param(each, marks=[] if each in FEW else pytest.mark.thorough) for each in CASES])

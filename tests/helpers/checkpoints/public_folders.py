@@ -168,7 +168,7 @@ GEMMA3_SPECIAL = [
     *("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
 ]
 GEMMA3_NAMES = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
-GEMMA3_SIZE, GEMMA3_ROWS, GEMMA3_TOKENS = 48, 16, 340
+GEMMA3_ROWS, GEMMA3_TOKENS = 16, 340
 GEMMA3_OPTIONS = ExportOptions(max_seq_len=160, prefill_chunk=10, verify_len=5, snapshot_slots=2)
 
 

@@ -16,7 +16,6 @@ TEXT = [
     for i in range(60)
 ]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-Ids = list[int]
 
 
 def added_token(text: str) -> dict[str, Any]:

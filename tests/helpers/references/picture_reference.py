@@ -80,9 +80,9 @@ def whole_logits(folder: Path, text: list[int | NDArray[np.uint8]], unit: int = 
     return logits[0, -1].numpy()
 
 
-def pictures() -> Iterator[NDArray[np.uint8]]:
+def pictures(seeds: range = range(COUNT)) -> Iterator[NDArray[np.uint8]]:
     """Yield pictures uint8 [height, width, 3]: smooth, with noise, small and large, wide and high."""
-    for seed in range(COUNT):
+    for seed in seeds:
         random = np.random.default_rng(seed)
         width, height = COMMON[seed] if seed < len(COMMON) else (int(2 ** random.uniform(0, 10.8)) for _ in range(2))
         while max(width, height) > 900 * min(width, height):

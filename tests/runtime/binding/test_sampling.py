@@ -198,9 +198,10 @@ def test_the_distribution_over_many_tokens_is_that_of_the_definitions(
 @pytest.mark.parametrize("size", [1, 2, 5, 64, 67, 200])
 @pytest.mark.parametrize("value", [math.nan, -math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_found_wherever_it_is(in_cpp: InCpp, size: int, value: float) -> None:
+    for sign in (1, -1):
+        assert in_cpp(np.full(size, 3.4e38 * sign, np.float32), [], Sampling(temperature=1.0))[0] == "0 1"
     for at in range(0, size, 1 if size < 10 else 13):
         logits = np.full(size, 3.4e38 * (-1) ** at, np.float32)
-        assert in_cpp(logits, [], Sampling(temperature=1.0))[0] == "0 1"
         logits[at] = np.copysign(np.float32(value), value)
         assert in_cpp(logits, [], Sampling(temperature=1.0))[0].endswith(" 0")
 
@@ -338,7 +339,7 @@ def test_a_generation_config_that_is_none_is_refused() -> None:
 
 UNSURE = [*b"import os\n\ndef read_"]
 """After it model and drafter disagree, so that a wrong rule shows."""
-BLOCKS = 1500
+BLOCKS = 1000
 
 
 @pytest.fixture(scope="module", params=["draft model", "dspark"])
@@ -378,7 +379,7 @@ def test_coupled_draws_accept_most_of_what_can_be_accepted() -> None:
     """One draft token: for distributions a total variation distance d apart (1 - d) / (1 + d) at least, 1 - d at most."""
     target, draft = Table(3, ends=False), Table(3, noise=1.0, ends=False)
     session = table_session(target)
-    drafter, samples, accepted, least, most = DraftModel(table_model(draft), session), 4000, 0, 0.0, 0.0
+    drafter, samples, accepted, least, most = DraftModel(table_model(draft), session), 2000, 0, 0.0, 0.0
     session.prefill([1])
     session.snapshot(0)
     for noise in range(samples):

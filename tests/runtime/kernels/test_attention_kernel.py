@@ -26,9 +26,14 @@ CASES = {
 }
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> None:
-    set_threads(request.param)
+def of_both(program: KernelProgram, *inputs: Tensor) -> list[Tensor]:
+    """Return what the program gives on one thread, and on two the same bits: a call writes what the one before it wrote."""
+    set_threads(1)
+    outputs = program(*inputs)
+    set_threads(2)
+    for other, output in zip(program(*inputs), outputs, strict=True):
+        torch.testing.assert_close(other, output, rtol=0, atol=0, equal_nan=True)
+    return outputs
 
 
 def case(name: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -42,7 +47,6 @@ def case(name: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor,
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("softcap", [pytest.param(0.0, marks=pytest.mark.thorough), 3.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
@@ -57,7 +61,7 @@ def test_attention(name: str, softcap: float, dtype: torch.dtype) -> None:
         **({} if sinks is None else {"sinks": sinks}),
     )
     want = attention(query, keys, values, start, None, sinks, 0.3, softcap)
-    torch.testing.assert_close(run(query, start)[0], want, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(of_both(run, query, start)[0], want, rtol=1e-5, atol=2e-6)
 
 
 def blank(R: int, G: int, D: int, V: int) -> QuantizedRows:
@@ -72,7 +76,6 @@ def blank(R: int, G: int, D: int, V: int) -> QuantizedRows:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("softcap", [pytest.param(0.0, marks=pytest.mark.thorough), 3.0])
 def test_attention_over_int8(name: str, softcap: float) -> None:
@@ -92,11 +95,10 @@ def test_attention_over_int8(name: str, softcap: float) -> None:
         **({} if sinks is None else {"sinks": sinks}),
     )
     want = quantized_attention(query, *vars(rows).values(), start, sinks, V, 0.3, softcap)
-    torch.testing.assert_close(run(query, start)[0], want, rtol=5e-4, atol=5e-4)
+    torch.testing.assert_close(of_both(run, query, start)[0], want, rtol=5e-4, atol=5e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("threads")
 def test_attention_sees_what_a_mask_says() -> None:
     """A ring, where which rows are visible follows no order; rows that no token sees hold NaN."""
     torch.manual_seed(0)
@@ -112,11 +114,10 @@ def test_attention_sees_what_a_mask_says() -> None:
         values=values,
     )
     want = attention(query, keys, values, start, mask, None, 0.3, 0.0)
-    torch.testing.assert_close(run(query, start, mask)[0], want, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(of_both(run, query, start, mask)[0], want, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", ["verify of 5", "many rows in parts", "heads side by side, in parts"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_nan_in_a_key_that_a_token_sees_makes_its_output_nan(name: str, dtype: torch.dtype) -> None:
@@ -129,13 +130,12 @@ def test_nan_in_a_key_that_a_token_sees_makes_its_output_nan(name: str, dtype: t
         keys=keys,
         values=values,
     )
-    want, got = attention(query, keys, values, start, None, None, 0.3, 0.0), run(query, start)[0]
+    want, got = attention(query, keys, values, start, None, None, 0.3, 0.0), of_both(run, query, start)[0]
     assert bool(want.isnan().any())
     torch.testing.assert_close(got, want, rtol=1e-5, atol=2e-6, equal_nan=True)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("number", [NAN, float("inf"), -float("inf")])
 @pytest.mark.parametrize("where", ["query", "key", "value"])
 def test_what_is_not_finite_goes_through_int8_rows_as_nan(number: float, where: str) -> None:
@@ -151,7 +151,7 @@ def test_what_is_not_finite_goes_through_int8_rows_as_nan(number: float, where: 
         return [out, *(each.clone() for each in rows.values())]
 
     inputs = query, key, value, start
-    got, *written = KernelProgram(write_and_read, inputs, **vars(rows))(*inputs)
+    got, *written = of_both(KernelProgram(write_and_read, inputs, **vars(rows)), *inputs)
     rows.write(key, value, start)
     for mine, reference in zip(written[1::2], (rows.key_scales, rows.value_scales), strict=True):
         torch.testing.assert_close(mine, reference, rtol=1e-6, atol=0, equal_nan=True)
@@ -189,7 +189,6 @@ def test_rows_are_written_in_place(dtype: torch.dtype, dim: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(("T", "D", "V"), [(1, 24, 24), (9, 22, 33)])
 def test_int8_rows_are_written_in_place(T: int, D: int, V: int) -> None:
     """Over the border of two blocks, and nowhere else."""
@@ -201,7 +200,7 @@ def test_int8_rows_are_written_in_place(T: int, D: int, V: int) -> None:
         return [each.clone() for each in (k, ks, v, vs)]
 
     state = dict(zip(["k", "ks", "v", "vs"], vars(rows).values(), strict=True))
-    written = KernelProgram(write, [key, value, start], **state)(key, value, start)
+    written = of_both(KernelProgram(write, [key, value, start], **state), key, value, start)
     got = QuantizedRows(**dict(zip(vars(rows), written, strict=True))).dense(D, V)
     rows.write(key, value, start)
     others = [row for row in range(128) if not 62 <= row < 62 + T]

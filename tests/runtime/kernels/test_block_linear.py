@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_program import KernelProgram
+from kernel_program import KernelProgram, both
 from packed_weights import HALVES, KINDS, block_weight, packed_blocks
 from torch import Tensor
 
 import hybridge.export.operators.linear  # noqa: F401  registers the operator
 from hybridge.export.operators.linear import pack, unpack, weights
 from hybridge.export.weights import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
-from hybridge.runtime.binding.library import set_threads
 
 EVERY = [*KINDS, *HALVES]
 FEW = ("Q4_1", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4", *HALVES)
@@ -60,16 +59,16 @@ def test_numbers_are_what_the_blocks_say(name: str) -> None:
 @pytest.mark.parametrize("integer", [True, False])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_kernel_is_its_twin(name: str, integer: bool) -> None:
-    """One to 17 tokens meet every size of tile; one number of tokens for each program."""
+    """One to 17 tokens meet every size of tile."""
     if integer and name in HALVES:
         return
     torch.manual_seed(1)
-    for threads, rows, tokens in ((1, 37, 1), (2, 131, 17), (1, 16, 6)):
-        set_threads(threads)
-        weight, x = packed_blocks(name, rows, columns_of(name)), torch.randn(1, tokens, columns_of(name))
-        layer = PackedLinear(weight, torch.randn(rows) if tokens > 1 else None, integer=integer)
-        want = layer(x)
-        got = KernelProgram(layer, [x])(x)[0]
+    layers, inputs = [], []
+    for rows, tokens in ((37, 1), (131, 17), (16, 6)):
+        weight, bias = packed_blocks(name, rows, columns_of(name)), torch.randn(rows) if tokens > 1 else None
+        layers.append(PackedLinear(weight, bias, integer=integer))
+        inputs.append(torch.randn(1, tokens, columns_of(name)))
+    for got, want in both(layers, inputs):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
 
 
@@ -81,16 +80,20 @@ def test_some_outputs_are_those_of_the_whole_layer(name: str, integer: bool) -> 
     if integer and name in HALVES:
         return
     torch.manual_seed(3)
-    for threads, rows, tokens, panels in ((1, 131, 1, [0, 3, 8]), (2, 131, 6, [1, 2, 7]), (1, 37, 17, [2]), (2, 96, 3, [0, 5])):
-        set_threads(threads)
+    layers, inputs, chosen = [], [], []
+    for rows, tokens, panels in ((131, 1, [0, 3, 8]), (131, 6, [1, 2, 7]), (37, 17, [2]), (96, 3, [0, 5])):
         layer = PackedLinear(packed_blocks(name, rows, columns_of(name)), torch.randn(rows), integer=integer)
         ids = torch.cat([torch.arange(16 * panel, min(rows, 16 * panel + 16)) for panel in panels])
         x, few = torch.randn(1, tokens, columns_of(name)), layer.some_outputs(ids)
         assert few.packed is layer.packed
-        whole = KernelProgram(layer, [x])(x)[0]
-        assert KernelProgram(few, [x])(x)[0].equal(whole[..., ids])
         want = layer(x)[..., ids]
         torch.testing.assert_close(few(x), want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+        layers += [layer, few]
+        inputs += [x, x.clone()]
+        chosen.append(ids)
+    outputs = [got for got, _ in both(layers, inputs)]
+    for ids, whole, some in zip(chosen * 2, outputs[::2], outputs[1::2], strict=True):
+        assert some.equal(whole[..., ids])
 
 
 WRONG_PANELS = {

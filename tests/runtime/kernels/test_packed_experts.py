@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from kernel_program import KernelProgram
+from kernel_program import KernelProgram, both
 from packed_weights import packed_weight
 from tiny import tiny_config, tiny_model
 from zoo import by_kind
@@ -14,9 +14,9 @@ from zoo import by_kind
 from hybridge.export.quantize.quantize import pack_weights
 from hybridge.export.weights import PackedExperts
 from hybridge.runtime.artifact.options import ExportOptions
-from hybridge.runtime.binding.library import set_threads
 
-CHOICES = {"one row": [3], "some experts, some twice": [4, 0, 4, 2, 0, 4, 4], "more rows than a tile": [1] * 13 + [5] * 5}
+CHOICES = [3], [4, 0, 4, 2, 0, 4, 4], [1] * 13 + [5] * 5
+"""One row; some experts, some of them twice; more rows than a tile."""
 
 
 def experts(bits: int, rows: int, columns: int, *, integer: bool, bias: bool) -> PackedExperts:
@@ -26,14 +26,15 @@ def experts(bits: int, rows: int, columns: int, *, integer: bool, bias: bool) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choices", CHOICES)
 @pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])
-def test_kernel_is_its_reference(bits: int, integer: bool, choices: str) -> None:
-    chosen = torch.tensor(CHOICES[choices])
-    for threads, rows, columns in ((1, 17, 24), (2, 131, 136)):
-        set_threads(threads)
-        layer, x = experts(bits, rows, columns, integer=integer, bias=threads == 1), torch.randn(len(chosen), columns)
-        torch.testing.assert_close(KernelProgram(layer, [x, chosen])(x, chosen)[0], layer(x, chosen), rtol=1e-5, atol=1e-5)
+def test_kernel_is_its_reference(bits: int, integer: bool) -> None:
+    layers, inputs, choices = [], [], []
+    for rows, columns in ((17, 24), (131, 136)):
+        layers += [experts(bits, rows, columns, integer=integer, bias=rows == 17)] * len(CHOICES)
+        choices += [torch.tensor(each) for each in CHOICES]
+        inputs += [torch.randn(len(each), columns) for each in CHOICES]
+    for got, want in both(layers, inputs, choices):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

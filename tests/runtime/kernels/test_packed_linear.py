@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_program import KernelProgram
+from kernel_program import KernelProgram, both
 from packed_weights import packed_weight
 from tiny import tiny_config, tiny_model
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from hybridge.export.operators.linear import pack, unpack, weights
 from hybridge.export.quantize.quantize import check_quantization, pack_weights
 from hybridge.export.weights import PackedEmbedding, PackedLinear
 from hybridge.runtime.artifact.options import ExportOptions
-from hybridge.runtime.binding.library import set_threads
 
 SIZES = [(1, 8, 8), (17, 24, 8), (40, 64, 32), (131, 136, 8)]
 
@@ -42,17 +41,16 @@ def test_a_packed_weight_is_off_by_half_a_step_at_most(bits: int, step: float) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])
-def test_kernel_is_its_reference(bits: int, integer: bool, threads: int) -> None:
-    set_threads(threads)
+def test_kernel_is_its_reference(bits: int, integer: bool) -> None:
     torch.manual_seed(bits)
+    layers, inputs = [], []
     for (rows, columns, group), tokens in zip(SIZES, (1, 5, 17, 13), strict=True):
-        weight, x = packed_weight(torch.randn(rows, columns), bits, group), torch.randn(1, tokens, columns)
         bias = torch.randn(rows) if tokens % 2 else None
-        layer = PackedLinear(weight, bias, integer=integer)
-        program = KernelProgram(layer, [x])
-        torch.testing.assert_close(program(x)[0], layer(x), rtol=1e-5, atol=1e-5)
+        layers.append(PackedLinear(packed_weight(torch.randn(rows, columns), bits, group), bias, integer=integer))
+        inputs.append(torch.randn(1, tokens, columns))
+    for got, want in both(layers, inputs):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

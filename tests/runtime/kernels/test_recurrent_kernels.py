@@ -23,7 +23,7 @@ def made(case: str, seed: int) -> Recurrence:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("tokens", [1, pytest.param(5, marks=pytest.mark.thorough), 17])
+@pytest.mark.parametrize("tokens", [*(pytest.param(count, marks=pytest.mark.thorough) for count in (1, 5)), 17])
 def test_a_block_is_the_reference_up_to_its_count(tokens: int, case: str) -> None:
     recurrence = made(case, tokens)
     twins = Twins(recurrence.extend, (*recurrence.inputs(tokens, tokens), one(1)), state=recurrence.state)

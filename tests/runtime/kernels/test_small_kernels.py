@@ -32,7 +32,10 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 def check(compiled: Callable[..., Any], reference: Callable[..., Any], *inputs: Tensor, tolerance: float = 2e-6) -> None:
     """Both give the same, whatever the number of threads."""
-    program = KernelProgram(compiled, inputs)
+    compare(KernelProgram(compiled, inputs), reference, *inputs, tolerance=tolerance)
+
+
+def compare(program: KernelProgram, reference: Callable[..., Any], *inputs: Tensor, tolerance: float = 2e-6) -> None:
     expected = reference(*inputs)
     for threads in (1, 2):
         set_threads(threads)
@@ -196,15 +199,19 @@ def test_draft_tokens_are_chosen_by_their_scores(count: int) -> None:
     scores, noise = normal(1, 7, count) * 3, torch.randint(2**32, (1, 7), generator=generator)
     ids = torch.stack([torch.randperm(count, generator=generator) for _ in range(7)])[None] * 3
     kept = min(count, 16)
+    program = KernelProgram(
+        lambda scores, noise, heat, ids: (
+            ops.draw(scores, noise, heat, None),
+            ops.draw(scores, noise, heat, ids[:, :1].clone()),
+            ops.draw(scores, noise, heat, ids),
+            ops.top_chance(scores),
+            ops.best_candidates(scores, kept),
+        ),
+        (scores, noise, torch.tensor([1.0]), ids),
+    )
     for heat in (0.0, 0.7, 3.0):
-        check(
-            lambda scores, noise, heat, ids: (
-                ops.draw(scores, noise, heat, None),
-                ops.draw(scores, noise, heat, ids[:, :1].clone()),
-                ops.draw(scores, noise, heat, ids),
-                ops.top_chance(scores),
-                ops.best_candidates(scores, kept),
-            ),
+        compare(
+            program,
             lambda x, noise, heat, ids: (
                 CORE.draw(x, noise, heat),
                 CORE.draw(x, noise, heat, ids[:, :1]),
@@ -212,10 +219,7 @@ def test_draft_tokens_are_chosen_by_their_scores(count: int) -> None:
                 CORE.top_probability(x),
                 CORE.best_candidates(x, kept),
             ),
-            scores,
-            noise,
-            torch.tensor([heat]),
-            ids,
+            *(scores, noise, torch.tensor([heat]), ids),
         )
 
 

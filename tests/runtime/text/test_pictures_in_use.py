@@ -144,7 +144,14 @@ PLACES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("begin", "form"), [(f"{form}_artifact", form) for form in PLACES], indirect=["begin"])
+@pytest.mark.parametrize(
+    ("begin", "form"),
+    [
+        pytest.param(f"{form}_artifact", form, marks=pytest.mark.thorough if form in ("canvas", "omni") else ())
+        for form in PLACES
+    ],
+    indirect=["begin"],
+)
 def test_a_picture_is_between_tokens(begin: Begin, form: str) -> None:
     """The template writes them, or leaves them to the processor."""
     conversation, model = begin()

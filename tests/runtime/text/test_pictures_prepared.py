@@ -51,6 +51,7 @@ GEMMA3 = replace(
 """The pictures of Gemma 3, as an export of a published checkpoint describes them."""
 GLM = replace(QWEN, model_type="glm5_next", patch_size=14, position_side=1, min_tokens=16, tile_size=28)
 """The pictures of GLM-5.3-Flash, as an export with at most 256 tokens describes them."""
+THIRD = range(0, picture_reference.COUNT, 3)
 DESCRIPTIONS = [picture_reference.PUBLISHED, QWEN, GEMMA3, GEMMA, GLM, picture_reference.OMNI]
 
 
@@ -89,7 +90,7 @@ def test_parts_of_qwen3_5_are_those_of_transformers_processor(monkeypatch: pytes
     )
     compared = 0
     with Layouts(QWEN) as layouts:
-        for picture in picture_reference.pictures():
+        for picture in picture_reference.pictures(THIRD):
             longest = 200 * min(picture.shape[:2])
             if max(picture.shape[:2]) > longest:
                 with pytest.raises(RefusedPictureError, match="more than 200 times the other"):
@@ -104,7 +105,7 @@ def test_parts_of_qwen3_5_are_those_of_transformers_processor(monkeypatch: pytes
             np.testing.assert_array_equal(frames[0], frames[1])
             np.testing.assert_array_equal(part, frames[0])
             compared += 1
-    assert compared == picture_reference.COUNT
+    assert compared == len(THIRD)
 
 
 @pytest.mark.slow
@@ -116,7 +117,7 @@ def test_parts_of_gemma4_are_those_of_transformers_processor(monkeypatch: pytest
     monkeypatch.setattr(Image.Image, "resize", across_first)
     processor, compared = Gemma4ImageProcessorPil(max_soft_tokens=tokens, do_rescale=False), 0
     with Layouts(replace(GEMMA, max_tokens=tokens, merge=merge, patch_size=48 // merge)) as layouts:
-        for picture in picture_reference.pictures():
+        for picture in picture_reference.pictures(THIRD):
             (part,) = layouts.of(picture).parts
             wanted = processor([Image.fromarray(picture)], return_tensors="np")
             places = wanted["image_position_ids"][0]
@@ -126,7 +127,7 @@ def test_parts_of_gemma4_are_those_of_transformers_processor(monkeypatch: pytest
             np.testing.assert_array_equal(part, patches.transpose(0, 2, 1, 3, 4).reshape(part.shape))
             assert wanted["num_soft_tokens_per_image"] == [part.size // 3 // 48**2]
             compared += 1
-    assert compared == picture_reference.COUNT
+    assert compared == len(THIRD)
 
 
 @pytest.mark.slow
@@ -150,7 +151,8 @@ def test_parts_of_glm5_next_are_those_of_transformers_processor(monkeypatch: pyt
     monkeypatch.setattr(Image.Image, "resize", across_first)
     processor, compared, filled = Glm5NextImageProcessorPil(max_image_tokens=most, do_rescale=False, do_normalize=False), 0, 0
     with Layouts(replace(GLM, max_tokens=most)) as layouts:
-        for picture in [*picture_reference.pictures(), *(np.full((1, n, 3), 9, np.uint8) for n in (300, 7000, 7200, 20_000))]:
+        lines = (np.full((1, n, 3), 9, np.uint8) for n in (300, 7000, 7200, 20_000))
+        for picture in (*picture_reference.pictures(THIRD), *lines):
             (part,) = layouts.of(picture).parts
             wanted = processor([Image.fromarray(picture)], return_tensors="np")
             rows, columns = wanted["image_grid_thw"][0, 1:]
@@ -160,8 +162,8 @@ def test_parts_of_glm5_next_are_those_of_transformers_processor(monkeypatch: pyt
             np.testing.assert_array_equal(part, frames[0])
             filled += not part[-1].any() or not part[:, -1].any()
             compared += 1
-    assert compared == picture_reference.COUNT + 4
-    assert filled > 100
+    assert compared == len(THIRD) + 4
+    assert filled > len(THIRD) / 2
 
 
 @pytest.mark.slow
