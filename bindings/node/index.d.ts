@@ -53,6 +53,13 @@ export interface ModelInfo {
 export interface OpenOptions {
   /** Most tokens of a text, up to what the program holds, which is the default. */
   context?: number;
+  /** Fewest tokens of a prompt that the model's accelerator reads; as many as its export says by default. */
+  delegateFrom?: number;
+  /**
+   * Continue only from states whose tokens were read by the method, the accelerator's or the CPU's, that would read them now; the
+   * others are read again, and resume and load reject with UNSUPPORTED. False by default.
+   */
+  strictReuse?: boolean;
 }
 
 /** The folder of an artifact: its program, tokenizer and chat template, for any number of chats and sessions. */
@@ -237,6 +244,8 @@ export class Session implements Closable {
   private constructor();
   /** Return the committed tokens. */
   tokens(): Promise<Token[]>;
+  /** Return the runs of the text that the model's accelerator has read, each from its first place to before its end. */
+  delegated(): Promise<[number, number][]>;
   /** Return how prompts were read: by the model's accelerator and by the CPU; null for a model without one. */
   promptsRead(): Promise<PromptsRead | null>;
   /** Commit tokens; return the logits after the last one. */

@@ -4,7 +4,7 @@ const { Chat } = require("./chat.js");
 const { run } = require("./errors.js");
 const { Grammar } = require("./grammar.js");
 const { Handle, load, native } = require("./native.js");
-const { argument, checkedOptions, fromIds, invalid, line, whole } = require("./options.js");
+const { argument, checkedOptions, flag, fromIds, invalid, line, whole } = require("./options.js");
 const { PrefixCache, Session } = require("./session.js");
 const { Tokenizer } = require("./tokenizer.js");
 
@@ -12,6 +12,13 @@ const { Tokenizer } = require("./tokenizer.js");
 function described(found) {
   const { artifact, model, tokenizer, eosIds, ...info } = found;
   return Object.freeze({ ...info, eosIds: Object.freeze(fromIds(eosIds)) });
+}
+
+/** Return how a model is to be used, as the addon takes it. */
+function openOptions(options) {
+  const known = { context: whole(1), delegateFrom: whole(1), strictReuse: flag };
+  const { context = 0, delegateFrom = 0, strictReuse = false } = checkedOptions(options, known);
+  return [context, delegateFrom, strictReuse];
 }
 
 /** A program and its weights, which its sessions share. */
@@ -23,9 +30,9 @@ class Model extends Handle {
 
   /** Open a model.pte without its folder. */
   static async open(path, options = {}) {
-    const { context = 0 } = checkedOptions(options, { context: whole(1) });
+    const opening = openOptions(options);
     const addon = await load();
-    return new Model(await run(addon.openModel(argument("path", line, path), context)));
+    return new Model(await run(addon.openModel(argument("path", line, path), ...opening)));
   }
 
   get modelHandle() {
@@ -58,9 +65,9 @@ class Artifact extends Handle {
   }
 
   static async open(folder, options = {}) {
-    const { context = 0 } = checkedOptions(options, { context: whole(1) });
+    const opening = openOptions(options);
     const addon = await load();
-    return new Artifact(await run(addon.openArtifact(argument("folder", line, folder), context)));
+    return new Artifact(await run(addon.openArtifact(argument("folder", line, folder), ...opening)));
   }
 
   get modelHandle() {

@@ -24,6 +24,12 @@ class Session extends Handle {
     return fromIds(await this.call("tokens"));
   }
 
+  /** Return the runs of the text that the model's accelerator has read, each from its first place to before its end. */
+  async delegated() {
+    const places = fromIds(await this.call("delegated"));
+    return Array.from({ length: places.length / 2 }, (_, i) => places.slice(2 * i, 2 * i + 2));
+  }
+
   /** Return how prompts were read: by the model's accelerator and by the CPU; null for a model without one. */
   async promptsRead() {
     try {

@@ -119,6 +119,15 @@ napi_value stop(const Arguments& arguments) {
 
 // ---- Artifacts and models ----
 
+// How a model is to be used. context: 0 for all that the program holds.
+struct OpenOptions {
+  int64_t context, delegate_from;
+  bool strict_reuse;
+
+  explicit OpenOptions(const Arguments& arguments)
+      : context(arguments[1].number()), delegate_from(arguments[2].number()), strict_reuse(arguments[3].flag()) {}
+};
+
 // A model and what it says about itself.
 struct Described {
   uint64_t artifact = 0;
@@ -128,8 +137,11 @@ struct Described {
   hybridge_sampling sampling = {};
   std::vector<int64_t> eos_ids;
 
-  hybridge_status describe(int64_t context) {
-    hybridge_status status = context > 0 ? call().model_limit(model, context) : HYBRIDGE_OK;
+  hybridge_status describe(const OpenOptions& options) {
+    hybridge_status status = options.context > 0 ? call().model_limit(model, options.context) : HYBRIDGE_OK;
+    if (status == HYBRIDGE_OK && options.delegate_from > 0)
+      status = call().model_delegate_from(model, options.delegate_from);
+    if (status == HYBRIDGE_OK) status = call().model_strict_reuse(model, options.strict_reuse);
     if (status == HYBRIDGE_OK) status = call().model_info(model, &info);
     size_t count = 0;
     if (status == HYBRIDGE_OK) status = call().model_eos_ids(model, nullptr, 0, &count);
@@ -161,7 +173,7 @@ struct Described {
 
 napi_value open_artifact(const Arguments& arguments) {
   const std::string folder = arguments[0].text();
-  const int64_t context = arguments[1].number();
+  const OpenOptions options(arguments);
   auto found = std::make_shared<Described>();
   Environment* environment = arguments.environment;
   return arguments.start(
@@ -171,7 +183,7 @@ napi_value open_artifact(const Arguments& arguments) {
         if (status != HYBRIDGE_OK) return status;
         found->artifact = artifact.id;
         status = call().artifact_model(artifact, &found->model);
-        if (status == HYBRIDGE_OK) status = found->describe(context);
+        if (status == HYBRIDGE_OK) status = found->describe(options);
         if (status == HYBRIDGE_OK) status = call().sampling_init(&found->sampling, sizeof found->sampling);
         if (status == HYBRIDGE_OK) status = call().artifact_sampling(artifact, &found->sampling);
         if (status == HYBRIDGE_OK) {
@@ -207,14 +219,14 @@ napi_value validate(const Arguments& arguments) {
 
 napi_value open_model(const Arguments& arguments) {
   const std::string path = arguments[0].text();
-  const int64_t context = arguments[1].number();
+  const OpenOptions options(arguments);
   auto found = std::make_shared<Described>();
   Environment* environment = arguments.environment;
   return arguments.start(
       [=](Job& job) {
         hybridge_status status = call().model_open(path.c_str(), &found->model);
         if (status != HYBRIDGE_OK) return status;
-        status = found->describe(context);
+        status = found->describe(options);
         if (status == HYBRIDGE_OK) {
           environment->opened({Kind::model, found->model.id});
         } else {
@@ -288,6 +300,20 @@ napi_value session_tokens(const Arguments& arguments) {
         return status == HYBRIDGE_OK ? call().tokens(session, ids->data(), count, &count) : status;
       },
       [=](napi_env env) { return Maker(env).ids(*ids); }
+  );
+}
+
+napi_value delegated(const Arguments& arguments) {
+  const hybridge_session session = {arguments.handle(0)};
+  auto places = std::make_shared<std::vector<int64_t>>();
+  return arguments.start(
+      [=](Job&) {
+        size_t count = 0;
+        const hybridge_status status = call().delegated(session, nullptr, 0, &count);
+        places->resize(count);
+        return status == HYBRIDGE_OK ? call().delegated(session, places->data(), count, &count) : status;
+      },
+      [=](napi_env env) { return Maker(env).ids(*places); }
   );
 }
 
@@ -747,6 +773,7 @@ napi_value initialize(napi_env env, napi_value exports) {
       function("openPicture", guarded<open_picture>),
       function("openSession", guarded<open_session>),
       function("tokens", guarded<session_tokens>),
+      function("delegated", guarded<delegated>),
       function("promptsRead", guarded<prompts_read>),
       function("prefill", guarded<prefill>),
       function("decode", guarded<decode>),

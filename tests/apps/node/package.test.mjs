@@ -168,6 +168,7 @@ test("a session verifies, commits, rolls back and generates what Python's does",
   assert.deepEqual([await session.bringTo(prompt, cache), await session.bringTo([...prompt, 5], cache)], [0, prompt.length]);
   assert.equal(await session.prefill([5], { logits: false }), undefined);
   await Promise.all(Array.from({ length: 20 }, () => session.prefill([1]))); // one after another
+  assert.deepEqual(await session.delegated(), []);
   assert.equal(await session.promptsRead(), null); // there is no accelerator
   await assert.rejects(session.decode(-1), refused("INVALID_TOKEN"));
   await assert.rejects(session.prefill([1.5]), refused("INVALID_TOKEN"));
@@ -196,7 +197,7 @@ test("each option of a sampling gives what it gives in Python", async () => {
 });
 
 test("a chat is sampled as the model says, and has no limit but the context", async () => {
-  const artifact = await Artifact.open(cases.sampled, { context: 600 });
+  const artifact = await Artifact.open(cases.sampled, { context: 600, strictReuse: true });
   const { temperature, topK, presencePenalty } = artifact.sampling;
   assert.deepEqual([temperature, topK, presencePenalty], [0.9, 5, 0.5]);
   const chat = await artifact.chat();

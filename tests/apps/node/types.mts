@@ -2,7 +2,7 @@
 import { Answer, Artifact, HybridgeError, type Part, type Token } from "hybridge";
 
 async function app(folder: string): Promise<void> {
-  await using artifact = await Artifact.open(folder, { context: 1000 });
+  await using artifact = await Artifact.open(folder, { context: 1000, delegateFrom: 64, strictReuse: true });
   const chat = await artifact.chat({
     tools: [{ name: "weather", parameters: { type: "object" }, run: async ({ city }: { city: string }, { signal }) => [city, signal?.aborted] }],
     thinking: false,

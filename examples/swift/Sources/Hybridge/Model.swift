@@ -57,6 +57,15 @@ public final class Model: Sendable {
       steps: Int(found.steps), worst: found.worst, tolerance: found.tolerance, sameBits: found.same_bits != 0)
   }
 
+  /// Lets sessions and chats that are opened from now on read prompts of `tokens` and more by the accelerator that the model was
+  /// exported for; 0, the default, for as many as its export says.
+  public func delegateFrom(_ tokens: Int) throws { try expectOK(hybridge_model_delegate_from(handle, Int64(tokens))) }
+
+  /// Lets sessions and chats that are opened from now on continue only from a state whose tokens were read by the method, the
+  /// accelerator's or the CPU's, that would read them now. What they do not continue from is read again; `resume` and `load`
+  /// throw `.unsupported`.
+  public func strictReuse(_ wanted: Bool) throws { try expectOK(hybridge_model_strict_reuse(handle, wanted ? 1 : 0)) }
+
   deinit { hybridge_model_close(handle) }
 
   private static func open(_ path: String) throws -> hybridge_model {

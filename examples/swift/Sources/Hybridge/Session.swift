@@ -40,6 +40,15 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
     }
   }
 
+  /// The places of the text at which the accelerator began and stopped to read it, in turn.
+  public var delegated: [Int64] {
+    get throws {
+      turn.lock()
+      defer { turn.unlock() }
+      return try filled { hybridge_delegated(handle, $0, $1, &$2) }
+    }
+  }
+
   /// How prompts were read, by the accelerator that the model was exported for and by the CPU; nil without one.
   public var promptsRead: PromptsRead? {
     get throws {

@@ -201,6 +201,14 @@ NATIVE(jint, modelLimit)(JNIEnv*, jclass, jlong model, jlong maxSeqLen) {
   return hybridge_model_limit(handle(model), maxSeqLen);
 }
 
+NATIVE(jint, delegateFrom)(JNIEnv*, jclass, jlong model, jlong tokens) {
+  return hybridge_model_delegate_from(handle(model), tokens);
+}
+
+NATIVE(jint, strictReuse)(JNIEnv*, jclass, jlong model, jboolean wanted) {
+  return hybridge_model_strict_reuse(handle(model), wanted);
+}
+
 NATIVE(jint, modelInfo)(JNIEnv* env, jclass, jlong model, jlongArray info) {
   return guarded([&] {
     hybridge_info found{};
@@ -298,6 +306,17 @@ NATIVE(jint, tokens)(JNIEnv* env, jclass, jlong session, jlongArray text, jlongA
     size_t number = 0;
     const hybridge_status status = hybridge_tokens(handle(session), committed.data(), committed.size(), &number);
     if (status == HYBRIDGE_OK && text != nullptr) put(env, text, committed);
+    if (status == HYBRIDGE_OK) put(env, count, {static_cast<int64_t>(number)});
+    return status;
+  });
+}
+
+NATIVE(jint, delegated)(JNIEnv* env, jclass, jlong session, jlongArray places, jlongArray count) {
+  return guarded([&] {
+    std::vector<int64_t> found = tokens(env, places);
+    size_t number = 0;
+    const hybridge_status status = hybridge_delegated(handle(session), found.data(), found.size(), &number);
+    if (status == HYBRIDGE_OK && places != nullptr) put(env, places, found);
     if (status == HYBRIDGE_OK) put(env, count, {static_cast<int64_t>(number)});
     return status;
   });

@@ -69,6 +69,23 @@ public class HybridgeModel internal constructor(internal val handle: Long, conte
         return Validation(counts[0].toInt(), errors[0], errors[1], sameBits = counts[1] != 0L)
     }
 
+    /**
+     * Lets sessions and chats that are opened from now on read prompts of [tokens] and more by the accelerator that the model
+     * was exported for; 0, the default, for as many as its export says.
+     */
+    public fun delegateFrom(tokens: Int) {
+        expectOk { Native.delegateFrom(handle, tokens.toLong()) }
+    }
+
+    /**
+     * Lets sessions and chats that are opened from now on continue only from a state whose tokens were read by the method, the
+     * accelerator's or the CPU's, that would read them now. What they do not continue from is read again, and
+     * [HybridgeSession.resume] and [HybridgeSession.load] throw [Status.UNSUPPORTED].
+     */
+    public fun strictReuse(wanted: Boolean) {
+        expectOk { Native.strictReuse(handle, wanted) }
+    }
+
     /** Returns an empty state over the weights; any number of them may be open. */
     public fun openSession(): HybridgeSession {
         val session = LongArray(1)

@@ -26,6 +26,10 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
     /** The committed tokens. */
     public val tokens: LongArray get() = synchronized(turn) { filled { text, count -> Native.tokens(handle, text, count) } }
 
+    /** The places of the text at which the accelerator began and stopped to read it, in turn. */
+    public val delegated: LongArray
+        get() = synchronized(turn) { filled { places, count -> Native.delegated(handle, places, count) } }
+
     /** How prompts were read, by the accelerator that the model was exported for and by the CPU; null without one. */
     public val promptsRead: PromptsRead?
         get() {

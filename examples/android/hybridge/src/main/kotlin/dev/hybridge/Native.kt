@@ -18,6 +18,10 @@ internal object Native {
 
     @JvmStatic external fun modelLimit(model: Long, maxSeqLen: Long): Int
 
+    @JvmStatic external fun delegateFrom(model: Long, tokens: Long): Int
+
+    @JvmStatic external fun strictReuse(model: Long, wanted: Boolean): Int
+
     @JvmStatic external fun modelInfo(model: Long, info: LongArray): Int
 
     @JvmStatic external fun validate(model: Long, path: ByteArray, counts: LongArray, errors: DoubleArray): Int
@@ -39,6 +43,8 @@ internal object Native {
     @JvmStatic external fun sessionClose(session: Long): Int
 
     @JvmStatic external fun tokens(session: Long, text: LongArray?, count: LongArray): Int
+
+    @JvmStatic external fun delegated(session: Long, places: LongArray?, count: LongArray): Int
 
     @JvmStatic external fun promptsRead(session: Long, counts: LongArray, reason: Array<ByteArray?>): Int
 
