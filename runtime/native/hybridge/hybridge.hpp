@@ -373,7 +373,7 @@ class Session : public Handle<hybridge_session, hybridge_session_close> {
   // HYBRIDGE_UNSUPPORTED for a model that was exported for no accelerator.
   Result<PromptsRead> prompts_read() const {
     hybridge_prompts_read read{};
-    const auto reason = copied<char>([&](auto... to) { return hybridge_session_prompts(id(), &read, to...); });
+    auto reason = copied<char>([&](auto... to) { return hybridge_session_prompts(id(), &read, to...); });
     if (!reason.ok()) return reason.status();
     return PromptsRead{read, {reason->begin(), reason->end()}};
   }
