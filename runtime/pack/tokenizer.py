@@ -8,6 +8,7 @@ Source: llama.cpp ``src/llama-vocab.cpp``; the format of tokenizer.json is that 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ def write_tokenizer(path: Path, folder: Path) -> str:
     config = json.dumps(made.config, ensure_ascii=False, indent=2)
     (folder / "tokenizer_config.json").write_text(config + "\n", encoding="utf-8")
     if isinstance(template := metadata.get("tokenizer.chat_template"), str):
+        template = TEMPLATES.get(template, template)
         (folder / "chat_template.jinja").write_text(_with_bos(template, made.config), encoding="utf-8")
     sampling = {name: _number(metadata[key]) for name, key in SAMPLING.items() if key in metadata}
     if sampling:
@@ -61,6 +63,12 @@ def _with_bos(template: str, config: dict[str, Any]) -> str:
     written = bos is None or bos in template or "bos_token" in template
     return template if written or not config["add_bos_token"] else "{{ bos_token }}" + template
 
+
+TEMPLATES = {
+    "rwkv-world": "{% for each in messages %}{{ each.role | capitalize }}: {{ each.content | trim }}\n\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+}
+"""Templates that older files give by their names in llama.cpp."""
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Types of tokens that are matched in a text before it is split into words."""
@@ -86,6 +94,7 @@ DEFAULT_IDS: Mapping[str, Mapping[str, int]] = {
     "gpt2": {"bos_token": 11, "eos_token": 11},
     "llama": {"bos_token": 1, "eos_token": 2},
     "gemma4": {},
+    "rwkv": {},
 }
 """Defaults for a file that asks for a token around its texts and does not say which, by the kinds of tokenizers."""
 
@@ -120,6 +129,8 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> GgufTokenizer:
         note = "" if kind else "it does not say how its texts are cut (tokenizer.ggml.pre): cut as llama.cpp does by default."
     elif model == "gemma4":
         parts = _merged_words(tokens, _list(metadata, "merges", str))
+    elif model == "rwkv":
+        parts = _longest(tokens)
     else:
         scores = _list(metadata, "scores", float, len(tokens))
         parts = _sentencepiece(tokens, scores, space=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)))
@@ -168,7 +179,7 @@ def end_ids(metadata: Mapping[str, Any], ends: Mapping[str, int]) -> list[int]:
 def _adds(metadata: Mapping[str, Any]) -> dict[str, bool]:
     """Return whether bos is put before a text, and eos after it."""
     model, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre") or DEFAULT
-    usual = model != "gpt2" or (str(pre) in PRE_TOKENIZERS and PRE_TOKENIZERS[str(pre)].adds_bos)
+    usual = model == "llama" or (model == "gpt2" and str(pre) in PRE_TOKENIZERS and PRE_TOKENIZERS[str(pre)].adds_bos)
     return {
         "bos_token": model == "gemma4" or bool(metadata.get("tokenizer.ggml.add_bos_token", usual)),
         "eos_token": bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
@@ -265,6 +276,36 @@ def _sentencepiece(tokens: Sequence[str], scores: Sequence[float], *, space: boo
         "pre_tokenizer": None,
         "decoder": _in_order("decoders", _replace(SPACE, " "), {"type": "ByteFallback"}, {"type": "Fuse"}, *after),
         "model": _bpe(tokens, merges, bytes_too=True),
+    }
+
+
+UNPRINTABLE = (*range(0x21), *range(0x7F, 0xA1), 0xAD)
+BYTES = [chr(256 + UNPRINTABLE.index(byte)) if byte in UNPRINTABLE else chr(byte) for byte in range(256)]
+"""GPT-2's characters for bytes: those that cannot be printed have others."""
+ESCAPED = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+CONTROLS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
+
+
+def _longest(tokens: Sequence[str]) -> Part:
+    r"""Return the parts of a tokenizer of RWKV's kind: the longest token, then the longest of what is left, in bytes.
+
+    A token's bytes are written as Python writes them, such as ``\xff``. Raises CheckpointError if a byte has no token.
+    """
+
+    def plain(escaped: re.Match[bytes]) -> bytes:
+        return bytes.fromhex(escaped[1].decode()) if escaped[1] else CONTROLS.get(escaped[2], escaped[2])
+
+    vocabulary: dict[str, int] = {}
+    for i, text in enumerate(tokens):
+        vocabulary.setdefault("".join(BYTES[byte] for byte in ESCAPED.sub(plain, text.encode())), i)
+    if missing := [byte for byte, character in enumerate(BYTES) if character not in vocabulary]:
+        raise CheckpointError(f"tokenizer.ggml.tokens has no token for byte {missing[0]}")
+    pieces = {"continuing_subword_prefix": "", "max_input_chars_per_word": 1 << 30}
+    return {
+        "normalizer": None,
+        "pre_tokenizer": _bytes(prefix=False, regex=False),
+        "decoder": _bytes(prefix=True, regex=True),
+        "model": {"type": "WordPiece", "unk_token": BYTES[0], **pieces, "vocab": vocabulary},
     }
 
 

@@ -241,6 +241,44 @@ class BytePairs : public Model {
   Merges merges_;
 };
 
+// Hashes of the beginnings of a vocabulary's tokens: after one that is none, no longer token begins. A false hit costs
+// a look-up.
+class Beginnings {
+ public:
+  explicit Beginnings(const Vocabulary& vocabulary) {
+    std::vector<uint64_t> all;
+    for (uint32_t id = 0; id < vocabulary.end(); id++) {
+      uint64_t hash = 0;
+      for (const char byte : vocabulary.text(id).value_or("")) all.push_back(hash = next(hash, byte));
+    }
+    std::ranges::sort(all);
+    all.erase(std::ranges::unique(all).begin(), all.end());
+    size_t size = 16;
+    while (size < all.size() * 2) size *= 2;
+    tags_.assign(size, 0);
+    for (const uint64_t hash : all) {
+      size_t place = hash & (size - 1);
+      while (tags_[place] != 0) place = (place + 1) & (size - 1);
+      tags_[place] = tag(hash);
+    }
+  }
+
+  // The hash of a text and a byte behind it; that of no text is 0.
+  static uint64_t next(uint64_t hash, char byte) { return mixed(hash + static_cast<uint8_t>(byte) + 1); }
+
+  bool has(uint64_t hash) const {
+    for (size_t place = hash & (tags_.size() - 1); tags_[place] != 0; place = (place + 1) & (tags_.size() - 1)) {
+      if (tags_[place] == tag(hash)) return true;
+    }
+    return false;
+  }
+
+ private:
+  static uint32_t tag(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) | 1; }
+
+  std::vector<uint32_t> tags_;
+};
+
 // The split of the greatest likelihood under a model of independent tokens (Kudo 2018), as SentencePiece finds it.
 class Unigram : public Model {
  public:
@@ -268,7 +306,7 @@ class Unigram : public Model {
       if (*unknown_ >= scores_.size()) throw TextError("unk_id is outside the vocabulary");
     }
     if (json["byte_fallback"].boolean_or(false)) bytes_ = byte_tokens(vocabulary_);
-    add_prefixes();
+    beginnings_.emplace(vocabulary_);
   }
 
   size_t next_id() const override { return scores_.size(); }  // a piece that is there twice has two
@@ -291,8 +329,8 @@ class Unigram : public Model {
       const size_t most = std::min(vocabulary_.longest(), word.size() - begin);
       uint64_t hash = 0;
       for (size_t length = 1; length <= most; length++) {
-        hash = next_hash(hash, word[begin + length - 1]);
-        if (!is_prefix(hash)) break;
+        hash = Beginnings::next(hash, word[begin + length - 1]);
+        if (!beginnings_->has(hash)) break;
         work.spend(1 + length / 8);  // bytes that the look-up reads at a time
         if (const auto id = vocabulary_.id(word.substr(begin, length))) {
           offer(begin, begin + length, *id, scores_[*id]);
@@ -326,90 +364,79 @@ class Unigram : public Model {
   static constexpr size_t NOWHERE = SIZE_MAX;
   static constexpr uint32_t NO_TOKEN = UINT32_MAX;
 
-  static uint64_t next_hash(uint64_t hash, char byte) { return mixed(hash + static_cast<uint8_t>(byte) + 1); }
-
-  // Keeps a hash of each beginning of a token: after one that is none, no longer token begins. A false hit costs a
-  // look-up.
-  void add_prefixes() {
-    std::vector<uint64_t> all;
-    for (uint32_t id = 0; id < scores_.size(); id++) {
-      uint64_t hash = 0;
-      const std::string_view text = *vocabulary_.text(id);
-      for (const char byte : text) all.push_back(hash = next_hash(hash, byte));
-    }
-    std::ranges::sort(all);
-    all.erase(std::ranges::unique(all).begin(), all.end());
-    size_t size = 16;
-    while (size < all.size() * 2) size *= 2;
-    prefixes_.assign(size, 0);
-    for (const uint64_t hash : all) {
-      size_t place = hash & (size - 1);
-      while (prefixes_[place] != 0) place = (place + 1) & (size - 1);
-      prefixes_[place] = tag(hash);
-    }
-  }
-
-  bool is_prefix(uint64_t hash) const {
-    for (size_t place = hash & (prefixes_.size() - 1); prefixes_[place] != 0;
-         place = (place + 1) & (prefixes_.size() - 1)) {
-      if (prefixes_[place] == tag(hash)) return true;
-    }
-    return false;
-  }
-
-  static uint32_t tag(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) | 1; }
-
   std::vector<double> scores_;
   double least_ = std::numeric_limits<double>::infinity();
   std::optional<uint32_t> unknown_;
   std::optional<std::array<std::optional<uint32_t>, 256>> bytes_;
-  std::vector<uint32_t> prefixes_;
+  std::optional<Beginnings> beginnings_;
 };
 
-// The longest token, then the longest of what is left (BERT); WordLevel is that without parts of words.
+// Throws TextError if a vocabulary does not have its unknown token.
+uint32_t unknown(std::optional<uint32_t> id, const std::string& text) {
+  if (!id) throw TextError("the vocabulary does not have its unknown token " + text);
+  return *id;
+}
+
+// The longest token, then the longest of what is left (BERT, RWKV).
 class WordPiece : public Model {
  public:
-  WordPiece(const Json& json, bool whole_words)
+  explicit WordPiece(const Json& json)
       : unknown_text_(json["unk_token"].string()),
-        prefix_(whole_words ? "" : json["continuing_subword_prefix"].string()),
-        most_(whole_words ? SIZE_MAX : json["max_input_chars_per_word"].integer(1 << 30)),
-        whole_words_(whole_words) {
+        prefix_(json["continuing_subword_prefix"].string()),
+        most_(json["max_input_chars_per_word"].integer(1 << 30)) {
+    read_vocabulary(json["vocab"], vocabulary_);
+    unknown_ = vocabulary_.id(unknown_text_);
+    beginnings_.emplace(vocabulary_);
+    for (const char byte : prefix_) prefix_hash_ = Beginnings::next(prefix_hash_, byte);
+  }
+
+  void tokenize(std::string_view word, Work& work, std::vector<Token>& into) const override {
+    const size_t first = into.size();
+    bool is_known = count_characters(word) <= most_;
+    std::string piece;
+    for (size_t begin = 0; is_known && begin < word.size();) {
+      uint64_t hash = begin > 0 ? prefix_hash_ : 0;
+      piece = begin > 0 ? prefix_ : "";
+      std::optional<Token> longest;
+      for (size_t end = begin; end < word.size();) {
+        hash = Beginnings::next(hash, word[end]);
+        if (!beginnings_->has(hash)) break;
+        work.spend(1 + piece.size() / 8);  // bytes that the look-up reads at a time
+        piece += word[end++];
+        if (const auto id = vocabulary_.id(piece)) longest = {*id, begin, end};
+      }
+      is_known = longest.has_value();
+      if (is_known) into.push_back(*longest), begin = longest->end;
+    }
+    if (is_known) return;
+    into.resize(first);
+    into.push_back({unknown(unknown_, unknown_text_), 0, word.size()});
+  }
+
+ private:
+  std::string unknown_text_, prefix_;
+  uint64_t prefix_hash_ = 0;
+  size_t most_;
+  std::optional<uint32_t> unknown_;
+  std::optional<Beginnings> beginnings_;
+};
+
+// A token for each word.
+class WordLevel : public Model {
+ public:
+  explicit WordLevel(const Json& json) : unknown_text_(json["unk_token"].string()) {
     read_vocabulary(json["vocab"], vocabulary_);
     unknown_ = vocabulary_.id(unknown_text_);
   }
 
   void tokenize(std::string_view word, Work& work, std::vector<Token>& into) const override {
-    const size_t first = into.size();
-    size_t begin = count_characters(word) > most_ ? SIZE_MAX : 0;
-    std::string piece;
-    while (begin < word.size()) {
-      size_t end = std::min(word.size(), whole_words_ ? SIZE_MAX : begin + vocabulary_.longest());
-      while (end < word.size() && (word[end] & 0xC0) == 0x80) end--;
-      std::optional<uint32_t> id;
-      while (end > begin) {
-        work.spend(1 + (end - begin + prefix_.size()) / 8);
-        piece.assign(begin > 0 ? prefix_ : "").append(word.substr(begin, end - begin));
-        if ((id = vocabulary_.id(piece)) || whole_words_) break;
-        do end--;
-        while (end > begin && (word[end] & 0xC0) == 0x80);
-      }
-      if (!id) {
-        begin = SIZE_MAX;
-        break;
-      }
-      into.push_back({*id, begin, end});
-      begin = end;
-    }
-    if (begin != SIZE_MAX) return;
-    if (!unknown_) throw TextError("the vocabulary does not have its unknown token " + unknown_text_);
-    into.resize(first);
-    into.push_back({*unknown_, 0, word.size()});
+    work.spend(1 + word.size() / 8);
+    const auto id = vocabulary_.id(word);
+    into.push_back({id ? *id : unknown(unknown_, unknown_text_), 0, word.size()});
   }
 
  private:
-  std::string unknown_text_, prefix_;
-  size_t most_;
-  bool whole_words_;
+  std::string unknown_text_;
   std::optional<uint32_t> unknown_;
 };
 
@@ -428,8 +455,8 @@ std::unique_ptr<Model> read_model(const Json& json) {
   const std::string_view type = type_of(json);
   if (type == "BPE") return std::make_unique<BytePairs>(json);
   if (type == "Unigram") return std::make_unique<Unigram>(json);
-  if (type == "WordPiece") return std::make_unique<WordPiece>(json, false);
-  if (type == "WordLevel") return std::make_unique<WordPiece>(json, true);
+  if (type == "WordPiece") return std::make_unique<WordPiece>(json);
+  if (type == "WordLevel") return std::make_unique<WordLevel>(json);
   throw TextError("the model '" + std::string(type) + "' is not supported");
 }
 

@@ -61,12 +61,27 @@ def by_merged_lines() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def by_longest() -> dict[str, Any]:
+    """Return the metadata of a tokenizer of RWKV's kind, as llama.cpp's converter writes them."""
+    parts = {text[at : at + size].encode() for text in TEXT for at in range(0, len(text), 3) for size in (2, 5, 6)}
+    known = [
+        *(bytes([byte]) for byte in range(256)),
+        *sorted({*parts, b"\n\n", b"=" * 128, "\u00e9".encode() + b"\xe4", b"'\\"}),
+    ]
+    tokens = ["<s>", *(repr(each)[2:-1] for each in dict.fromkeys(known)), "[PAD0]"]
+    return {
+        "model": "rwkv", "tokens": tokens, "token_type": [3, *(1 for _ in tokens[2:]), 5], "bos_token_id": 0, "eos_token_id": 0,
+        "eot_token_id": tokens.index("\\n\\n"),
+    }  # fmt: skip
+
+
 FILES: dict[str, Callable[[], dict[str, Any]]] = {
     **{pre: lambda pre=pre: byte_level(pre) for pre in CUTS},
     "bos": lambda: byte_level("smollm", add_bos_token=True),
     "bos and eos": lambda: byte_level("gpt-2", add_bos_token=True, add_eos_token=True),
     "no bos after all": lambda: byte_level("llama-bpe", add_bos_token=False),
     "gemma4": by_merged_lines,
+    "rwkv": by_longest,
     "llama": by_score,
     "llama without a space": lambda: by_score(add_space_prefix=False),
     "llama, switches": lambda: by_score(add_bos_token=False, add_eos_token=True),

@@ -6,8 +6,10 @@ itself where its package is installed.
 
 from __future__ import annotations
 
+import codecs
 import importlib.util
 from collections.abc import Callable, Mapping
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,8 @@ def twin(metadata: Mapping[str, Any], text: str) -> list[int]:
             found += _by_score((space + part).replace(" ", "\u2581"), ids, metadata["scores"])
         elif metadata["model"] == "gemma4":
             found += _by_merged_lines(part.replace(" ", "\u2581"), ids, metadata["merges"])
+        elif metadata["model"] == "rwkv":
+            found += _longest_first(part.encode(), _unescaped(tuple(tokens)))
         else:
             found += _by_merges(part, ids, metadata)
         behind_special = isinstance(part, int)
@@ -74,6 +78,20 @@ def _around(text: str, token: str, number: int) -> list[str | int]:
         pieces += [number] if i else []
         pieces += [piece] if piece else []
     return pieces
+
+
+@cache
+def _unescaped(tokens: tuple[str, ...]) -> Mapping[bytes, int]:
+    return {codecs.escape_decode(token.encode())[0]: i for i, token in enumerate(tokens)}
+
+
+def _longest_first(text: bytes, ids: Mapping[bytes, int]) -> list[int]:
+    found: list[int] = []
+    longest = max(map(len, ids))
+    while text:
+        token = next(text[:size] for size in range(longest, 0, -1) if text[:size] in ids)
+        found, text = [*found, ids[token]], text[len(token) :]
+    return found
 
 
 def _by_score(text: str, ids: Mapping[str, int], scores: list[float]) -> list[int]:
