@@ -15,10 +15,10 @@ STRICT: Any = {"extra": "forbid", "strict": True}
 Bits = tuple[tuple[str, int], ...]
 """Patterns of weights' names with the bits that those have."""
 
-# Default values that help shows, of a prefix cache in bytes and of a validation in random programs.
 NEVER = 1 << 30
 """Tokens that no prompt has: a delegate that reads from there on reads none."""
 
+# Default values that help shows, of a prefix cache in bytes and of a validation in random programs.
 DEFAULT_BYTES, DEFAULT_PROGRAMS = 512 << 20, 55
 OWN_CONTEXT = 0
 """A ``max_seq_len`` that stands for the model's own."""
@@ -63,9 +63,8 @@ class ExportOptions:
         draft_quantize: bits of a drafter's linear layers; same: as quantize.
         delegate: the accelerator that has a prefill of its own beside the CPU's; needs hybridge's kernels.
         delegate_device: the device to compile for.
-        delegate_weights: how its own copy of the weights is stored. auto: float32, or int8 of quantized weights, or what the
-            delegate has instead; no manifest
-            has it.
+        delegate_weights: how its own copy of the weights is stored. auto: float32, or int8 of quantized weights, or the
+            delegate's first form if it has not that one; no manifest has it.
         delegate_from: tokens of the shortest prompt that it reads; ``hybridge bench --write-threshold`` measures it.
     """
 
@@ -127,10 +126,8 @@ class ExportOptions:
         """Return how the delegate's weights are stored."""
         if self.delegate_weights != "auto" or self.delegate == "none":
             return self.delegate_weights
-        wanted, known = (
-            "float32" if self.quantize == "none" and self.recipe == "none" else "int8",
-            DELEGATES[self.delegate].weights,
-        )
+        wanted: Stored = "float32" if self.quantize == "none" and self.recipe == "none" else "int8"
+        known = DELEGATES[self.delegate].weights
         return wanted if wanted in known else known[0]
 
     @property

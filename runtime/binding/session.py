@@ -266,11 +266,11 @@ class Session(Owned):
         return Checkpoint(handle)
 
     @checked
-    @checked
     def keep_checkpoint(self, cache: PrefixCache) -> None:
         """Add a checkpoint of the text to a cache, unless that has one or the text is empty."""
         self._run("keep_checkpoint", cache.handle)
 
+    @checked
     def resume_prefix(self, tokens: Tokens, cache: PrefixCache) -> int:
         """Go to the longest beginning of ``tokens`` that the session or a checkpoint has, and return its length.
 
@@ -280,6 +280,7 @@ class Session(Owned):
         self._run("resume_prefix", cache.handle, ids, len(ids))
         return self.length
 
+    @checked
     def read_checkpoint(self, parts: Sequence[bytes], like: Checkpoint | None = None, shared: int = 0) -> Checkpoint:
         """Return a checkpoint from parts (``Checkpoint.part``), after the first ``shared`` segments of ``like``.
 

@@ -36,7 +36,7 @@ from hybridge.runtime.artifact.drafter import DrafterDescription
 from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.drafters import AutoDrafter, OwnDrafter
 from hybridge.runtime.binding.library import run
-from hybridge.runtime.binding.prompt_prefill import bring_to, keep_checkpoint
+from hybridge.runtime.binding.prompt_prefill import bring_to
 from hybridge.runtime.binding.session import DraftNoise
 
 OPTIONS = ExportOptions(
@@ -273,7 +273,7 @@ def test_a_next_turn_drafts_as_if_it_had_read_the_first(
     read(session, TOKENS[:9], cache)
     for drafter in (OwnDrafter(session), AutoDrafter(session)):
         list(session.generate([7], max_new_tokens=9, drafter=drafter, block_length=3, eos_ids=(), clock=steady_clock()))
-        keep_checkpoint(session, cache)
+        session.keep_checkpoint(cache)
         text = [*session.tokens, 30, 31, 32]
         if resumes:
             session.reset()

@@ -96,9 +96,9 @@ def test_of_many_missing_operators_some_are_named(older_artifact: Path) -> None:
 
 
 def test_a_missing_backend_is_named_with_what_to_do(older_artifact: Path) -> None:
-    said = refused(older_artifact, lambda content: content["methods"]["decode"]["delegates"].update(CoreMLBackend=2))
+    said = refused(older_artifact, lambda content: content["methods"]["decode"]["delegates"].update(NewBackend=2))
     assert said == (
-        f"this ExecuTorch has no backend CoreMLBackend, to which the program hands parts. {BETWEEN} "
+        f"this ExecuTorch has no backend NewBackend, to which the program hands parts. {BETWEEN} "
         "Export the model again, with --backend portable if the backend is still missing then."
     )
 

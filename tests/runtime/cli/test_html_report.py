@@ -175,7 +175,7 @@ def test_a_page_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> 
 def test_inspect_writes_its_page(tmp_path: Path) -> None:
     assert CliRunner().invoke(tree(), ["inspect", str(OLDER_ARTIFACT), "--html", str(tmp_path / "page.html")]).output == ""
     assert "<h1>executorch-1.4.1</h1>" in (tmp_path / "page.html").read_text()
-    for words, error in (((), "it is a folder"), (("--device",), "leave --profile and --device out")):
+    for words, error in (((), "it is a folder"), (("--device",), "leave --profile, --device and --write-threshold out")):
         done = CliRunner().invoke(
             tree(), ["bench" if words else "inspect", str(OLDER_ARTIFACT), "--html", str(tmp_path), *words]
         )
