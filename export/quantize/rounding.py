@@ -209,8 +209,8 @@ def best_line(groups: Tensor, weighed: Tensor, bits: int) -> tuple[Tensor, Tenso
     """Return the scales and minima [..., 1] of groups [..., G] with the least squared error found, weighted by ``weighed``."""
     groups, weighed = groups.contiguous(), weighed.contiguous()
     scales, minima = (groups.new_empty(*groups.shape[:-1], 1) for _ in range(2))
-    places = (each.data_ptr() for each in (groups, weighed, scales, minima))
-    run("fit_lines", next(places), next(places), scales.numel(), groups.shape[-1], bits, *places)
+    values, weights = groups.data_ptr(), weighed.data_ptr()
+    run("fit_lines", values, weights, scales.numel(), groups.shape[-1], bits, scales.data_ptr(), minima.data_ptr())
     return scales, minima
 
 

@@ -289,32 +289,28 @@ napi_value open_session(const Arguments& arguments) {
   });
 }
 
-napi_value session_tokens(const Arguments& arguments) {
+// The numbers that `copy` gets of a session.
+template <typename Copy>
+napi_value session_numbers(const Arguments& arguments, Copy copy) {
   const hybridge_session session = {arguments.handle(0)};
-  auto ids = std::make_shared<std::vector<int64_t>>();
+  auto found = std::make_shared<std::vector<int64_t>>();
   return arguments.start(
       [=](Job&) {
         size_t count = 0;
-        const hybridge_status status = call().tokens(session, nullptr, 0, &count);
-        ids->resize(count);
-        return status == HYBRIDGE_OK ? call().tokens(session, ids->data(), count, &count) : status;
+        const hybridge_status status = copy(session, nullptr, 0, &count);
+        found->resize(count);
+        return status == HYBRIDGE_OK ? copy(session, found->data(), count, &count) : status;
       },
-      [=](napi_env env) { return Maker(env).ids(*ids); }
+      [=](napi_env env) { return Maker(env).ids(*found); }
   );
 }
 
+napi_value session_tokens(const Arguments& arguments) {
+  return session_numbers(arguments, [](auto... to) { return call().tokens(to...); });
+}
+
 napi_value delegated(const Arguments& arguments) {
-  const hybridge_session session = {arguments.handle(0)};
-  auto places = std::make_shared<std::vector<int64_t>>();
-  return arguments.start(
-      [=](Job&) {
-        size_t count = 0;
-        const hybridge_status status = call().delegated(session, nullptr, 0, &count);
-        places->resize(count);
-        return status == HYBRIDGE_OK ? call().delegated(session, places->data(), count, &count) : status;
-      },
-      [=](napi_env env) { return Maker(env).ids(*places); }
-  );
+  return session_numbers(arguments, [](auto... to) { return call().delegated(to...); });
 }
 
 napi_value prompts_read(const Arguments& arguments) {

@@ -107,16 +107,21 @@ class MadeTensor:
         return sorted({source.kind_name for source in self.sources if not source.has_kernels})
 
 
-def same(names: Mapping[str, str], make: Callable[..., Tensor] | None = None) -> tuple[Weight, ...]:
+def itself(config: Config, tensor: Tensor) -> Tensor:
+    """Return a tensor as it is in the file."""
+    return tensor
+
+
+def same(names: Mapping[str, str], make: Callable[..., Tensor] = itself) -> tuple[Weight, ...]:
     """Return weights and biases that are one tensor each, by the tensor's name and their own."""
     return tuple(
-        Weight(name=f"{own}.{part}", of=(f"{name}.{part}",), make=make or (lambda config, tensor: tensor))
+        Weight(name=f"{own}.{part}", of=(f"{name}.{part}",), make=make)
         for name, own in names.items()
         for part in ("weight", "bias")
     )
 
 
-def one(name: str, of: str, make: Callable[..., Tensor]) -> Weight:
+def one(name: str, of: str, make: Callable[..., Tensor] = itself) -> Weight:
     """Return a weight that is made of one tensor."""
     return Weight(name=name, of=(of,), make=make)
 

@@ -53,9 +53,9 @@ PAIRED = (
 MODEL = same({"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"})
 EXPERTS = (
     *same({"ffn_gate_inp": "mlp.gate"}),
-    one("mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight", lambda config, tensor: tensor),
+    one("mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"),
     Weight(name="mlp.experts.gate_up_proj", of=("ffn_gate_exps.weight", "ffn_up_exps.weight"), make=beside),
-    one("mlp.experts.down_proj", "ffn_down_exps.weight", lambda config, tensor: tensor),
+    one("mlp.experts.down_proj", "ffn_down_exps.weight"),
 )
 
 
@@ -111,7 +111,7 @@ GPT_OSS_EXPERTS = (
     Weight(name="mlp.experts.gate_up_proj", of=("ffn_gate_exps.weight", "ffn_up_exps.weight"), make=_between),
     Weight(name="mlp.experts.gate_up_proj_bias", of=("ffn_gate_exps.bias", "ffn_up_exps.bias"), make=_between),
     one("mlp.experts.down_proj", "ffn_down_exps.weight", lambda config, tensor: tensor.transpose(1, 2)),
-    one("mlp.experts.down_proj_bias", "ffn_down_exps.bias", lambda config, tensor: tensor),
+    one("mlp.experts.down_proj_bias", "ffn_down_exps.bias"),
 )
 
 PLAIN = same(QUERY_AND_KEY | VALUE_AND_OUT | HEAD_NORMS | NORMS | MLP)
@@ -276,7 +276,7 @@ LFM2_EXPERTS = (
     *same({"ffn_gate_inp": "feed_forward.gate"}),
     one("feed_forward.expert_bias", "exp_probs_b.bias", flat),
     Weight(name="feed_forward.experts.gate_up_proj", of=("ffn_gate_exps.weight", "ffn_up_exps.weight"), make=beside),
-    one("feed_forward.experts.down_proj", "ffn_down_exps.weight", lambda config, tensor: tensor),
+    one("feed_forward.experts.down_proj", "ffn_down_exps.weight"),
 )
 LFM2_MODEL = same({"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"})
 
@@ -300,7 +300,7 @@ TABLE = {
         layer=(
             *same(QUERY_AND_KEY | VALUE_AND_OUT | {"attn_norm": "input_layernorm", "ffn_gate_inp": "mlp.router"}),
             *same({"post_attention_norm": "post_attention_layernorm"}),
-            one("self_attn.sinks", "attn_sinks.weight", lambda config, tensor: tensor),
+            one("self_attn.sinks", "attn_sinks.weight"),
             *GPT_OSS_EXPERTS,
         ),
         model=MODEL,

@@ -205,8 +205,8 @@ NEMOTRON_H = (
     *_mamba2_mixer("mixer"),
     *same({"ffn_up": "mixer.up_proj", "ffn_down": "mixer.down_proj", "ffn_gate_inp": "mixer.gate"}),
     one("mixer.gate.e_score_correction_bias", "exp_probs_b.bias", flat),
-    one("mixer.experts.up_proj", "ffn_up_exps.weight", lambda config, tensor: tensor),
-    one("mixer.experts.down_proj", "ffn_down_exps.weight", lambda config, tensor: tensor),
+    one("mixer.experts.up_proj", "ffn_up_exps.weight"),
+    one("mixer.experts.down_proj", "ffn_down_exps.weight"),
     *same({f"ffn_{part}_shexp": f"mixer.shared_experts.{part}_proj" for part in ("up", "down")}),
     *same({"ffn_latent_down": "mixer.fc1_latent_proj", "ffn_latent_up": "mixer.fc2_latent_proj"}),
 )
@@ -250,7 +250,7 @@ JAMBA = (
     *same({f"ssm_{part}_norm": f"mamba.{part}_layernorm" for part in ("dt", "b", "c")}),
     *same({"ffn_gate_inp": "feed_forward.router"}),
     Weight(name="feed_forward.experts.gate_up_proj", of=("ffn_gate_exps.weight", "ffn_up_exps.weight"), make=beside),
-    one("feed_forward.experts.down_proj", "ffn_down_exps.weight", lambda config, tensor: tensor),
+    one("feed_forward.experts.down_proj", "ffn_down_exps.weight"),
 )
 
 FINAL_NORM = same({"token_embd": "model.embed_tokens", "output_norm": "model.final_layernorm", "output": "lm_head"})

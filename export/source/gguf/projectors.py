@@ -271,10 +271,6 @@ LFM2 = Projector(
 )
 
 
-def _itself(config: Config, tensor: Tensor) -> Tensor:
-    return tensor
-
-
 def _gemma3(file: GgufFile) -> dict[str, Any]:
     side = file["vision.image_size"] // file["vision.patch_size"] // (file.get("vision.projector.scale_factor") or 4)
     vision = {"model_type": "siglip_vision_model", "image_size": file["vision.image_size"], **_sizes(file)}
@@ -298,7 +294,7 @@ GEMMA3 = Projector(
     layer=SIGLIP_LAYER,
     model=(
         *SIGLIP,
-        one("model.multi_modal_projector.mm_input_projection_weight", "mm.input_projection.weight", _itself),
+        one("model.multi_modal_projector.mm_input_projection_weight", "mm.input_projection.weight"),
         *same({"mm.soft_emb_norm": "model.multi_modal_projector.mm_soft_emb_norm"}, minus_one),
     ),
     prefix=f"{TOWER}.encoder.layers",
@@ -315,6 +311,11 @@ CLIPPED = {
 """Linear layers, which some models clip by limits beside the weights."""
 
 
+def _pool(file: GgufFile) -> int:
+    """Return the side of the squares of patches that become one embedding."""
+    return file.get("vision.projector.scale_factor") or 3
+
+
 def _gemma4(file: GgufFile) -> dict[str, Any]:
     vision = _sizes(file) | {
         "model_type": "gemma4_vision",
@@ -322,7 +323,7 @@ def _gemma4(file: GgufFile) -> dict[str, Any]:
         "head_dim": file["vision.embedding_length"] // file["vision.attention.head_count"],
         "rms_norm_eps": file["vision.attention.layer_norm_epsilon"],
         "rope_parameters": {"rope_type": "axial", "rope_theta": 100.0},
-        "pooling_kernel_size": file.get("vision.projector.scale_factor") or 3,
+        "pooling_kernel_size": _pool(file),
         "position_embedding_size": file.tensors["v.position_embd.weight"].shape[1],
         "use_clipped_linears": "v.blk.0.attn_q.input_max" in file.tensors,
         "standardize": "v.std_scale" in file.tensors,
@@ -332,7 +333,7 @@ def _gemma4(file: GgufFile) -> dict[str, Any]:
 
 
 def _gemma4_processor(file: GgufFile) -> dict[str, Any]:
-    pool = file.get("vision.projector.scale_factor") or 3
+    pool = _pool(file)
     return {
         "patch_size": file["vision.patch_size"],
         "pooling_kernel_size": pool,
@@ -364,8 +365,8 @@ GEMMA4 = Projector(
     ),
     model=(
         one(f"{TOWER}.patch_embedder.input_proj.weight", "v.patch_embd.weight", _pixels_last),
-        one(f"{TOWER}.patch_embedder.position_embedding_table", "v.position_embd.weight", _itself),
-        *(one(f"{TOWER}.{name}", f"v.{name}", _itself) for name in ("std_bias", "std_scale")),
+        one(f"{TOWER}.patch_embedder.position_embedding_table", "v.position_embd.weight"),
+        *(one(f"{TOWER}.{name}", f"v.{name}") for name in ("std_bias", "std_scale")),
         *same({"mm.input_projection": "model.embed_vision.embedding_projection"}),
     ),
     prefix=f"{TOWER}.encoder.layers",

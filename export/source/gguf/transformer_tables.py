@@ -193,9 +193,9 @@ GEMMA4 = (
     one("router.per_expert_scale", "ffn_down_exps.scale", flat),
     *same({"pre_ffw_norm_2": "pre_feedforward_layernorm_2"}),
     *same({f"post_ffw_norm_{i}": f"post_feedforward_layernorm_{i}" for i in (1, 2)}),
-    one("experts.gate_up_proj", "ffn_gate_up_exps.weight", lambda config, tensor: tensor),
+    one("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
     Weight(name="experts.gate_up_proj", of=("ffn_gate_exps.weight", "ffn_up_exps.weight"), make=beside),
-    one("experts.down_proj", "ffn_down_exps.weight", lambda config, tensor: tensor),
+    one("experts.down_proj", "ffn_down_exps.weight"),
 )
 GEMMA4_MODEL = (
     *MODEL,
@@ -268,7 +268,7 @@ TABLE = {
     "granite": Architecture(config=lambda file: _granite(file, "granite"), layer=LLAMA_LIKE, model=MODEL),
     "granite_swa": Architecture(
         config=_granite_swa,
-        layer=(*LLAMA_LIKE, one("self_attn.sinks", "attn_sinks.weight", lambda config, tensor: tensor)),
+        layer=(*LLAMA_LIKE, one("self_attn.sinks", "attn_sinks.weight")),
         model=MODEL,
     ),
     "granitemoe": Architecture(

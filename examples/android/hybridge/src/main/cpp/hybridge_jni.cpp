@@ -102,6 +102,19 @@ std::vector<float> logits(JNIEnv* env, jfloatArray array) {
   return std::vector<float>(array == nullptr ? 0 : static_cast<size_t>(env->GetArrayLength(array)));
 }
 
+// Copies numbers into an array by `copy`, and their number; the array may be null.
+template <typename Copy>
+jint copied(JNIEnv* env, jlongArray array, jlongArray count, Copy copy) {
+  return guarded([&] {
+    std::vector<int64_t> found = tokens(env, array);
+    size_t number = 0;
+    const hybridge_status status = copy(found.data(), found.size(), &number);
+    if (status == HYBRIDGE_OK && array != nullptr) put(env, array, found);
+    if (status == HYBRIDGE_OK) put(env, count, {static_cast<int64_t>(number)});
+    return status;
+  });
+}
+
 // Calls `call` with where logits are to go.
 template <typename Call>
 jint with_logits(JNIEnv* env, jfloatArray array, Call&& call) {
@@ -235,14 +248,7 @@ NATIVE(jint, validate)
 }
 
 NATIVE(jint, modelEosIds)(JNIEnv* env, jclass, jlong model, jlongArray ids, jlongArray count) {
-  return guarded([&] {
-    std::vector<int64_t> found = tokens(env, ids);
-    size_t number = 0;
-    const hybridge_status status = hybridge_model_eos_ids(handle(model), found.data(), found.size(), &number);
-    if (status == HYBRIDGE_OK && ids != nullptr) put(env, ids, found);
-    if (status == HYBRIDGE_OK) put(env, count, {static_cast<int64_t>(number)});
-    return status;
-  });
+  return copied(env, ids, count, [=](auto... to) { return hybridge_model_eos_ids(handle(model), to...); });
 }
 
 NATIVE(jint, cacheOpen)(JNIEnv* env, jclass, jlong model, jlong bytes, jlongArray cache) {
@@ -301,25 +307,11 @@ NATIVE(jint, sessionOpen)(JNIEnv* env, jclass, jlong model, jlongArray session) 
 NATIVE(jint, sessionClose)(JNIEnv*, jclass, jlong session) { return hybridge_session_close(handle(session)); }
 
 NATIVE(jint, tokens)(JNIEnv* env, jclass, jlong session, jlongArray text, jlongArray count) {
-  return guarded([&] {
-    std::vector<int64_t> committed = tokens(env, text);
-    size_t number = 0;
-    const hybridge_status status = hybridge_tokens(handle(session), committed.data(), committed.size(), &number);
-    if (status == HYBRIDGE_OK && text != nullptr) put(env, text, committed);
-    if (status == HYBRIDGE_OK) put(env, count, {static_cast<int64_t>(number)});
-    return status;
-  });
+  return copied(env, text, count, [=](auto... to) { return hybridge_tokens(handle(session), to...); });
 }
 
 NATIVE(jint, delegated)(JNIEnv* env, jclass, jlong session, jlongArray places, jlongArray count) {
-  return guarded([&] {
-    std::vector<int64_t> found = tokens(env, places);
-    size_t number = 0;
-    const hybridge_status status = hybridge_delegated(handle(session), found.data(), found.size(), &number);
-    if (status == HYBRIDGE_OK && places != nullptr) put(env, places, found);
-    if (status == HYBRIDGE_OK) put(env, count, {static_cast<int64_t>(number)});
-    return status;
-  });
+  return copied(env, places, count, [=](auto... to) { return hybridge_delegated(handle(session), to...); });
 }
 
 // counts: whether the delegate is in use, its tokens, the CPU's.
