@@ -112,8 +112,10 @@ def _check_kind(mode: int, wanted: int, path: Path) -> None:
 
 def _is_mounted(path: Path) -> bool:
     """Return whether ``path`` is a mount point; files, and folders that are mounted twice, are found in Linux's list only."""
-    if not path.exists() or os.path.ismount(path):
-        return path.exists()
+    if not path.exists():  # nothing is mounted there, even if another writer puts a file there now
+        return False
+    if os.path.ismount(path):
+        return True
     try:
         lines = MOUNTS.read_bytes().splitlines()
     except OSError:

@@ -109,6 +109,19 @@ def test_writers_of_one_file_wait_and_never_mix(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_file_that_appears_while_it_is_looked_for_is_no_mount_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two looks at one path are two answers: another writer's file came between them, and was called a mount point."""
+    looked = Path.exists
+
+    def look_and_write(path: Path) -> bool:
+        was_there = looked(path)
+        path.touch()
+        return was_there
+
+    monkeypatch.setattr(Path, "exists", look_and_write)
+    assert files.file_target(tmp_path / "file") == tmp_path / "file"
+
+
 def test_a_lock_that_goes_while_it_is_waited_for_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, opened = tmp_path / "file", files._for_the_owner
     gone: list[str] = []
