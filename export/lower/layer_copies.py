@@ -36,7 +36,7 @@ class Repetition:
     Attributes:
         kinds: of each layer.
         left: numbers of the layers that are missing, ascending.
-        pairs: by kind, two layers that are compared; missing layers are copies of the second.
+        pairs: by kind, its first and its last layer, which are compared; missing layers are copies of the last.
         tensors: the parameters and buffers of the module that all methods hold, by name.
     """
 
@@ -121,9 +121,13 @@ class _Input:
 
 @dataclass
 class _Region:
-    """The calls of a layer, in order. carry: the value of the layer before, where it is known."""
+    """The calls of a layer, in order.
+
+    behind: how many follow the last one that reads what the layer owns. carry: the value of the layer before, where it is known.
+    """
 
     nodes: list[Node] = field(default_factory=list)
+    behind: int = 0
     carry: Node | None = None
 
 
@@ -194,7 +198,7 @@ class _Method:
         """Return the calls of each layer: from the first one that reads what the layer owns, to the next layer's first.
 
         A method goes through all layers once, or twice if it may empty the state before. After the last layer's last such call,
-        calls are of the whole model.
+        as many calls are its own as the first layer of its kind has; then they are of the whole model.
         """
         sweeps: list[_Sweep] = []
         current = -1
@@ -218,6 +222,7 @@ class _Method:
                     sweeps.append(_Sweep())
                 else:
                     sweeps[-1].regions[current].nodes.extend(since[:start])
+                    sweeps[-1].regions[current].behind = start
                 if len(sweeps) > 1 and layer < current:
                     sweeps[-2].rest = since[:start]
                 since, current = since[start:], layer
@@ -226,6 +231,13 @@ class _Method:
             since = []
         if sweeps:
             sweeps[-1].rest = since
+        for sweep in sweeps:
+            last = max(sweep.regions)
+            first, second = self.layers.pairs.get(self.layers.kinds[last], (last, last))
+            if first < second == last and first in sweep.regions:
+                count = sweep.regions[first].behind
+                sweep.regions[last].nodes.extend(sweep.rest[:count])
+                sweep.rest = sweep.rest[count:]
         return sweeps
 
     # Two layers of a kind
@@ -239,48 +251,75 @@ class _Method:
             raise UnlikeLayersError(f"layers {first} and {second} have other inputs")
         return {a.node: b.node for a, b in zip(one, two, strict=True)}
 
-    def _compare(self, sweep: _Sweep, first: int, second: int, pairs: dict[Node, Node]) -> None:
-        """Check that two layers are alike, and find the value that each takes of the layer before it."""
-        ours, theirs = (sweep.regions.get(layer, _Region()) for layer in (first, second))
-        if len(ours.nodes) != len(theirs.nodes):
-            raise UnlikeLayersError(f"layers {first} and {second} have {len(ours.nodes)} and {len(theirs.nodes)} calls")
-        inside = dict(zip(ours.nodes, theirs.nodes, strict=True))
+    def _compare(self, sweep: _Sweep, first: int, last: int, pairs: dict[Node, Node]) -> None:
+        """Check that two layers are alike, and find the value that each takes of the layer before it.
+
+        The first one may make values that all layers of its kind read.
+        """
+        ours, theirs = (sweep.regions.get(layer, _Region()) for layer in (first, last))
+        inside: dict[Node, Node | None] = dict.fromkeys(ours.nodes)
+        calls = iter(ours.nodes)
         carried: set[tuple[Node, Node]] = set()
+        for b in theirs.nodes:
+            for a in calls:
+                if (found := self._alike(a, b, inside, pairs)) is not None:
+                    inside[a] = b
+                    carried |= found
+                    break
+            else:
+                raise UnlikeLayersError(f"layers {first} and {last} differ in {b.target}")
+        shared = {value for b in theirs.nodes for value in b.all_input_nodes if value in inside} - {b for _, b in carried}
+        for a in reversed(ours.nodes):
+            if a in shared:
+                shared.update(a.all_input_nodes)
+            elif inside[a] is None:
+                raise UnlikeLayersError(f"layer {first} has a call of {a.target}, and layer {last} does not")
+        if len(carried) > 1:
+            raise UnlikeLayersError(f"layers {first} and {last} take several values of the layers before")
+        if carried:
+            ((ours.carry, theirs.carry),) = carried
+
+    def _alike(
+        self, a: Node, b: Node, inside: Mapping[Node, Node | None], pairs: dict[Node, Node]
+    ) -> set[tuple[Node, Node]] | None:
+        """Return the values of the layers before that two calls take if they are the same call, else None.
+
+        inside: the calls of the first layer, with those of the last that were found to be the same. pairs: of inputs, to which
+        constants of these calls are added.
+        """
+        carried: set[tuple[Node, Node]] = set()
+        constants: list[tuple[Node, Node]] = []
 
         def alike(a: Any, b: Any) -> bool:
             if isinstance(a, Node) and isinstance(b, Node):
-                if a in inside or a in pairs:
-                    return inside.get(a, pairs.get(a)) is b
+                if a in pairs or inside.get(a) is not None:
+                    return pairs.get(a, inside.get(a)) is b
                 if a is b:
                     return True
                 if a.op == b.op == "placeholder":
-                    return self._pair_anonymous(a, b, pairs)
+                    constants.append((a, b))
+                    return self._equal_constants(a, b)
                 carried.add((a, b))
-                return True
+                return a not in inside
             if isinstance(a, list | tuple):
                 return type(a) is type(b) and len(a) == len(b) and all(map(alike, a, b))
             return type(a) is type(b) and (a == b or repr(a) == repr(b))
 
-        for a, b in inside.items():
-            same = a.op == b.op and a.target == b.target and list(a.kwargs) == list(b.kwargs)
-            if not same or not alike((*a.args, *a.kwargs.values()), (*b.args, *b.kwargs.values())) or not _same_form(a, b):
-                raise UnlikeLayersError(f"layers {first} and {second} differ in {a.target}")
-        if len(carried) > 1:
-            raise UnlikeLayersError(f"layers {first} and {second} take several values of the layers before")
-        if carried:
-            ((ours.carry, theirs.carry),) = carried
+        same = a.op == b.op and a.target == b.target and list(a.kwargs) == list(b.kwargs) and _same_form(a, b)
+        if not same or not alike((*a.args, *a.kwargs.values()), (*b.args, *b.kwargs.values())):
+            return None
+        for one, two in constants:
+            self.inputs[two].key = ("constant", len(pairs))
+            pairs[one] = two
+        return carried
 
-    def _pair_anonymous(self, a: Node, b: Node, pairs: dict[Node, Node]) -> bool:
-        """Pair two constants that are equal and of one layer each."""
+    def _equal_constants(self, a: Node, b: Node) -> bool:
+        """Return whether two constants are equal and of one layer each."""
         one, two = self.inputs[a], self.inputs[b]
         ours, theirs = self._tensor(one.spec), self._tensor(two.spec)
         if one.key or two.key or None in (one.layer, two.layer) or one.layer == two.layer:
             return False
-        if ours is None or theirs is None or ours.dtype != theirs.dtype or not torch.equal(ours, theirs):
-            return False
-        two.key = ("constant", len(pairs))
-        pairs[a] = b
-        return True
+        return ours is not None and theirs is not None and ours.dtype == theirs.dtype and torch.equal(ours, theirs)
 
     def _outs(self, sweep: _Sweep) -> dict[str, int]:
         """Return for each kind of layers which of its calls makes what the next layer takes."""

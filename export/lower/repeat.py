@@ -1,15 +1,15 @@
-"""Lower a few decoder layers of each kind, and repeat their part of the graphs for the others.
+"""Lower two decoder layers of each kind, and repeat their part of the graphs for the others.
 
 A model of thirty layers has two or three kinds of them, and a lowering treats all of one kind alike. So the others are left out
 of the modules while their methods are traced and passed through the lowering, and are put into the finished graphs before
 memory is planned:
 
-    kept      0  1  2  3           7          11                  23     a a a B a a a B a a a B a a a B a a a B a a a B
-    put in                4  5  6    8  9  10    12  13  …  21  22       copies of 2 (a) and of 11 (B)
+    kept      0        3                                      22 23     a a a B a a a B a a a B a a a B a a a B a a a B
+    put in       1  2     4  5  6  7  8  9 10 11 12  …  20 21           copies of 22 (a) and of 23 (B)
 
-The first layer of a kind makes what later ones share, such as masks; the second and the third are compared: they must be the
-same calls on the same values, apart from their own weights and state, and from one tensor that the layer before has made. What
-holds from the second to the third holds for each further one. If layers are not alike, all of them are lowered.
+The first layer of a kind and the last are compared: they must be the same calls on the same values, apart from their own weights
+and state, from one tensor that the layer before has made, and from what the first makes for all of them, such as masks. What
+holds for these two holds for those between. If layers are not alike, all of them are lowered.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ from torch.fx import GraphModule
 from hybridge.cache.layers.layer import CacheLayer, StatelessLayer
 from hybridge.export.lower.layer_copies import LAYERS, Repetition, UnlikeLayersError, add_copies, owned
 
-COMPARED = 3
-"""Layers of a kind that are lowered: the first, and two that are compared."""
-
 UNTOLD = frozenset({"layer_idx", *vars(nn.Module())})
 """Attributes that say nothing about a layer's kind: its number, and what every module has."""
 
@@ -45,7 +42,7 @@ class RepeatedLayers:
         self.repetition = Repetition(
             kinds=kinds,
             left=sorted(left),
-            pairs={kind: (each[1], each[2]) for kind, each in same.items()},
+            pairs={kind: (each[0], each[-1]) for kind, each in same.items()},
             tensors=dict((*holder.named_parameters(), *holder.named_buffers())),
         )
 
@@ -68,7 +65,7 @@ class RepeatedLayers:
         ]
         places = {place % (count + 1) for place in taps}
         needed = {count - 1, *places, *(place - 1 for place in places)}
-        left = [i for i, kind in enumerate(kinds) if kinds[:i].count(kind) >= COMPARED and i not in needed]
+        left = [i for i, kind in enumerate(kinds) if kind in kinds[:i] and kind in kinds[i + 1 :] and i not in needed]
         return cls(holder, kinds, left) if left else None
 
     @contextmanager
