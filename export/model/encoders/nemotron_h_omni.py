@@ -86,7 +86,8 @@ class RadioEncoder(PatchEncoder):
 
 def _channels_last(projection: Tensor) -> Tensor:
     """Return the columns [hidden, pixel * channel] of [hidden, channel * pixel]."""
-    return projection.unflatten(1, (3, -1)).transpose(1, 2).flatten(1)
+    columns: Tensor = projection.unflatten(1, (3, -1)).transpose(1, 2).flatten(1)
+    return columns
 
 
 def radio_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:
