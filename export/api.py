@@ -116,7 +116,7 @@ def export_model(
             with steps.step("Calibrating"):
                 calibrated = calibrate_on(loaded, options, calibrate)
         manifest = writer.write(loaded, folder, steps, calibrated)
-        others = fresh or adapters or tokenizer or drafter or draft_vocab or calibrate or source.mmproj
+        others = fresh or adapters or tokenizer or drafter or draft_vocab or calibrate or mmproj
         if source.gguf is not None and not others:
             with steps.step("Keeping the program for other files of this shape"):
                 writer.keep_packing(source.gguf, asked, manifest)

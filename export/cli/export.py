@@ -12,7 +12,6 @@ import typer
 from rich.markup import escape
 
 from hybridge.export.cli.choices import ExportChoices
-from hybridge.export.source.files import find_projectors
 from hybridge.imports import without_collections
 from hybridge.runtime.cli.console import err, megabytes, print_json, run_and_exit
 from hybridge.runtime.cli.options import JsonOption, with_options
@@ -101,7 +100,7 @@ def export(
 
 def _packed(checkpoint: Path, output: Path, options: ExportOptions, *, force: bool) -> Manifest | None:
     """Write the artifact of a GGUF file of a shape whose program is kept, which takes no PyTorch; None for any other."""
-    if not checkpoint.is_file() or (options.images and find_projectors(checkpoint)):
+    if not checkpoint.is_file():
         return None
     from hybridge.export.cli.progress import ConsoleProgress
     from hybridge.export.write.folder import output_folder

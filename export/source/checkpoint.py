@@ -43,15 +43,10 @@ from hybridge.export.pinned.transformers import (
     weight_of,
 )
 from hybridge.export.source.config import read_config
-from hybridge.export.source.files import check_files, download_again, find_projectors, first_line, ignored_parts
-from hybridge.export.source.gguf.checkpoint import gguf_config, gguf_weights, write_tokenizer_files
+from hybridge.export.source.files import check_files, download_again, first_line, ignored_parts
+from hybridge.export.source.gguf.checkpoint import gguf_weights, write_tokenizer_files
 from hybridge.export.source.gguf.file import GgufFile, open_gguf
-from hybridge.export.source.gguf.projectors import (
-    open_projector,
-    whole_config,
-    whole_weights,
-    write_processor,
-)
+from hybridge.export.source.gguf.projectors import PROCESSOR, WholeModel, processor, whole_weights
 from hybridge.export.source.locate import find_checkpoint
 from hybridge.export.source.quantization import Quantization
 from hybridge.export.source.text_model import check_adapters, merge_adapters, text_model
@@ -199,12 +194,11 @@ def resolve_checkpoint(
     folder = path if gguf is None else Path(mkdtemp(prefix="hybridge-gguf-"))
     try:
         if gguf is not None:
-            config_json = gguf_config(gguf)
-            projector, left_out = _projector(gguf, config_json, None if mmproj is None else Path(mmproj))
+            whole = WholeModel.of(gguf, None if mmproj is None else Path(mmproj))
+            projector, left_out = whole.projector, whole.left_out
             if projector is not None:
-                config_json = whole_config(projector, gguf, config_json)
-                write_processor(projector, folder)
-            (folder / "config.json").write_text(json.dumps(config_json), encoding="utf-8")
+                (folder / PROCESSOR).write_text(json.dumps(processor(projector)), encoding="utf-8")
+            (folder / "config.json").write_text(json.dumps(whole.config), encoding="utf-8")
         config, quantization = read_config(folder)
         check_adapters(merged)
         check_files(own_tokenizer or folder, (TOKENIZER, *COPIED_FILES))
@@ -226,21 +220,6 @@ def resolve_checkpoint(
     if gguf is not None:
         weakref.finalize(source, shutil.rmtree, folder, ignore_errors=True)
     return source
-
-
-def _projector(gguf: GgufFile, text: dict[str, Any], named: Path | None) -> tuple[GgufFile | None, str]:
-    """Return the encoder of pictures that is named or beside the file; else None, and why one beside it is not its own."""
-    if named is not None:
-        if not named.is_file():
-            raise CheckpointError(f"{named} is not a file; give the mmproj-*.gguf that was published with the model.")
-        return open_projector(named, text), ""
-    reasons = []
-    for path in find_projectors(gguf.path):
-        try:
-            return open_projector(path, text), ""
-        except CheckpointError as error:
-            reasons.append(str(error))
-    return None, reasons[0] if reasons else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,16 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
-from hybridge.errors import HybridgeError, UsageError
+from hybridge.errors import CheckpointError, HybridgeError, UsageError
 from hybridge.export.drafters.vocabulary import ROWS, DraftRows, DraftVocabulary, choose_rows, sampled_rows
 from hybridge.export.progress import ExportProgress
+from hybridge.export.source.files import text_part
 from hybridge.export.source.gguf.checkpoint import gguf_config
-from hybridge.export.source.gguf.file import GgufFile, open_gguf
+from hybridge.export.source.gguf.file import GgufFile, GgufTensor, open_gguf
+from hybridge.export.source.gguf.projectors import WholeModel, processor
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.artifact.manifest import MANIFEST, PROGRAM, Manifest
 from hybridge.runtime.artifact.options import ExportOptions
@@ -34,39 +37,49 @@ INSTALL = "pip install hybridge-catalogue"
 class PackingShape:
     """All that decides the artifact of a GGUF file but the numbers of its weights and the texts of its tokenizer.
 
-    config: the config.json that the file stands for; end: the token that its tokenizer names as a text's end; tensors: shapes
-    and GGML's types by name.
+    whole: the config.json that the file stands for, with its encoder of pictures if that is exported; end: the token that its
+    tokenizer names as a text's end; tensors: of the file and of its encoder's.
     """
 
-    config: Mapping[str, object]
+    whole: WholeModel
     end: int | None
-    tensors: Mapping[str, tuple[tuple[int, ...], int]]
+    tensors: Mapping[str, GgufTensor]
     options: ExportOptions
 
     @classmethod
     def of(cls, file: GgufFile, options: ExportOptions) -> PackingShape:
         """Return the shape of a file that is exported with these options. Raises CheckpointError, UnsupportedModelError."""
-        config = gguf_config(file)
-        count = config["vocab_size"] if "tokenizer.ggml.tokens" in file.metadata else 0
-        tensors = {name: (tensor.shape, tensor.kind) for name, tensor in sorted(file.tensors.items())}
+        whole = WholeModel.of(file) if options.images else WholeModel(config=gguf_config(file))
+        others = whole.projector.tensors if whole.projector is not None else {}
+        if both := file.tensors.keys() & others.keys():
+            raise CheckpointError(f"{file.path} has tensors of an encoder of pictures, such as {min(both)}; download it again.")
+        text = text_part(whole.config) or whole.config
+        count = text["vocab_size"] if "tokenizer.ggml.tokens" in file.metadata else 0
         end = special_ids(file.metadata, count).get("eos_token")
-        return cls(config=config, end=end, tensors=tensors, options=options)
+        return cls(whole=whole, end=end, tensors={**file.tensors, **others}, options=options)
 
     def key(self, versions: Mapping[str, str]) -> str:
         """Return the name of a program for it. versions: of the libraries that make the program."""
-        options = replace(self.options, images=True)  # an encoder is never packed, so the text's program is the same
+        options = replace(self.options, images=True)  # whether there are pictures is in its name
         return _hash(code_version(), dict(versions), self.name, self.kinds, repr(options))
 
     @property
     def name(self) -> str:
         """Return a hash of everything but the types of tensors and the options."""
-        shapes = {name: shape for name, (shape, _) in self.tensors.items()}
-        return _hash(self.config, self.end, shapes)
+        shapes = {name: tensor.shape for name, tensor in self.tensors.items()}
+        return _hash(self.whole.config, self.end, shapes, self._pictures())
 
     @property
     def kinds(self) -> str:
         """Return a hash of the types of its tensors."""
-        return _hash({name: kind for name, (_, kind) in self.tensors.items()})
+        return _hash({name: tensor.kind for name, tensor in self.tensors.items()})
+
+    def _pictures(self) -> object:
+        """Return what else decides the program of an encoder: its processor, and limits of layers, which are in the graph."""
+        if (projector := self.whole.projector) is None:
+            return None
+        limits = {name: tensor.data().tolist() for name, tensor in projector.tensors.items() if prod(tensor.shape) == 1}
+        return processor(projector), limits
 
 
 def _hash(*parts: object) -> str:
@@ -105,13 +118,17 @@ def pack_artifact(
     steps = steps or ExportProgress()
     try:
         file = open_gguf(checkpoint)
-        program = _find(PackingShape.of(file, options))
+        shape = PackingShape.of(file, options)
+        program = _find(shape)
         if program is None or program.manifest is None:
             return None
         if note := write_tokenizer(file.path, folder):
             steps.warn(f"{file.path}: {note}")
+        if left_out := shape.whole.left_out:
+            steps.warn(f"Pictures are left out: {left_out}")
         resolved = replace(program.manifest.options, images=options.images)
-        return _Packing(file, folder, program, program.manifest.model_copy(update={"options": resolved})).write(steps)
+        manifest = program.manifest.model_copy(update={"options": resolved, "source": hub_origin(file.path)})
+        return _Packing(shape.tensors, folder, program, manifest).write(steps)
     except (HybridgeError, UnfitProgramError, OSError):  # an export says what is wrong
         for path in folder.iterdir():
             path.unlink()
@@ -119,11 +136,10 @@ def pack_artifact(
 
 
 class _Packing:
-    """Writes a kept program with a file's weights. The tokenizer's files are in the folder."""
+    """Writes a kept program with the weights in tensors. The tokenizer's files are in the folder."""
 
-    def __init__(self, file: GgufFile, folder: Path, program: KeptProgram, manifest: Manifest) -> None:
-        self.file, self.folder, self.program = file, folder, program
-        self.manifest = manifest.model_copy(update={"source": hub_origin(file.path)})
+    def __init__(self, tensors: Mapping[str, GgufTensor], folder: Path, program: KeptProgram, manifest: Manifest) -> None:
+        self.tensors, self.folder, self.program, self.manifest = tensors, folder, program, manifest
 
     def write(self, steps: ExportProgress) -> Manifest:
         """Write program and manifest, again after the model has said which tokens its drafter may propose."""
@@ -139,7 +155,7 @@ class _Packing:
 
     def _write(self, rows: DraftRows | None) -> Manifest:
         """Return the manifest. rows: the tokens that a drafter may propose, if these are not all."""
-        weights = GgufWeights(self.file.tensors, rows.constants if rows else {})
+        weights = GgufWeights(self.tensors, rows.constants if rows else {})
         self.program.write(self.folder / PROGRAM, weights.fill)
         (self.folder / MANIFEST).unlink(missing_ok=True)
         update: dict[str, object] = {"files": {path.name: file_entry(path) for path in sorted(self.folder.iterdir())}}
@@ -170,27 +186,37 @@ def missing_program(checkpoint: Path, options: ExportOptions) -> str:
         shape = PackingShape.of(file, options)
     except UsageError:  # types of tensors that only an export decodes
         return ""
+    return " ".join(_unfit(file, shape))
+
+
+def _unfit(file: GgufFile, shape: PackingShape) -> Iterator[str]:
+    projector = shape.whole.projector
+    if projector is not None and _find(PackingShape.of(file, replace(shape.options, images=False))) is not None:
+        yield f"Its text opens alone, without {projector.path.name} beside it: --no-images."
     catalogue = installed_catalogue()
     if catalogue is None:
-        return f"Files of published models open without it by the programs of hybridge-catalogue: {INSTALL}."
-    if isinstance(catalogue, str):
-        return catalogue
-    if not catalogue.is_for_this_code:
-        return catalogue.mismatch
-    return " ".join(_unfit(catalogue, file, shape))
+        yield f"Files of published models open without it by the programs of hybridge-catalogue: {INSTALL}."
+    elif isinstance(catalogue, str):
+        yield catalogue
+    elif not catalogue.is_for_this_code:
+        yield catalogue.mismatch
+    else:
+        yield from _not_in(catalogue, file, shape)
 
 
-def _unfit(catalogue: Catalogue, file: GgufFile, shape: PackingShape) -> Iterator[str]:
+def _not_in(catalogue: Catalogue, file: GgufFile, shape: PackingShape) -> Iterator[str]:
     same = [each for each in catalogue.programs if each.shape == shape.name]
     if not same:
-        sizes = f"{shape.config['num_hidden_layers']} layers of {shape.config['hidden_size']}"
+        config = text_part(shape.whole.config) or shape.whole.config
+        sizes = f"{config['num_hidden_layers']} layers of {config['hidden_size']}"
+        sizes += f" with the pictures of {shape.whole.projector.path.name}" if shape.whole.projector is not None else ""
         yield (
             f"hybridge-catalogue {catalogue.version} has no program for this shape ({file.architecture}, {sizes}, "
-            f"{shape.config['vocab_size']:,} tokens, of which {shape.config['bos_token_id']} begins a text and "
-            f"{shape.config['eos_token_id']} end one)."
+            f"{config['vocab_size']:,} tokens, of which {config['bos_token_id']} begins a text and "
+            f"{config['eos_token_id']} end one)."
         )
     elif not any(each.kinds == shape.kinds for each in same):
-        names = sorted({tensor.kind_name for tensor in file.tensors.values()})
+        names = sorted({tensor.kind_name for tensor in shape.tensors.values()})
         mixes = ", ".join(each.mix for each in same)
         yield (
             f"hybridge-catalogue {catalogue.version} has {same[0].model} as {mixes}, but not with this file's kinds of blocks "

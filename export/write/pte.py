@@ -156,7 +156,7 @@ class PteWriter:
                 steps.warn(warning)
             manifest = manifest.model_copy(update={"files": manifest.files | {GOLDEN: file_entry(folder / GOLDEN)}})
             (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-        self._written = (kept, state, rows.constants if rows else {}) if kept and pictures is None else None
+        self._written = (kept, state, rows.constants if rows else {}) if kept else None
         return manifest
 
     def _golden_steps(self, loaded: LoadedModel, folder: Path, *, drafts: bool) -> GoldenSteps | None:
@@ -177,9 +177,10 @@ class PteWriter:
         if self._written is None or versions is None:
             return None
         program, state, chosen = self._written
-        key = PackingShape.of(file, asked).key(versions)
+        shape = PackingShape.of(file, asked)
+        key = shape.key(versions)
         if find_program(key) is None:
-            weights = GgufWeights(file.tensors, chosen)
+            weights = GgufWeights(shape.tensors, chosen)
             without_files = manifest.model_copy(update={"files": {}, "source": None})
             packed = packed_apart(program, state, mark_sources(state), weights, without_files)
             if packed is None:

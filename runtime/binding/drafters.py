@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from hybridge.arguments import checked
 from hybridge.errors import DraftError
@@ -22,7 +19,9 @@ from hybridge.runtime.binding.model import Model
 from hybridge.runtime.binding.sampling import Sampling
 from hybridge.runtime.binding.tokenizer import check_draft_tokenizer
 
-NO_HIDDEN = np.empty((0, 0), np.float32)
+if TYPE_CHECKING:  # NumPy takes long to start
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass
@@ -34,16 +33,18 @@ class Context:
 
     tokens: list[int]
     sampling: Sampling
-    _hidden: NDArray[np.float32] = field(default_factory=lambda: NO_HIDDEN)
+    _hidden: list[NDArray[np.float32]] = field(default_factory=list)
 
     def add_hidden(self, hidden: NDArray[np.float32]) -> None:
         """Add tapped hidden states [n, F] of tokens that were just committed."""
-        self._hidden = np.concatenate([self._hidden, hidden]) if len(self._hidden) else np.array(hidden)
+        self._hidden.append(hidden.copy())
 
     def pop_hidden(self) -> NDArray[np.float32]:
         """Return and forget the hidden states [n, F] of the last n committed tokens, n since the last call."""
-        hidden, self._hidden = self._hidden, NO_HIDDEN
-        return hidden
+        import numpy as np
+
+        hidden, self._hidden = self._hidden, []
+        return np.concatenate(hidden) if hidden else np.empty((0, 0), np.float32)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import signal
 import struct
@@ -14,11 +15,7 @@ from ctypes import Array, byref, c_int, c_int64, c_size_t, c_uint64, pointer
 from dataclasses import dataclass, field
 from functools import wraps
 from types import FrameType
-from typing import Any, Protocol, runtime_checkable
-
-import numpy as np
-from numpy.ctypeslib import as_array
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hybridge.errors import DraftError, UsageError
 from hybridge.runtime.binding import interface
@@ -50,7 +47,13 @@ from hybridge.runtime.binding.statistics import PHASES, GenerationStats, Phase
 
 Until = Callable[[int], bool]
 """Called with each new token; True makes it the last."""
-Watch = Callable[[NDArray[np.float32], int], None]
+if TYPE_CHECKING:  # NumPy takes long to start
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Watch = Callable[[NDArray[np.float32], int], None]
+else:
+    Watch = Callable
 """Called with each new token of the text, in order, and with the model's logits [V] for its position, a view for the call."""
 
 Counts = tuple[Any, ...]
@@ -164,7 +167,7 @@ class Callbacks:
         assert isinstance(drafter, Proposer)
         self._context.tokens += given.text[len(self._context.tokens) : given.count]
         if given.rows:
-            self._context.add_hidden(as_array(given.hidden, (given.rows, given.width)))
+            self._context.add_hidden(_array(given.hidden, (given.rows, given.width)))
         proposal = drafter.propose(self._context, limit)
         if not isinstance(proposal, Proposal):
             raise DraftError(
@@ -182,7 +185,7 @@ class Callbacks:
     @_reporting(None)
     def watch(self, token: int, logits: Any, size: int, _: object) -> None:
         assert self.arguments.watch is not None
-        self.arguments.watch(as_array(logits, (size,)), token)
+        self.arguments.watch(_array(logits, (size,)), token)
 
     @_reporting(0.0)
     def clock(self, _: object) -> float:
@@ -193,10 +196,10 @@ class Callbacks:
 
     def mask(self, text: Any, count: int, logits: Any, size: int, _: object) -> None:
         try:
-            self._follow(text, count).mask(as_array(logits, (size,)))
+            self._follow(text, count).mask(_array(logits, (size,)))
         except BaseException as error:
             self.fail(error)
-            as_array(logits, (size,)).fill(-np.inf)  # no token may come any more
+            _array(logits, (size,)).fill(-math.inf)  # no token may come any more
 
     @_reporting(0)
     def forced(self, text: Any, count: int, tokens: Any, limit: int, _: object) -> int:
@@ -360,6 +363,13 @@ def _write(tokens: Sequence[int], to: Any) -> None:
     """Write token ids; one of more than 64 bits, which ctypes would cut off, as one outside any vocabulary."""
     for place, token in enumerate(tokens):
         to[place] = token if -(2**63) <= token < 2**63 else -1
+
+
+def _array(numbers: Any, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return a view of the core's numbers."""
+    from numpy.ctypeslib import as_array
+
+    return as_array(numbers, shape)
 
 
 def _kind(drafter: Drafter | None) -> DrafterKind:

@@ -6,12 +6,14 @@ import weakref
 from array import array
 from collections.abc import Sequence
 from ctypes import byref, c_int64, c_size_t, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from hybridge.runtime.binding.interface import Floats, GrammarHandle, Tokens
 from hybridge.runtime.binding.library import load, run
+
+if TYPE_CHECKING:  # NumPy takes long to start
+    import numpy as np
+    from numpy.typing import NDArray
 
 MOST_FORCED = 256
 """Most forced tokens of one call; the next ones come with the next call."""

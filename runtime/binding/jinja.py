@@ -13,8 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hybridge.runtime.binding.interface import AnswerFormHandle, CText, SpanStruct, TemplateHandle
 from hybridge.runtime.binding.library import copied_text, load, run
 from hybridge.runtime.binding.tokenizer import characters_before
@@ -93,11 +91,12 @@ class JinjaTemplate:
             found = byref(text), byref(size), byref(words), byref(count)
             run("template_render", self.handle, form or AnswerFormHandle(), given, len(given), time, *found)
             data = string_at(text.value or 0, size.value)
-            spans = np.array([(each.begin, each.end) for each in words[: count.value]], np.intp).reshape(-1, 2)
+            spans = [(each.begin, each.end) for each in words[: count.value]]
         written = data.decode()
         if len(written) < len(data):
-            spans = characters_before(data)[spans]
-        return RenderedChat(written, tuple((begin, end) for begin, end in spans.tolist()))
+            places = characters_before(data).tolist()
+            spans = [(places[begin], places[end]) for begin, end in spans]
+        return RenderedChat(written, tuple(spans))
 
 
 def _placeholder(value: Any) -> str:

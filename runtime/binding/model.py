@@ -6,7 +6,7 @@ import os
 import weakref
 from ctypes import byref, c_int64, c_size_t
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hybridge.errors import ArtifactError, HybridgeError, UsageError
 from hybridge.runtime.artifact.delegates import DELEGATES
@@ -17,9 +17,11 @@ from hybridge.runtime.artifact.plan_check import check_plans
 from hybridge.runtime.artifact.program_check import check_methods, check_program, check_runtime, other_version
 from hybridge.runtime.binding.interface import CText, Handle, InfoStruct, ModelHandle, OnSame, Status, ValidationStruct
 from hybridge.runtime.binding.library import failure, load, load_delegate, load_operators, run
-from hybridge.runtime.binding.programs import Program, ProgramFunctions
 from hybridge.runtime.binding.sampling import core_number
 from hybridge.runtime.native_log import without_native_log
+
+if TYPE_CHECKING:  # NumPy takes long to start
+    from hybridge.runtime.binding.programs import Program, ProgramFunctions
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,8 @@ class Model(Owned):
     @classmethod
     def over(cls, program: Program, manifest: ModelInfo, artifact: Artifact | None = None) -> Model:
         """Open a program in Python, for one session. Raises UsageError for sizes that cannot be."""
+        from hybridge.runtime.binding.programs import ProgramFunctions
+
         table = ProgramFunctions(program, manifest)
         return cls(table.open(), manifest, artifact=artifact, table=table)
 

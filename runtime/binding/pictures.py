@@ -7,8 +7,6 @@ from ctypes import byref, c_int64, c_size_t
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from hybridge.errors import PictureError
@@ -17,7 +15,10 @@ from hybridge.runtime.binding.interface import EncodedStruct, PicturedStruct, Pi
 from hybridge.runtime.binding.library import run
 from hybridge.runtime.binding.model import Owned
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # NumPy takes long to start
+    import numpy as np
+    from numpy.typing import NDArray
+
     from hybridge.runtime.binding.model import Model
     from hybridge.runtime.binding.tokenizer import Tokenizer
 
@@ -60,6 +61,8 @@ class Picture(Owned):
         Raises:
             PictureError: the model takes no pictures, or none of this size.
         """
+        import numpy as np
+
         check_takes_pictures(model)
         if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3:
             raise PictureError(f"pixels of {rgb.dtype} {list(rgb.shape)} are no picture; give uint8 [height, width, 3].")
@@ -80,12 +83,14 @@ class Picture(Owned):
 
     def part(self, number: int) -> EncodedPart:
         """Return a part, with its embeddings once it was encoded. Raises UsageError if there is none of this number."""
+        from numpy.ctypeslib import as_array
+
         found = EncodedStruct()
         run("picture_part", self.handle, number, byref(found))
-        rgb = np.ctypeslib.as_array(found.rgb, (found.height, found.width, 3)).copy()
+        rgb = as_array(found.rgb, (found.height, found.width, 3)).copy()
         if not found.hidden:
             return EncodedPart(rgb, None)
-        return EncodedPart(rgb, np.ctypeslib.as_array(found.embeddings, (found.rows, found.hidden)).copy())
+        return EncodedPart(rgb, as_array(found.embeddings, (found.rows, found.hidden)).copy())
 
     def _read(self) -> tuple[list[int], PicturedStruct]:
         count, pictured = c_size_t(), PicturedStruct()

@@ -9,10 +9,7 @@ from contextlib import nullcontext
 from ctypes import byref, c_size_t, c_uint32
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.ctypeslib import as_array
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any
 
 from hybridge.arguments import checked
 from hybridge.errors import DraftError, TokenError, UsageError
@@ -27,11 +24,18 @@ from hybridge.runtime.binding.interface import ArrayStruct, CheckpointHandle, CT
 from hybridge.runtime.binding.library import copied_text, failure, load, run
 from hybridge.runtime.binding.model import Model, Owned, integers, not_loaded
 from hybridge.runtime.binding.pictures import HasIds
-from hybridge.runtime.binding.programs import Program, seen
 from hybridge.runtime.binding.sampling import Sampling, Tokens, core_ids, core_number
 from hybridge.runtime.binding.statistics import GenerationStats
 
-Logits = NDArray[np.float32]
+if TYPE_CHECKING:  # NumPy takes long to start
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    from hybridge.runtime.binding.programs import Program
+
+    Logits = NDArray[np.float32]
+else:
+    Logits = Any
 log = logging.getLogger(__name__)
 
 
@@ -187,7 +191,9 @@ class Session(Owned):
         rows, width, first = c_size_t(), c_size_t(), Floats()
         run("hidden", self.handle, byref(first), byref(rows), byref(width))
         shape = rows.value, width.value
-        return as_array(first, shape).copy() if first and rows.value else np.empty(shape, np.float32)
+        import numpy as np
+
+        return np.ctypeslib.as_array(first, shape).copy() if first and rows.value else np.empty(shape, np.float32)
 
     def prefill(self, tokens: Tokens) -> Logits:
         """Commit one or more tokens, and ids of whole pictures among them; return the logits [V] after the last.
@@ -198,7 +204,7 @@ class Session(Owned):
             PictureError: an id is of a picture that is not open, or a part of one.
             NumericalError: logits are NaN or infinite.
         """
-        ids, logits = core_ids(tokens), np.empty(self.vocab_size, np.float32)
+        ids, logits = core_ids(tokens), self._logits()
         self._run("prefill", ids, len(ids), logits.ctypes.data_as(Floats))
         return logits
 
@@ -212,7 +218,7 @@ class Session(Owned):
 
     def decode(self, token: int) -> Logits:
         """Commit one token; return the logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
-        ids, logits = core_ids([token]), np.empty(self.vocab_size, np.float32)
+        ids, logits = core_ids([token]), self._logits()
         self._run("decode", ids[0], logits.ctypes.data_as(Floats))
         return logits
 
@@ -225,9 +231,14 @@ class Session(Owned):
             NumericalError: logits are NaN or infinite.
         """
         ids = core_ids(tokens)
-        logits = np.empty((min(len(ids), self.verify_len), self.vocab_size), np.float32)
+        logits = self._logits(min(len(ids), self.verify_len))
         self._run("verify", ids, len(ids), logits.ctypes.data_as(Floats))
         return logits
+
+    def _logits(self, *rows: int) -> Logits:
+        import numpy as np
+
+        return np.empty((*rows, self.vocab_size), np.float32)
 
     def commit(self, count: int) -> int:
         """Accept the first ``count`` tokens of the verified block, or none; return the new length.
@@ -390,6 +401,8 @@ class Session(Owned):
             TokenError: the numbers of hidden states and tokens differ.
             DraftError: the artifact has no drafter.
         """
+        import numpy as np
+
         ids = core_ids(following)
         try:
             with np.errstate(over="ignore"):  # too large for float32: infinite
@@ -437,6 +450,8 @@ class Session(Owned):
 
     def _buffers(self) -> dict[str, NDArray[np.generic]]:
         """Return every buffer of the state, where it is until the session's next call."""
+        from hybridge.runtime.binding.programs import seen
+
         count = c_size_t()
         run("buffers", self.handle, None, 0, byref(count))
         views = (ArrayStruct * count.value)()

@@ -8,29 +8,42 @@ import operator
 import re
 import weakref
 from collections.abc import Iterable, Sequence
-from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_int, c_int64, c_size_t, c_void_p, sizeof
 from dataclasses import dataclass
+from mmap import mmap
 from pathlib import Path
-from typing import SupportsIndex
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, SupportsIndex
 
 from hybridge.arguments import checked
 from hybridge.errors import ArtifactError, DraftError, UsageError
 from hybridge.runtime.artifact.folder import LARGEST_SIDE_FILE, Artifact
-from hybridge.runtime.binding.interface import Reading, Spans, TextHandle, TokenizerHandle, Tokens, VocabularyStruct
+from hybridge.runtime.binding.interface import Reading, SpanStruct, TextHandle, TokenizerHandle, VocabularyStruct
 from hybridge.runtime.binding.library import load, run, words
 from hybridge.runtime.binding.sampling import core_ids
 from hybridge.runtime.files import read_regular
 
+if TYPE_CHECKING:  # NumPy takes long to start
+    import numpy as np
+    from numpy.typing import NDArray
+
+ID_BYTES, SPAN_BYTES = sizeof(c_int64), sizeof(SpanStruct)
+
 
 @dataclass(frozen=True)
 class Encoding:
-    """The tokens of a text. ids: of each; spans: the part of the text that each stands for, begin and end in characters."""
+    """The tokens of a text. ids: of each; text: in UTF-8; places: the core's structures of the tokens' places in it."""
 
     ids: list[int]
-    spans: NDArray[np.intp]
+    text: bytes
+    places: bytes
+
+    @functools.cached_property
+    def spans(self) -> NDArray[np.intp]:
+        """The part of the text that each token stands for, begin and end in characters."""
+        import numpy as np
+
+        found = np.frombuffer(self.places, np.uintp).reshape(-1, 2).astype(np.intp)
+        return found if self.text.isascii() else characters_before(self.text)[found]
 
 
 class UnreadableTokenizerError(ArtifactError):
@@ -76,16 +89,16 @@ class Tokenizer:
         """Return the tokens that are cut out of a text before it is split, by id: all of them, or those that are special."""
         count = c_size_t()
         run("tokenizer_added", self.handle, special, None, 0, byref(count))
-        ids = np.empty(count.value, np.int64)
-        run("tokenizer_added", self.handle, special, ids.ctypes.data_as(Tokens), len(ids), byref(count))
-        return {token: self.id_to_token(token) for token in ids.tolist()}
+        ids = (c_int64 * count.value)()
+        run("tokenizer_added", self.handle, special, ids, len(ids), byref(count))
+        return {token: self.id_to_token(token) for token in ids}
 
     @functools.cached_property
     def dry_breakers(self) -> tuple[int, ...]:
         """The tokens across which DRY finds no repetition: with a line break, a colon, a quotation mark or an asterisk."""
-        count, ids = c_size_t(), np.empty(self.info.vocab_size, np.int64)
-        run("tokenizer_dry_breakers", self.handle, ids.ctypes.data_as(Tokens), len(ids), byref(count))
-        return tuple(ids[: count.value].tolist())
+        count, ids = c_size_t(), (c_int64 * self.info.vocab_size)()
+        run("tokenizer_dry_breakers", self.handle, ids, len(ids), byref(count))
+        return tuple(ids[: count.value])
 
     def vocabulary(self) -> dict[str, int]:
         """Return the ids of all tokens, the added ones included, by their texts."""
@@ -112,19 +125,18 @@ class Tokenizer:
         """
         data = _utf8(text)
         parts = _places(plain, len(text))
-        if len(data) > len(text) and len(parts):
-            parts = np.append(np.flatnonzero(_begins_character(data)), len(data)).astype(np.uintp)[parts]
-        arguments = (self.handle, data, len(data), Reading.AROUND if around else 0, parts.ctypes.data_as(Spans), len(parts))
+        if not text.isascii() and parts:
+            places = bytes_before(data)
+            parts = [(places[begin], places[end]) for begin, end in parts]
+        spans = (SpanStruct * len(parts))(*parts)
+        arguments = (self.handle, data, len(data), Reading.AROUND if around else 0, spans, len(spans))
         capacity, count = len(data) + 16, c_size_t()
         while True:
-            ids, spans = np.empty(capacity, np.int64), np.empty((capacity, 2), np.uintp)
-            found_at = ids.ctypes.data_as(Tokens), spans.ctypes.data_as(Spans)
-            run("tokenizer_encode", *arguments, *found_at, capacity, byref(count))
+            memory, first = mmap(-1, capacity * (ID_BYTES + SPAN_BYTES)), capacity * ID_BYTES  # it is taken where it is written
+            ids, found = (c_int64 * capacity).from_buffer(memory), (SpanStruct * capacity).from_buffer(memory, first)
+            run("tokenizer_encode", *arguments, ids, found, capacity, byref(count))
             if count.value <= capacity:
-                found = spans[: count.value].astype(np.intp)
-                if len(data) > len(text):
-                    found = characters_before(data)[found]
-                return Encoding(ids[: count.value].tolist(), found)
+                return Encoding(ids[: count.value], data, memory[first : first + count.value * SPAN_BYTES])
             capacity = count.value
 
     def decode(self, ids: Iterable[SupportsIndex], skip_special_tokens: bool = True) -> str:
@@ -173,8 +185,9 @@ def check_stop_strings(stop: Sequence[str]) -> None:
         raise UsageError("a stop string is empty; give at least one character.")
 
 
-def _places(parts: Sequence[tuple[int, int]], length: int) -> NDArray[np.uintp]:
-    """Return parts of a text as an array [n, 2]. Raises UsageError for one that is not inside a text of this length."""
+def _places(parts: Sequence[tuple[int, int]], length: int) -> list[tuple[int, int]]:
+    """Return parts of a text as whole numbers. Raises UsageError for one that is not inside a text of this length."""
+    found = []
     for part in parts:
         try:
             begin, end = map(operator.index, part)
@@ -182,7 +195,8 @@ def _places(parts: Sequence[tuple[int, int]], length: int) -> NDArray[np.uintp]:
             raise UsageError(f"{part!r} is no part of a text; give its begin and its end in characters.") from None
         if not 0 <= begin <= end <= length:
             raise UsageError(f"the part from {begin} to {end} is not inside the text, which has {length} characters.")
-    return np.array(parts, np.uintp).reshape(-1, 2)
+        found.append((begin, end))
+    return found
 
 
 def _utf8(text: str) -> bytes:
@@ -194,12 +208,23 @@ def _utf8(text: str) -> bytes:
 
 def characters_before(data: bytes) -> NDArray[np.intp]:
     """Return for each byte of a text in UTF-8, and for its end, the number of characters before its own."""
+    import numpy as np
+
     begins = _begins_character(data)
     return np.append(begins.cumsum() - 1, np.count_nonzero(begins)).astype(np.intp)
 
 
+def bytes_before(data: bytes) -> list[int]:
+    """Return for each character of a text in UTF-8, and for its end, the number of bytes before it."""
+    import numpy as np
+
+    return [*np.flatnonzero(_begins_character(data)).tolist(), len(data)]
+
+
 def _begins_character(data: bytes) -> NDArray[np.bool_]:
     """Return for each byte in UTF-8 whether a character begins there."""
+    import numpy as np
+
     begins: NDArray[np.bool_] = (np.frombuffer(data, np.uint8) & 0xC0) != 0x80
     return begins
 

@@ -87,6 +87,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "aten.cat.default": lambda parts, dim=0: np.concatenate(parts, axis=dim),
     "aten.stack.default": lambda parts, dim=0: np.stack(parts, axis=dim),
     "aten.slice.Tensor": _slice,
+    "aten.sum.dim_IntList": lambda x, dims: x.sum(axis=tuple(dims)),
     "aten.select.int": lambda x, dim, index: x.take(index, axis=dim),
     "aten.split.Tensor": lambda x, size, dim=0: np.split(x, range(size, x.shape[dim], size), axis=dim),
 }

@@ -11,10 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal
 
 from hybridge.errors import TokenError, UsageError
 from hybridge.runtime.artifact.folder import Artifact, open_artifact
@@ -30,6 +27,10 @@ from hybridge.runtime.binding.statistics import GenerationStats, Origin
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import Answer, TokenDecoder, split_text
 from hybridge.runtime.text.pictures import PictureProcessor
+
+if TYPE_CHECKING:  # NumPy takes long to start
+    import numpy as np
+    from numpy.typing import NDArray
 
 LEAST_LOGPROB = -9999.0
 """OpenAI's value for a token of probability 0."""
@@ -145,6 +146,8 @@ def prompt_logprobs(session: Session, tokens: Sequence[int], most: int) -> Itera
 
 
 def _logprobs(logits: NDArray[np.float32], token: int, most: int) -> TokenLogprobs:
+    import numpy as np
+
     exact = logits.astype(np.float64)  # the sum over a large vocabulary takes float32 to its last digits
     largest = exact.max()
     logprobs = exact - (largest + np.log(np.exp(exact - largest).sum()))

@@ -14,16 +14,15 @@ from itertools import accumulate, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hybridge.errors import PictureError
 from hybridge.runtime.binding.model import Model
 from hybridge.runtime.binding.pictures import Picture, describe_pictures
 from hybridge.runtime.binding.tokenizer import Tokenizer
 from hybridge.runtime.files import read_regular
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # NumPy takes long to start
+    import numpy as np
+    from numpy.typing import NDArray
     from PIL.Image import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
@@ -143,6 +142,8 @@ def decode(data: bytes) -> NDArray[np.uint8]:
 
 def _in_rgb(image: Image) -> NDArray[np.uint8]:
     """Return the pixels of an image, converted part by part: the whole of it would be there twice more."""
+    import numpy as np
+
     width, height = image.size
     across = max(1, min(width, COPIED_PIXELS))
     down = max(1, COPIED_PIXELS // across)

@@ -5,6 +5,7 @@ Results go to stdout, everything for people to stderr.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,6 +116,7 @@ def tree(words: Collection[str] = ()) -> typer.Typer:
 
 def main() -> None:
     """Run the command line."""
+    gc.set_threshold(100_000)  # collections are a fifteenth of the time to start, and find hardly any garbage
     run_and_exit(lambda: tree(sys.argv[1:2])())
 
 

@@ -20,6 +20,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from hybridge.cache.block import Block
 from hybridge.cache.operations.kernels import Kernels, Scoring, Visible
 from hybridge.errors import UnsupportedModelError, UsageError
+from hybridge.export.weights import computed
 from hybridge.runtime.artifact.pictures import PictureDescription
 
 ATTEND_TO_PATCHES = "hybridge_patches"
@@ -151,9 +152,19 @@ class PatchEncoder(nn.Module):
         count: int64 [1], patches that are a picture's; the embeddings of others mean nothing.
     """
 
-    def __init__(self, kernels: Kernels) -> None:
+    pixel_scale: Tensor
+    pixel_shift: Tensor
+
+    def __init__(self, kernels: Kernels, patch_size: int, scale: Sequence[float], shift: Sequence[float]) -> None:
+        """Keep what makes the values of uint8 pixels that the model was trained with: ``scale`` and ``shift`` by channel."""
         super().__init__()
         self.kernels = (kernels,)  # in a tuple, because a kernel set is no module
+        for name, values in (("pixel_scale", scale), ("pixel_shift", shift)):
+            self.register_buffer(name, torch.tensor(values).repeat(patch_size**2), persistent=False)
+
+    def normalized(self, pixels: Tensor) -> Tensor:
+        """Return the values float32 [N, patch_size² · 3] of uint8 pixels."""
+        return pixels.float() * self.pixel_scale + self.pixel_shift
 
     def seen(self, count: Tensor, length: int) -> Patches:
         """Return which of ``length`` patches see each other."""
@@ -180,19 +191,25 @@ def normalized_patches(picture: Tensor, patch_size: int, processor: Mapping[str,
     return normalized.reshape(rows, patch_size, columns, patch_size, 3).transpose(1, 2).reshape(rows * columns, -1)
 
 
-def pixel_embedding(by_pixel: Tensor, bias: Tensor | float, scale: Tensor, shift: Tensor) -> nn.Linear:
-    """Return the embedding of uint8 patches: the normalization of their pixels is in its weights.
+def patch_embedding(weight: Tensor, bias: nn.Parameter | None, by_pixel: Callable[[Tensor], Tensor]) -> nn.Linear:
+    """Return the embedding of normalized patches.
 
     Args:
-        by_pixel: weights of normalized values, float32 [hidden, pixels, channel].
-        bias: float32 [hidden], or 0.
-        scale: float32 [channel], which with ``shift`` makes normalized values of uint8.
-        shift: float32 [channel].
+        weight: as the model has it.
+        bias: float32 [hidden].
+        by_pixel: makes float32 [hidden, patch_size² · 3] of the weight, whose columns are by row, column and channel.
     """
-    embedding = nn.Linear(by_pixel[0].numel(), len(by_pixel))
-    embedding.weight = nn.Parameter((by_pixel * scale).flatten(1))
-    embedding.bias = nn.Parameter(bias + (by_pixel * shift).flatten(1).sum(1))
+    matrix = computed(weight, by_pixel)
+    embedding = nn.Linear(matrix.shape[1], matrix.shape[0], bias=bias is not None)
+    embedding.weight = matrix
+    if bias is not None:
+        embedding.bias = bias
     return embedding
+
+
+def pixels_last(convolution: Tensor) -> Tensor:
+    """Return the matrix [hidden, row * column * channel] of a convolution [hidden, channel, row, column]."""
+    return convolution.permute(0, 2, 3, 1).flatten(1)
 
 
 def _channels(values: Any, name: str) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from hybridge.cache.operations.kernels import Kernels
@@ -22,7 +22,8 @@ from hybridge.export.model.encoders.encoder import (
     check_filter,
     check_tower,
     normalization,
-    pixel_embedding,
+    patch_embedding,
+    pixels_last,
     refused,
 )
 from hybridge.export.pinned.transformers import block_masks, choose_attention
@@ -38,23 +39,20 @@ class SquareEncoder(PatchEncoder):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__(kernels)
+        super().__init__(kernels, description.patch_size, *normalization(processor))
         tower, projector = whole.model.vision_tower, whole.model.multi_modal_projector
         self.layers, self.post_layernorm, self.norm = tower.encoder.layers, tower.post_layernorm, projector.mm_soft_emb_norm
         self.square, self.side = description.merge**2, description.position_side
         choose_attention(tower.config, ATTEND_TO_PATCHES)
-        scale, shift = (torch.tensor(each) for each in normalization(processor))
         convolution = tower.embeddings.patch_embedding
-        by_pixel = convolution.weight.flatten(2).transpose(1, 2)  # [hidden, pixel, channel]
-        self.patch_embedding = pixel_embedding(by_pixel, convolution.bias, scale, shift)
-        self.positions = nn.Parameter(tower.embeddings.position_embedding.weight.clone())
-        self.projection = nn.Parameter(projector.mm_input_projection_weight.clone())
+        self.patch_embedding = patch_embedding(convolution.weight, convolution.bias, pixels_last)
+        self.positions, self.projection = tower.embeddings.position_embedding.weight, projector.mm_input_projection_weight
         self.requires_grad_(False)
 
     def forward(self, pixels: Tensor, places: Tensor, count: Tensor) -> Tensor:
         """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         length, at = pixels.shape[0], places.long()
-        hidden = self.patch_embedding(pixels.float()) + F.embedding(at[:, 0] * self.side + at[:, 1], self.positions)
+        hidden = self.patch_embedding(self.normalized(pixels)) + F.embedding(at[:, 0] * self.side + at[:, 1], self.positions)
         hidden, seen = hidden[None], self.seen(count, length)
         for layer in self.layers:
             hidden = layer(hidden, seen)

@@ -24,10 +24,10 @@ from hybridge.export.model.encoders.encoder import (
     check_filter,
     normalization,
     normalized_patches,
-    pixel_embedding,
     refused,
 )
 from hybridge.export.pinned.transformers import block_masks, choose_attention
+from hybridge.export.weights import computed, constant
 from hybridge.runtime.artifact.pictures import PictureDescription
 
 
@@ -41,7 +41,9 @@ class PoolingEncoder(PatchEncoder):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__(kernels)
+        scale, shift = normalization(processor)
+        # Its own pixels are 2 x - 1 of normalized ones.
+        super().__init__(kernels, description.patch_size, [2 * each for each in scale], [2 * each - 1 for each in shift])
         tower, self.projector = whole.model.vision_tower, whole.model.embed_vision
         self.layers, self.rotary = tower.encoder.layers, tower.encoder.rotary_emb
         self.square, self.scale = description.merge**2, tower.pooler.root_hidden_size
@@ -49,26 +51,21 @@ class PoolingEncoder(PatchEncoder):
         for name, module in [*self.layers.named_modules()]:
             if getattr(module, "use_clipped_linears", False):
                 self.layers.set_submodule(name, ClippedLinear(module))
-        by_pixel = tower.patch_embedder.input_proj.weight.unflatten(1, (-1, 3))
-        scale, shift = (torch.tensor(each) for each in normalization(processor))
-        # Its own pixels are 2 x - 1 of normalized ones.
-        self.patch_embedding = pixel_embedding(by_pixel, 0.0, 2 * scale, 2 * shift - 1)
-        table = tower.patch_embedder.position_embedding_table[:, : description.position_side]
-        self.by_column, self.by_row = (nn.Parameter(each.clone()) for each in table)
+        self.patch_embedding = tower.patch_embedder.input_proj
+        table = tower.patch_embedder.position_embedding_table
+        side = description.position_side
+        self.by_column, self.by_row = (computed(table, partial(_positions, axis, side)) for axis in range(2))
         standardized = tower.config.standardize
-        self.register_buffer("bias", tower.std_bias.clone() if standardized else None, persistent=False)
-        self.register_buffer("factor", tower.std_scale.clone() if standardized else None, persistent=False)
+        self.bias = constant(tower.std_bias) if standardized else None
+        self.factor = constant(tower.std_scale) if standardized else None
         self.requires_grad_(False)
-
-    bias: Tensor | None
-    factor: Tensor | None
 
     def forward(self, pixels: Tensor, places: Tensor, count: Tensor) -> Tensor:
         """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         length = pixels.shape[0]
         row, column = (places[:, i].long() for i in range(2))
         positions = F.embedding(column, self.by_column) + F.embedding(row, self.by_row)
-        hidden = (self.patch_embedding(pixels.float()) + positions)[None]
+        hidden = (self.patch_embedding(self.normalized(pixels)) + positions)[None]
         by_axis = torch.stack([column, row], dim=-1)[None]
         rope, seen = self.rotary(hidden, by_axis), self.seen(count, length)
         for layer in self.layers:
@@ -80,6 +77,11 @@ class PoolingEncoder(PatchEncoder):
         return embedded
 
 
+def _positions(axis: int, side: int, table: Tensor) -> Tensor:
+    """Return the first positions [side, hidden] along an axis of a table [2, positions, hidden]."""
+    return table[axis, :side]
+
+
 class ProjectingEncoder(PatchEncoder):
     """The projection of a Gemma 4 12B model, whose patches do not see each other before the text model.
 
@@ -89,23 +91,17 @@ class ProjectingEncoder(PatchEncoder):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__(kernels)
+        super().__init__(kernels, description.patch_size, *normalization(processor))
         self.embedder = whole.model.embed_vision
-        scale, shift = (torch.tensor(each).repeat(description.patch_size**2) for each in normalization(processor))
-        self.register_buffer("scale", scale, persistent=False)
-        self.register_buffer("shift", shift, persistent=False)
         table = self.embedder.pos_embedding[: description.position_side]
         self.by_column, self.by_row = (nn.Parameter(each.clone()) for each in table.unbind(1))
         self.requires_grad_(False)
-
-    scale: Tensor
-    shift: Tensor
 
     def forward(self, pixels: Tensor, places: Tensor, count: Tensor) -> Tensor:
         """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         embedder = self.embedder
         row, column = (places[:, i].long() for i in range(2))
-        patches = embedder.patch_ln1(pixels.float() * self.scale + self.shift)
+        patches = embedder.patch_ln1(self.normalized(pixels))
         hidden = embedder.patch_ln2(embedder.patch_dense(patches))
         hidden = hidden + F.embedding(column, self.by_column) + F.embedding(row, self.by_row)
         embedded: Tensor = embedder.multimodal_embedder(embedder.pos_norm(hidden))[None]

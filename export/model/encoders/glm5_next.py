@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from hybridge.cache.operations.kernels import Kernels
-from hybridge.export.model.encoders.encoder import PatchEncoder, VisionFamily
-from hybridge.export.model.encoders.qwen3_5 import QWEN_PROCESSOR, attend, describe_merged, merging_inputs, patch_embedding
+from hybridge.export.model.encoders.encoder import PatchEncoder, VisionFamily, normalization, patch_embedding, pixels_last
+from hybridge.export.model.encoders.qwen3_5 import QWEN_PROCESSOR, attend, describe_merged, merging_inputs, one_frame
 from hybridge.runtime.artifact.pictures import PictureDescription
 
 
@@ -24,20 +24,18 @@ class JoiningEncoder(PatchEncoder):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__(kernels)
+        super().__init__(kernels, description.patch_size, *normalization(processor))
         tower = whole.model.visual
         self.blocks, self.norm, self.merger = tower.blocks, tower.post_layernorm, tower.merger
         self.rotary = tower.rotary_pos_emb
-        self.patch_embedding = patch_embedding(tower.patch_embed.proj.weight, tower.patch_embed.proj.bias, processor)
+        self.patch_embedding = patch_embedding(tower.patch_embed.proj.weight, tower.patch_embed.proj.bias, one_frame)
         # A convolution whose steps are as long as its kernel, over patches that follow each other square by square.
-        joined = tower.downsample.weight.permute(0, 2, 3, 1).flatten(1)
-        self.join = nn.Linear(joined.shape[1], joined.shape[0])
-        self.join.weight, self.join.bias = nn.Parameter(joined.contiguous()), tower.downsample.bias
+        self.join = patch_embedding(tower.downsample.weight, tower.downsample.bias, pixels_last)
         self.requires_grad_(False)
 
     def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, places: Tensor, count: Tensor) -> Tensor:
         """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
-        hidden = self.patch_embedding(pixels.float()[None])
+        hidden = self.patch_embedding(self.normalized(pixels)[None])
         cos, sin = (each[None, :, None] for each in self.rotary(hidden, places))
         seen = self.seen(count, pixels.shape[0])
         for block in self.blocks:

@@ -36,24 +36,17 @@ class NaflexEncoder(PatchEncoder):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__(kernels)
+        super().__init__(kernels, description.patch_size, *normalization(processor))
         tower, self.projector = whole.model.vision_tower, whole.model.multi_modal_projector
         self.embeddings, self.layers, self.post_layernorm = tower.embeddings, tower.encoder.layers, tower.post_layernorm
         self.square = whole.config.downsample_factor**2
         choose_attention(tower.config, ATTEND_TO_PATCHES)
-        scale, shift = normalization(processor)
-        pixels = tower.config.patch_size**2
-        self.register_buffer("pixel_scale", torch.tensor(scale).repeat(pixels), persistent=False)
-        self.register_buffer("pixel_shift", torch.tensor(shift).repeat(pixels), persistent=False)
         self.requires_grad_(False)
-
-    pixel_scale: Tensor
-    pixel_shift: Tensor
 
     def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, count: Tensor) -> Tensor:
         """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         length = pixels.shape[0]
-        patches = self.embeddings.patch_embedding(pixels.float() * self.pixel_scale + self.pixel_shift)
+        patches = self.embeddings.patch_embedding(self.normalized(pixels))
         table = self.embeddings.position_embedding.weight
         weights = (rows[:, :, None] * columns[:, None, :]).reshape(length, -1)
         hidden = (patches + torch.mm(weights, table))[None]

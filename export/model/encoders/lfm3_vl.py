@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.errors import UnsupportedModelError
-from hybridge.export.model.encoders.encoder import PatchEncoder, Patches, VisionFamily
-from hybridge.export.model.encoders.qwen3_5 import QWEN_PROCESSOR, describe_merged, merging_inputs, patch_embedding
+from hybridge.export.model.encoders.encoder import PatchEncoder, Patches, VisionFamily, normalization, patch_embedding
+from hybridge.export.model.encoders.qwen3_5 import QWEN_PROCESSOR, describe_merged, merging_inputs, one_frame
 from hybridge.export.operators.elementwise import rotate_half
 from hybridge.runtime.artifact.pictures import PictureDescription
 
@@ -26,18 +26,18 @@ class ConvolvingEncoder(PatchEncoder):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__(kernels)
+        super().__init__(kernels, description.patch_size, *normalization(processor))
         tower, self.projector = whole.model.vision_tower, whole.model.multi_modal_projector
         self.norm, self.layers, self.rotary = tower.embedding_norm, tower.layers, tower.rotary_pos_emb
         self.merge, self.kernel_size = tower.spatial_merge_size, tower.config.conv_kernel_size
         vision = tower.config
         film = (vision.in_channels, vision.temporal_patch_size, vision.patch_size, vision.patch_size)
-        self.patch_embedding = patch_embedding(tower.patch_embed.weight.unflatten(1, film), 0.0, processor)
+        self.patch_embedding = patch_embedding(tower.patch_embed.weight, None, lambda each: one_frame(each.unflatten(1, film)))
         self.requires_grad_(False)
 
     def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, places: Tensor, count: Tensor) -> Tensor:
         """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
-        hidden = self.norm(self.patch_embedding(pixels.float()[None]))
+        hidden = self.norm(self.patch_embedding(self.normalized(pixels)[None]))
         cos, sin = (each[None, :, None] for each in self.rotary(hidden, places))
         seen = self.seen(count, pixels.shape[0])
         around = neighbours(places, self.merge, self.kernel_size)

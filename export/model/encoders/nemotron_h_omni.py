@@ -21,7 +21,7 @@ from hybridge.export.model.encoders.encoder import (
     check_fewest,
     check_filter,
     normalization,
-    pixel_embedding,
+    patch_embedding,
 )
 from hybridge.export.pinned.transformers import choose_attention
 from hybridge.runtime.artifact.pictures import MOST_IMAGE_TOKENS, PictureDescription
@@ -40,15 +40,15 @@ class RadioEncoder(PatchEncoder):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__(kernels)
+        scale, shift = normalization(processor)
+        shift = [each * DARKEST + other for each, other in zip(scale, shift, strict=True)]
+        super().__init__(kernels, description.patch_size, [each * STEP for each in scale], shift)
         tower, self.projector = whole.vision_model, whole.multi_modal_projector
         self.layers, self.final_norm = tower.encoder.layer, whole.vision_final_layernorm
         self.square, self.side = description.merge**2, tower.embeddings.max_rows
         choose_attention(tower.config, ATTEND_TO_PATCHES)
         embeddings = tower.embeddings
-        scale, shift = (torch.tensor(each) for each in normalization(processor))
-        by_pixel = embeddings.patch_projection.weight.unflatten(1, (3, -1)).transpose(1, 2)  # [hidden, pixel, channel]
-        self.patch_embedding = pixel_embedding(by_pixel, 0.0, scale * STEP, scale * DARKEST + shift)
+        self.patch_embedding = patch_embedding(embeddings.patch_projection.weight, None, _channels_last)
         self.positions = nn.Parameter(embeddings.position_embedding[0].clone())
         self.registers = nn.Parameter(embeddings.cls_register_token.clone())
         self.requires_grad_(False)
@@ -56,7 +56,7 @@ class RadioEncoder(PatchEncoder):
     def forward(self, pixels: Tensor, places: Tensor, count: Tensor) -> Tensor:
         """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         length, first = pixels.shape[0], self.registers.shape[0]
-        patches = self.patch_embedding(pixels.float()) + self._interpolated(places)
+        patches = self.patch_embedding(self.normalized(pixels)) + self._interpolated(places)
         hidden = torch.cat([self.registers, patches])[None]
         seen = self.seen(count + first, length + first)
         for layer in self.layers:
@@ -82,6 +82,12 @@ class RadioEncoder(PatchEncoder):
             for column, across in ((low[:, 1], 1 - share[:, 1]), (high[:, 1], share[:, 1])):
                 found = found + F.embedding(row * self.side + column, self.positions) * (down * across)[:, None]
         return found
+
+
+def _channels_last(projection: Tensor) -> Tensor:
+    """Return the columns [hidden, pixel * channel] of [hidden, channel * pixel]."""
+    columns: Tensor = projection.unflatten(1, (3, -1)).transpose(1, 2).flatten(1)
+    return columns
 
 
 def radio_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:

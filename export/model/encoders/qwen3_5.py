@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from hybridge.cache.operations.kernels import Kernels, Scoring
@@ -22,7 +22,8 @@ from hybridge.export.model.encoders.encoder import (
     check_filter,
     default_budgets,
     normalization,
-    pixel_embedding,
+    patch_embedding,
+    pixels_last,
 )
 from hybridge.export.operators.elementwise import rotate_half
 from hybridge.runtime.artifact.pictures import MOST_IMAGE_TOKENS, PictureDescription
@@ -37,19 +38,19 @@ class MergingEncoder(PatchEncoder):
     def __init__(
         self, whole: PreTrainedModel, processor: Mapping[str, Any], description: PictureDescription, kernels: Kernels
     ) -> None:
-        super().__init__(kernels)
+        super().__init__(kernels, description.patch_size, *normalization(processor))
         tower = whole.model.visual
         self.blocks, self.merger, self.pos_embed = tower.blocks, tower.merger, tower.pos_embed
         self.rotary = tower.rotary_pos_emb
         self.square = tower.spatial_merge_unit
-        self.patch_embedding = patch_embedding(tower.patch_embed.proj.weight, tower.patch_embed.proj.bias, processor)
+        self.patch_embedding = patch_embedding(tower.patch_embed.proj.weight, tower.patch_embed.proj.bias, one_frame)
         self.requires_grad_(False)
 
     def forward(self, pixels: Tensor, rows: Tensor, columns: Tensor, places: Tensor, count: Tensor) -> Tensor:
         """Return the embeddings of a picture's patches; see ``PatchEncoder``."""
         length = pixels.shape[0]
         weights = (rows[:, :, None] * columns[:, None, :]).reshape(length, -1)
-        hidden = self.patch_embedding(pixels.float()[None]) + torch.mm(weights, self.pos_embed.weight)[None]
+        hidden = self.patch_embedding(self.normalized(pixels)[None]) + torch.mm(weights, self.pos_embed.weight)[None]
         cos, sin = (each[None, :, None] for each in self.rotary(hidden, places))
         seen = self.seen(count, length)
         for block in self.blocks:
@@ -80,18 +81,9 @@ def attend(attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor, seen: Patch
     return attended
 
 
-def patch_embedding(weight: Tensor, bias: Tensor | float, processor: Mapping[str, Any]) -> nn.Linear:
-    """Return the embedding of uint8 patches: the processor's normalization is in its weights.
-
-    A picture is a film of equal frames, whose weights are added up.
-
-    Args:
-        weight: of normalized values, float32 [hidden, channel, frame, row, column].
-        bias: float32 [hidden], or 0.
-        processor: options that a file of the checkpoint has.
-    """
-    scale, shift = (torch.tensor(each) for each in normalization(processor))
-    return pixel_embedding(weight.sum(2).flatten(2).transpose(1, 2), bias, scale, shift)
+def one_frame(convolution: Tensor) -> Tensor:
+    """Return the matrix of a convolution [hidden, channel, frame, row, column] for a picture, a film of equal frames."""
+    return pixels_last(convolution.sum(2))
 
 
 def merging_inputs(config: Any, processor: Mapping[str, Any], pictures: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -48,15 +48,15 @@ class GgufTensor:
             return torch.from_numpy(self.floats())
         from hybridge.export.pinned.checkpoints import decoded
 
-        return decoded(np.asarray(self._data()).reshape(self.rows, -1), self.kind).view(self.shape)
+        return decoded(np.asarray(self.data()).reshape(self.rows, -1), self.kind).view(self.shape)
 
     def floats(self) -> Array:
         """Return plain floats in float32."""
-        return blocks.floats(np.array(self._data()).view(blocks.FLOATS[self.kind])).reshape(self.shape)
+        return blocks.floats(np.array(self.data()).view(blocks.FLOATS[self.kind])).reshape(self.shape)
 
     def blocks(self) -> blocks.Blocks | None:
         """Return its rows [N, K] in their stored blocks, or None for a type without kernels."""
-        data = np.array(self._data()).reshape(self.rows, -1)
+        data = np.array(self.data()).reshape(self.rows, -1)
         return blocks.decode(data, self.kind, _block(self.path, self.name, self.kind)[1])
 
     @property
@@ -83,7 +83,8 @@ class GgufTensor:
 
         return name_of(self.kind)
 
-    def _data(self) -> Array:
+    def data(self) -> Array:
+        """Return its bytes, which are mapped."""
         return np.memmap(self.path, mode="r", offset=self.begin, shape=(self.size,), dtype=np.uint8)
 
 

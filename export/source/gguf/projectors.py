@@ -6,24 +6,26 @@ options, and the encoder's weights. Source: llama.cpp ``conversion/*.py``, class
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from hybridge.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.source.gguf.architecture import Config, Weight, made, minus_one, one, same
+from hybridge.export.source.files import find_projectors
+from hybridge.export.source.gguf.architecture import Config, Weight, made, minus_one, one, same, stacked
+from hybridge.export.source.gguf.checkpoint import gguf_config
 from hybridge.export.source.gguf.file import GgufFile, open_gguf
-from hybridge.export.source.quantization import LazyTensor
 from hybridge.runtime.pack.gguf import read_header
 
+if TYPE_CHECKING:  # configs are read where PyTorch is not installed
+    from torch import Tensor
+
+    from hybridge.export.source.quantization import LazyTensor
+
 ARCHITECTURE = "clip"
-BILINEAR, BICUBIC = 2, 3
 PROCESSOR = "preprocessor_config.json"
+BILINEAR, BICUBIC = 2, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,43 @@ class Projector:
     prefix: str
 
 
-def open_projector(path: Path, text: Mapping[str, Any]) -> GgufFile:
+@dataclass(frozen=True, kw_only=True)
+class WholeModel:
+    """A GGUF file with its encoder of pictures, if it has one.
+
+    config: the config.json of both; projector: the encoder's file; left_out: why a file beside the model, which is named as an
+    encoder is, is not its own.
+    """
+
+    config: dict[str, Any]
+    projector: GgufFile | None = None
+    left_out: str = ""
+
+    @classmethod
+    def of(cls, model: GgufFile, named: Path | None = None) -> WholeModel:
+        """Return a model with the encoder that is ``named``, or one that lies beside it and fits.
+
+        Raises:
+            CheckpointError: the model is damaged, or the encoder that is named is, or of another model.
+            UnsupportedModelError: hybridge does not have this kind of model, or of the encoder that is named.
+        """
+        text = gguf_config(model)
+        if named is not None and not named.is_file():
+            raise CheckpointError(f"{named} is not a file; give the mmproj-*.gguf that was published with the model.")
+        reasons = []
+        for path in find_projectors(model.path) if named is None else [named]:
+            try:
+                projector = _open(path, text)
+            except CheckpointError as error:
+                if named is not None:
+                    raise
+                reasons.append(str(error))
+            else:
+                return cls(config=_whole_config(projector, model, text), projector=projector)
+        return cls(config=text, left_out=reasons[0] if reasons else "")
+
+
+def _open(path: Path, text: Mapping[str, Any]) -> GgufFile:
     """Open an encoder of pictures for the text model whose config.json is ``text``.
 
     Raises:
@@ -86,7 +124,7 @@ def _foreign(path: Path, reason: str) -> CheckpointError:
     )
 
 
-def whole_config(file: GgufFile, model: GgufFile, text: Mapping[str, Any]) -> dict[str, Any]:
+def _whole_config(file: GgufFile, model: GgufFile, text: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config.json of encoder and text model together.
 
     Raises CheckpointError if the model's tokenizer has no token for pictures, or if the file's sizes make no sense.
@@ -113,11 +151,10 @@ def whole_config(file: GgufFile, model: GgufFile, text: Mapping[str, Any]) -> di
     }
 
 
-def write_processor(file: GgufFile, folder: Path) -> None:
-    """Write the options of the picture processor into ``folder``."""
+def processor(file: GgufFile) -> dict[str, Any]:
+    """Return the options of the picture processor."""
     options = PROJECTORS[_kind(file)].processor(file)
-    options |= {"image_mean": list(file["vision.image_mean"]), "image_std": list(file["vision.image_std"])}
-    (folder / PROCESSOR).write_text(json.dumps(options), encoding="utf-8")
+    return options | {"image_mean": list(file["vision.image_mean"]), "image_std": list(file["vision.image_std"])}
 
 
 def whole_weights(file: GgufFile, text: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
@@ -189,7 +226,7 @@ def _qwen_processor(file: GgufFile) -> dict[str, Any]:
 
 def _frames(config: Config, *frames: Tensor) -> Tensor:
     """Return a convolution [N, channel, frame, row, column] of those of single frames."""
-    return torch.stack(frames, dim=2)
+    return stacked(frames, dim=2)
 
 
 QWEN = Projector(

@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 
 from hybridge.errors import UsageError
-from hybridge.export.source.files import find_projectors
+from hybridge.export.source.files import text_part
 from hybridge.export.source.locate import hub_model
 from hybridge.models.find import NamedModel
 from hybridge.models.kept import ModelCache
@@ -31,8 +31,7 @@ def describe(model: NamedModel, *, json: bool) -> None:
         raise UsageError(
             f"{model.name} is not on this machine, and inspect downloads nothing: 'hf download {model.name}' does."
         )
-    is_file = model.checkpoint.is_file() and not find_projectors(model.checkpoint)
-    facts, config, warnings = _of_file(model) if is_file else _of_folder(model)
+    facts, config, warnings = _of_file(model) if model.checkpoint.is_file() else _of_folder(model)
     found = {**facts, **dict(_sizes(config))}
     if json:
         print_json({"exported": False, **found})
@@ -55,24 +54,25 @@ def describe(model: NamedModel, *, json: bool) -> None:
 
 def _of_file(model: NamedModel) -> tuple[dict[str, str], Mapping[str, Any], list[str]]:
     """Return what a GGUF file is, and its config, without PyTorch, which takes long to start or is not there."""
-    from hybridge.export.source.gguf.checkpoint import gguf_config
     from hybridge.export.source.gguf.file import open_gguf
+    from hybridge.export.source.gguf.projectors import WholeModel
 
     file = open_gguf(model.checkpoint)
-    config = gguf_config(file)
+    whole = WholeModel.of(file)
     types = sorted({tensor.kind_name for tensor in file.tensors.values() if not tensor.is_float})
-    return _facts(model, "a GGUF file", hub_origin(file.path), str(config["model_type"]), ", ".join(types)), config, []
+    facts = _facts(model, "a GGUF file", hub_origin(file.path), str(whole.config["model_type"]), ", ".join(types))
+    warnings = [f"Pictures are left out: {whole.left_out}"] if whole.left_out else []
+    return facts, text_part(whole.config) or whole.config, warnings
 
 
 def _of_folder(model: NamedModel) -> tuple[dict[str, str], Mapping[str, Any], list[str]]:
-    """Return what a folder is, or a file with an encoder of pictures, with its config and warnings."""
+    """Return what a folder is, with its config and warnings."""
     with model.needs_export():
         from hybridge.export.source.checkpoint import resolve_checkpoint
 
         source = resolve_checkpoint(model.checkpoint)
-    form = "a GGUF file" if source.gguf is not None else "a folder in transformers' format"
     method = source.quantization.method.name if source.quantization is not None else ""
-    facts = _facts(model, form, source.origin, str(source.config.model_type), ", ".join(source.gguf_types) or method)
+    facts = _facts(model, "a folder in transformers' format", source.origin, str(source.config.model_type), method)
     return facts, source.text_config.to_dict(), [*source.warnings()]
 
 

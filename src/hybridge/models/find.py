@@ -16,7 +16,6 @@ from rich.console import Console
 from hybridge.arguments import checked
 from hybridge.errors import CheckpointError, UsageError
 from hybridge.export.cli.choices import ExportChoices
-from hybridge.export.source.files import find_projectors
 from hybridge.export.source.locate import cached_entry, find_checkpoint, hub_model
 from hybridge.imports import EXPORT, needs_export, without_collections
 from hybridge.models.identity import Hashes, Identity
@@ -137,7 +136,7 @@ class NamedModel:
 
     def _is_packed(self, folder: Path, options: ExportOptions, steps: ExportLine) -> bool:
         """Write the artifact without PyTorch, if it is a GGUF file of a shape whose program is kept. Return whether it is."""
-        if self.checkpoint.is_dir() or (options.images and find_projectors(self.checkpoint)):
+        if self.checkpoint.is_dir():
             return False
         from hybridge.export.write.packed import pack_artifact  # numpy takes long to start
 
@@ -152,8 +151,6 @@ class NamedModel:
         words = f"{self.name} is no artifact, and to open it hybridge needs what makes artifacts: {EXPORT}."
         if self.checkpoint.is_dir():
             return words
-        if options.images and (projectors := find_projectors(self.checkpoint)):
-            return f"{words} Or open its text alone, without {projectors[0].name} beside it: --no-images."
         from hybridge.export.write.packed import missing_program
 
         return f"{words} {missing_program(self.checkpoint, options)}".strip()

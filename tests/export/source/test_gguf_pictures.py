@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from gguf_files import random_model, save_gguf
-from gguf_mmproj import save_mmproj, save_with_pictures
-from public_folders import GEMMA3_OPTIONS, save_gemma3, save_gemma4, save_lfm2_vl, save_qwen3_5_pictures
+from gguf_mmproj import FOLDERS, save_mmproj, save_with_pictures
+from public_folders import GEMMA3_OPTIONS, save_gemma3, save_lfm2_vl
 from store import exported
 
 from hybridge.errors import CheckpointError, UnsupportedModelError, UsageError
@@ -23,13 +22,6 @@ from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.runtime.artifact.options import ExportOptions
 
-FOLDERS: dict[str, Callable[[Path], None]] = {
-    "qwen3_5": lambda folder: save_qwen3_5_pictures(folder, mtp=False),
-    "lfm2_vl": save_lfm2_vl,
-    "gemma3": save_gemma3,
-    "gemma4": save_gemma4,
-    "gemma4, clipped": lambda folder: save_gemma4(folder, large=False),
-}
 SAID_BY_THE_MODEL = ("model_type", "placeholder", "patch_size", "merge", "position_side", "bidirectional")
 """Fields of a description of pictures that are the model's own; a GGUF file has no others."""
 

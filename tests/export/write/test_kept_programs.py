@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from gguf_files import TYPES, random_model, save_gguf
-from mtp_reference import published, random_mtp
+from gguf_files import TYPES
+from gguf_mmproj import save_with_pictures
+from public_folders import save_qwen3_5_pictures
+from safetensors.torch import load_file
 from store import packed_files
 from tiny import save_checkpoint, save_lively_checkpoint, tiny_config
 from torch import Tensor, nn
@@ -35,7 +37,9 @@ from hybridge.runtime.pack.programs import KeptProgram, UnfitProgramError, find_
 
 SMALL = ExportOptions(max_seq_len=40, prefill_chunk=9, verify_len=3, snapshot_slots=1)
 PACKED = replace(SMALL, quantize="8da4w", embedding_quantize="8w", group_size=8)
-HYBRID = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+HYBRID = {
+    "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "linear_value_head_dim": 32,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -217,23 +221,20 @@ def test_a_shape_has_one_key_whatever_the_order_of_its_sets() -> None:
 def test_a_second_gguf_file_of_a_shape_is_packed_to_the_files_of_an_export(
     tmp_path: Path, kept_folder: Path, monkeypatch: pytest.MonkeyPatch, lowered_again: bool
 ) -> None:
-    """The second one is in parts. It drafts by its MTP layer, of the tokens that it says itself.
+    """The second one is in parts, with an encoder of pictures. It drafts by its MTP layer, of the tokens that it says itself.
 
     test_catalogue.py compares a packed file with one that was lowered again.
     """
     for module, name, value in ((vocabulary, "LARGEST_WHOLE", 64), (vocabulary, "ROWS", 64), (packed_module, "ROWS", 64)):
         monkeypatch.setattr(module, name, value)
-    options = replace(SMALL, quantize="auto", mtp=True, draft_len=2)
-    files = [tmp_path / f"{name}.gguf" for name in ("first", "second", "wider")]
+    options = replace(SMALL, quantize="auto", mtp=True, draft_len=2, image_tokens=(20,))
+    files = [tmp_path / f"{name}.gguf" / "model.gguf" for name in ("first", "second", "wider")]
     for seed, (file, more) in enumerate(zip(files, ({}, {}, {"intermediate_size": 160}), strict=True)):
-        model = random_model("qwen35", **HYBRID, **more)
-        torch.manual_seed(seed)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight.normal_(std=0.1)
-        mtp, parts = published(model, random_mtp(model)), 9 if file is files[1] else 0
-        save_gguf(file, "qwen35", model, TYPES.Q8_0, mtp=mtp, tensors_per_part=parts)
-    files[1] = min(tmp_path.glob("second-*-of-*.gguf"))
+        save_qwen3_5_pictures(tmp_path / str(seed), seed, **HYBRID, **more)
+        weights = load_file(tmp_path / str(seed) / "model.safetensors")
+        mtp = {name: weight for name, weight in weights.items() if name.startswith("mtp.")}
+        save_with_pictures(tmp_path / str(seed), file.parent, mtp, TYPES.Q8_0, TYPES.F16, 9 if file is files[1] else 0)
+    files[1] = min(files[1].parent.glob("model-*-of-*.gguf"))
     packed, progress = tmp_path / "packed", Counted()
     packed.mkdir()
     assert pack_artifact(files[1], packed, options) is None, "no program is kept yet"
@@ -243,6 +244,7 @@ def test_a_second_gguf_file_of_a_shape_is_packed_to_the_files_of_an_export(
     assert not [*packed.iterdir()]
     manifest = pack_artifact(files[1], packed, options, progress)
     assert manifest is not None
+    assert manifest.pictures is not None
     assert manifest.drafter is not None
     assert manifest.drafter.vocabulary is not None
     assert manifest.drafter.vocabulary.source == "self"

@@ -6,14 +6,15 @@ Source: llama.cpp ``conversion/base.py`` (``MmprojModel``), ``qwen3vl.py``, ``lf
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 from gguf.tensor_mapping import get_tensor_name_map
-from gguf_files import save_gguf
+from gguf_files import TYPES, save_gguf
+from public_folders import save_gemma3, save_gemma4, save_lfm2_vl, save_qwen3_5_pictures
 from torch import Tensor
 
 from hybridge.export.source.checkpoint import load_checkpoint
@@ -24,28 +25,55 @@ KINDS = {
 }  # fmt: skip
 """llama.cpp's names of text model and projector, by a whole model's type."""
 
+FOLDERS: dict[str, Callable[[Path], None]] = {
+    "qwen3_5": lambda folder: save_qwen3_5_pictures(folder, mtp=False),
+    "lfm2_vl": save_lfm2_vl,
+    "gemma3": save_gemma3,
+    "gemma4": save_gemma4,
+    "gemma4, clipped": lambda folder: save_gemma4(folder, large=False),
+}
+
 
 ENDS = (".weight", ".bias", ".input_max", ".input_min", ".output_max", ".output_min")
 
 
-def save_with_pictures(folder: Path, target: Path, mtp: Mapping[str, Tensor] | None = None) -> Any:
-    """Write model.gguf and mmproj-model.gguf of the multimodal ``folder`` into ``target``; returns the whole model."""
+def save_with_pictures(
+    folder: Path,
+    target: Path,
+    mtp: Mapping[str, Tensor] | None = None,
+    kind: TYPES = TYPES.F32,
+    matrices: TYPES = TYPES.F32,
+    tensors_per_part: int = 0,
+) -> Any:
+    """Write model.gguf and mmproj-model.gguf of the multimodal ``folder`` into ``target``; returns the whole model.
+
+    kind, tensors_per_part: of the text, as ``save_gguf`` takes them; matrices: the type of the encoder's.
+    """
     loaded = load_checkpoint(folder, pictures=True)
     whole = loaded.whole
     assert whole is not None
     architecture, projector = KINDS[whole.config.model_type]
     target.mkdir(exist_ok=True)
     tokenizer, template = _tokenizer(folder, loaded.config.vocab_size), (folder / "chat_template.jinja").read_text()
-    save_gguf(target / "model.gguf", architecture, loaded.model, tokenizer=tokenizer, template=template, mtp=mtp)
+    save_gguf(
+        target / "model.gguf", architecture, loaded.model, kind, tokenizer, template, mtp=mtp, tensors_per_part=tensors_per_part
+    )
     path = folder / "preprocessor_config.json"
     whole_processor = folder / "processor_config.json"
     processor = json.loads(path.read_text()) if path.exists() else json.loads(whole_processor.read_text())["image_processor"]
-    save_mmproj(target / "mmproj-model.gguf", whole, projector, processor)
+    save_mmproj(target / "mmproj-model.gguf", whole, projector, processor, matrices=matrices)
     return whole
 
 
-def save_mmproj(path: Path, whole: Any, projector: str, processor: dict[str, Any], width: int | None = None) -> None:
-    """Write the encoder of ``whole``. width: of the embeddings that the file says it makes."""
+def save_mmproj(
+    path: Path,
+    whole: Any,
+    projector: str,
+    processor: dict[str, Any],
+    width: int | None = None,
+    matrices: TYPES = TYPES.F32,
+) -> None:
+    """Write the encoder of ``whole``. width: of the embeddings that the file says it makes; matrices: their type."""
     vision = whole.config.vision_config
     depth = getattr(vision, "depth", None) or vision.num_hidden_layers
     writer = gguf.GGUFWriter(path, "clip")
@@ -82,7 +110,10 @@ def save_mmproj(path: Path, whole: Any, projector: str, processor: dict[str, Any
         for renamed, each in _converted(name.removeprefix("model."), tensor, projector, vision):
             target = renamed if renamed.startswith(("v.", "mm.")) else names.get_name(renamed, ENDS)
             assert target is not None, f"llama.cpp's {projector} has no {renamed}"
-            writer.add_tensor(target, np.ascontiguousarray(each.float().numpy()))
+            numbers = np.ascontiguousarray(each.float().numpy())
+            fits = numbers.ndim == 2 and numbers.shape[-1] % gguf.GGML_QUANT_SIZES[matrices][0] == 0
+            kind = matrices if fits and ".position_embd" not in target else TYPES.F32
+            writer.add_tensor(target, gguf.quants.quantize(numbers, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

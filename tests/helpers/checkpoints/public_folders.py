@@ -80,7 +80,7 @@ QWEN_OPTIONS = ExportOptions(
 )
 
 
-def save_qwen3_5_pictures(folder: Path, seed: int = 0, *, mtp: bool = True, kind: str = "qwen3_5") -> None:
+def save_qwen3_5_pictures(folder: Path, seed: int = 0, *, mtp: bool = True, kind: str = "qwen3_5", **text_changes: Any) -> None:
     """Write a Qwen3.5 folder that takes pictures: the processor's options and the tokens for pictures are in it.
 
     Its config.json has the fields of Qwen3.5-0.8B's, scaled down; the encoder takes 20 tokens, so that a picture of 5 x 4 may
@@ -93,6 +93,7 @@ def save_qwen3_5_pictures(folder: Path, seed: int = 0, *, mtp: bool = True, kind
         "eos_token_id": END_OF_DOCUMENT,
         "head_dim": 32,
         "rope_parameters": PUBLISHED["qwen3_5"]["rope"],
+        **text_changes,
     }
     vision = {**PUBLISHED["qwen3_5"]["vision"], "model_type": kind, "out_hidden_size": sizes["hidden_size"]}
     config = AutoConfig.for_model(kind, text_config={"model_type": f"{kind}_text", **text}, vision_config=vision, **QWEN_IDS)
