@@ -9,7 +9,7 @@ Axes: B batch, T tokens, R rows of a buffer, H query heads, G key/value heads, D
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -28,14 +28,14 @@ R = TypeVar("R", bound=Recurrence)
 class Scoring:
     """Attention scores: ``softcap(scale q k) + bias``, then a softmax over the visible keys and the sink.
 
-    softcap c is ``c tanh(x / c)``; sinks, [H] or [B, H, T], is one more score that takes a share and has no value; bias maps
-    the positions int64 [R] of the keys to what is added, broadcast to [B, H, T, R].
+    softcap c is ``c tanh(x / c)``; sinks, [H] or [B, H, T], is one more score that takes a share and has no value; bias
+    [B, T, H, E + 1] is by distance, for keys 0 to E - 1 back, and farther.
     """
 
     scale: float
     softcap: float | None = None
     sinks: Tensor | None = None
-    bias: Callable[[Tensor], Tensor] | None = None
+    bias: Tensor | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -74,21 +74,17 @@ def past_and_block(block: Block, rows: int) -> Visible | None:
     return block.shared(("past and block", rows), lambda: Visible(held=held, mask=held <= block.last_seen[:, None]))
 
 
-def relative_bias(profiles: Tensor, block: Block) -> Callable[[Tensor], Tensor]:
-    """Return ``Scoring.bias`` by distance (Inkling): profiles [B, H, T, E + 1] are for keys 0 to E - 1 back, and farther.
+def bias_by_key(bias: Tensor, held: Tensor, block: Block) -> Tensor:
+    """Return [B, H, T, R], what ``Scoring.bias`` adds for keys of the positions ``held``, int64 [R].
 
     Source: transformers 5.23 ``InklingRelativeLogits``, which adds nothing to keys farther back.
     """
-    T, length = profiles.shape[-2:]
-
-    def bias(held: Tensor) -> Tensor:
-        # Layers of equal caches see one and the same tensor.
-        source = block.shared(("profile", length), lambda: _source(block, held, length), of=held)
-        # One flat index on one dimension, the same for every head: a gather would need one the size of all scores.
-        by_key: Tensor = profiles.flatten(2).index_select(2, source).unflatten(2, (T, -1))
-        return by_key
-
-    return bias
+    T, length = bias.shape[1], bias.shape[-1]
+    # Layers of equal caches see one and the same tensor.
+    source = block.shared(("profile", length), lambda: _source(block, held, length), of=held)
+    # One flat index on one dimension, the same for every head: a gather would need one the size of all scores.
+    by_key: Tensor = bias.transpose(1, 2).flatten(2).index_select(2, source).unflatten(2, (T, -1))
+    return by_key
 
 
 def _source(block: Block, held: Tensor, length: int) -> Tensor:
@@ -195,7 +191,7 @@ class CoreKernels:
         seen = block.shared("seen", lambda: visible.mask.any(0)[:, None, None], of=visible)
         grouped = query.transpose(1, 2).reshape(B, G, H // G, T, D)
         scores = grouped @ keys.permute(0, 2, 3, 1).unsqueeze(2) * scoring.scale
-        weights = _softmax(scores, scoring, visible)
+        weights = _softmax(scores, scoring, visible, block)
         out = weights @ torch.where(seen, values, 0.0).transpose(1, 2).unsqueeze(2)
         return out.reshape(B, H, T, values.shape[-1]).transpose(1, 2)
 
@@ -247,13 +243,13 @@ def _mixed(x: Tensor, shift: int) -> Tensor:
     return x.bitwise_xor(x.bitwise_right_shift(shift))
 
 
-def _softmax(scores: Tensor, scoring: Scoring, visible: Visible) -> Tensor:
+def _softmax(scores: Tensor, scoring: Scoring, visible: Visible, block: Block) -> Tensor:
     """Return attention weights [B, G, H / G, T, R] of scaled scores of the same shape."""
     groups = scores.shape[1:3]
     if scoring.softcap is not None:
         scores = (scores / scoring.softcap).tanh() * scoring.softcap
     if scoring.bias is not None:
-        scores = scores + scoring.bias(visible.held).unflatten(1, groups)
+        scores = scores + bias_by_key(scoring.bias, visible.held, block).unflatten(1, groups)
     scores = torch.where(visible.mask, scores, float("-inf"))
     if scoring.sinks is None:
         return scores.softmax(-1)

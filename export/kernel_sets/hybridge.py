@@ -48,12 +48,14 @@ class HybridgeKernels(LlmKernels):
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None
     ) -> Tensor:
-        if _is_rare(scoring, query):
-            return CoreKernels().attend(query, keys, values, block, scoring, visible)
         ring = visible.ring if visible else None
         mask = visible.mask if visible and not ring else None
         sees = (ring.size, ring.window, ring.chunked) if ring else (0, 0, False)
         softcap = scoring.softcap or 0.0
+        if scoring.bias is not None and query.shape[0] == 1 and mask is None and not softcap:
+            return ops.biased_attention(query, keys, values, block.start, scoring.bias, scoring.sinks, scoring.scale, *sees)
+        if _is_rare(scoring, query):
+            return CoreKernels().attend(query, keys, values, block, scoring, visible)
         return ops.attention(query, keys, values, block.start, mask, scoring.sinks, scoring.scale, softcap, *sees)
 
     def write_quantized(self, rows: QuantizedRows, key: Tensor, value: Tensor, block: Block) -> None:
@@ -68,5 +70,5 @@ class HybridgeKernels(LlmKernels):
 
 
 def _is_rare(scoring: Scoring, query: Tensor) -> bool:
-    """Return whether scores need a bias by position, sinks by token or several sequences, which the operator cannot do."""
+    """Return whether scores need a bias, sinks by token or several sequences, which the plain operators cannot do."""
     return scoring.bias is not None or query.shape[0] > 1 or (scoring.sinks is not None and scoring.sinks.dim() > 1)

@@ -35,13 +35,44 @@ def attention(
     mask, bool [T, R], says which rows a token sees; without it these are the rows up to ``start`` (int64 [1]) + t, or the
     ``Ring``'s where ``ring``, its size, is not 0. softcap 0 is none; sinks [H].
     """
+    scoring = Scoring(scale=scale, softcap=softcap or None, sinks=sinks)
+    return _attend(query, keys, values, start, mask, scoring, ring, window, chunked)
+
+
+def biased_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    start: Tensor,
+    bias: Tensor,
+    sinks: Tensor | None,
+    scale: float,
+    ring: int = 0,
+    window: int = 0,
+    chunked: bool = False,
+) -> Tensor:
+    """Attend likewise with ``Scoring.bias`` [1, T, H, E + 1] by distance; sinks may be [1, H, T], too."""
+    scoring = Scoring(scale=scale, sinks=sinks, bias=bias)
+    return _attend(query, keys, values, start, None, scoring, ring, window, chunked)
+
+
+def _attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    start: Tensor,
+    mask: Tensor | None,
+    scoring: Scoring,
+    ring: int,
+    window: int,
+    chunked: bool,
+) -> Tensor:
     block = Block(start=start, count=start, length=query.shape[1])
     visible = None if mask is None else Visible(held=torch.arange(keys.shape[1]), mask=mask)
     if ring:
         rows = Ring(size=ring, window=window, chunked=chunked)
         held = rows.held(block, keys.shape[1])
         visible = Visible(held=held, mask=rows.mask(block, held))
-    scoring = Scoring(scale=scale, softcap=softcap or None, sinks=sinks)
     return CoreKernels().attend(query, keys, values, block, scoring, visible)
 
 
@@ -92,7 +123,13 @@ define(
     attention,
     lambda query, keys, values, *_: query.new_empty(*query.shape[:3], values.shape[3]),
 )
-
+define(
+    "biased_attention",
+    "Tensor query, Tensor keys, Tensor values, Tensor start, Tensor bias, Tensor? sinks, float scale, int ring, int window, "
+    "bool chunked",
+    biased_attention,
+    lambda query, keys, values, *_: query.new_empty(*query.shape[:3], values.shape[3]),
+)
 
 define(
     "quantized_attention",

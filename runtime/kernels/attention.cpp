@@ -198,6 +198,18 @@ struct Block {
   }
 };
 
+// Adds to a block's scores what the distance of a key says.
+template <typename Place>
+void add_bias(const Attention& a, const Unit& u, float* scores, int64_t begin, int64_t count) {
+  if (!a.bias) return;
+  for (int64_t i = 0; i < u.queries(); ++i) {
+    const int64_t at = a.start + u.token(a, i) - begin;
+    const float* bias = a.bias + (u.query(a, i) - a.query) / a.D * (a.E + 1);
+    for (int64_t row = 0; row < std::min(count, at + 1); ++row)
+      scores[Place::of(i, row)] += bias[std::min(at - row, a.E)];
+  }
+}
+
 // Which of the positions begin + 0..15 a token sees.
 i32x16 seen_rows(const Attention& a, int64_t token, int64_t begin, int64_t count) {
   if (!a.mask)
@@ -427,6 +439,7 @@ void run_side_by_side(const Attention& a, const Rows<T>& rows, const Unit& u, co
       );
       score_side_by_side(keys, count, stride, query, a.D, scores + from * QUERIES);
     }
+    add_bias<SideBySide>(a, u, scores, block.begin, block.count);
     soften_side_by_side(a, u, scores, block.begin, block.count, block.all);
     for (int64_t i = 0; i < block.size; ++i) {
       const auto [from, count] = block.runs[i];
@@ -452,6 +465,7 @@ void run(const Attention& a, const Rows<T>& rows, const Unit& u, const float* qu
     each_run([&](const T* keys, const T* values, int64_t count, float* to) {
       score(a, u, keys, values, count, query, to);
     });
+    add_bias<InRows>(a, u, scores, block.begin, block.count);
     soften(a, u, scores, block.begin, block.count, block.all);
     const bool fetches = block.begin + 2 * ROWS <= u.end && a.D == a.V;
     each_run([&](const T* keys, const T* values, int64_t count, const float* weights) {
@@ -471,12 +485,12 @@ bool attend_over(KernelRuntimeContext& context, const Attention& a, const Rows<T
   });
 }
 
-Tensor& attention_out(
+Tensor& attention(
     KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& values, const Tensor& start,
-    const std::optional<Tensor>& mask, const std::optional<Tensor>& sinks, double scale, double softcap, int64_t ring,
-    int64_t window, bool chunked, Tensor& out
+    const std::optional<Tensor>& mask, const std::optional<Tensor>& bias, const std::optional<Tensor>& sinks,
+    double scale, double softcap, int64_t ring, int64_t window, bool chunked, Tensor& out
 ) {
-  Size T, H, D, R, G, V;
+  Size T, H, D, R, G, V, profile;
   int64_t first;
   REQUIRE(is<float>(query, 1, T, H, D));
   const bool halved = keys.scalar_type() == ScalarType::Half;
@@ -485,7 +499,9 @@ Tensor& attention_out(
   REQUIRE(H % G == 0);
   REQUIRE(is<float>(out, 1, T, H, V));
   REQUIRE(is_rows<bool>(mask, T, R));
-  REQUIRE(holds<float>(sinks, H));
+  REQUIRE(is<float>(bias, 1, T, H, profile));
+  const bool sinks_by_token = bias && sinks && sinks->numel() != H;
+  REQUIRE(sinks_by_token ? is<float>(sinks, 1, H, T) : holds<float>(sinks, H));
   REQUIRE(reads(start, first, 0, std::numeric_limits<int64_t>::max() - T - R - PART));
   REQUIRE(ring >= 0 && window >= 0);
   REQUIRE(
@@ -508,7 +524,10 @@ Tensor& attention_out(
       mask ? data<uint8_t>(*mask) : nullptr,
       ring,
       window,
-      chunked
+      chunked,
+      bias ? data<float>(*bias) : nullptr,
+      profile - 1,
+      sinks_by_token
   };
   const bool done = halved ? attend_over<half>(context, a, {data<half>(keys), data<half>(values)})
                            : attend_over<float>(context, a, {data<float>(keys), data<float>(values)});
@@ -516,7 +535,28 @@ Tensor& attention_out(
   return out;
 }
 
+Tensor& attention_out(
+    KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& values, const Tensor& start,
+    const std::optional<Tensor>& mask, const std::optional<Tensor>& sinks, double scale, double softcap, int64_t ring,
+    int64_t window, bool chunked, Tensor& out
+) {
+  return attention(
+      context, query, keys, values, start, mask, std::nullopt, sinks, scale, softcap, ring, window, chunked, out
+  );
+}
+
+Tensor& biased_attention_out(
+    KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& values, const Tensor& start,
+    const Tensor& bias, const std::optional<Tensor>& sinks, double scale, int64_t ring, int64_t window, bool chunked,
+    Tensor& out
+) {
+  return attention(
+      context, query, keys, values, start, std::nullopt, bias, sinks, scale, 0.0, ring, window, chunked, out
+  );
+}
+
 HYBRIDGE_KERNEL("attention.out", attention_out);
+HYBRIDGE_KERNEL("biased_attention.out", biased_attention_out);
 
 }  // namespace
 }  // namespace hybridge

@@ -36,6 +36,9 @@ struct Attention {
   int64_t ring = 0, window = 0;   // where not 0: position p is in row p % ring, or, if R > ring and it is of the block,
                                   // in row ring + p - start
   bool chunked = false;           // a token sees its own chunk of `window` positions, not the last `window` of them
+  const float* bias = nullptr;  // [T, H, E + 1], added to the scores of keys 0..E - 1 before a token, and of all others
+  int64_t E = 0;
+  bool sinks_by_token = false;  // sinks are [H, T]
 
   int64_t shared() const { return H / G; }
   int64_t queries() const { return T * shared(); }  // of one key/value head, those of a token side by side
@@ -177,9 +180,10 @@ inline void merge(const Attention& a, const Cut& cut, int64_t head, int64_t quer
   const Running all = cut.running(a, head, query, cut.parts - 1);
   float share = 1.0f, total = all.weight;
   if (a.sinks) {
-    const float largest = std::max(a.sinks[own], all.top);
+    const float sink = a.sinks[a.sinks_by_token ? own * a.T + query / a.shared() : own],
+                largest = std::max(sink, all.top);
     share = std::exp(all.top - largest);
-    total = share * all.weight + std::exp(a.sinks[own] - largest);
+    total = share * all.weight + std::exp(sink - largest);
   }
   float* out = a.out + (query / a.shared() * a.H + own) * a.V;
   for (int64_t v = 0; v < a.V; ++v) out[v] = share * all.sum[v] / total;

@@ -5,7 +5,7 @@ from torch import Tensor
 from transformers.models.inkling.modeling_inkling import InklingRelativeLogits
 
 from hybridge.cache.block import Block
-from hybridge.cache.operations.kernels import relative_bias
+from hybridge.cache.operations.kernels import bias_by_key
 from hybridge.cache.operations.ring import held_by_slots
 
 HEADS, RELATIVE = 3, 5
@@ -29,7 +29,7 @@ def test_visible_keys_get_what_their_distance_says(tokens: int, ring: bool, exte
     held = held_by_slots(block.start + tokens - 1, 11) if ring else torch.arange(23)
     profiles = torch.randn(2, HEADS, tokens, extent)
     visible = held <= block.positions[:, None]
-    got = relative_bias(F.pad(profiles, (0, 1)), block)(held)
+    got = bias_by_key(F.pad(profiles.transpose(1, 2), (0, 1)), held, block)
     expected = bias_naive(profiles, block.positions, held)
     assert torch.equal(got.where(visible, 0.0), expected.where(visible, 0.0))
 

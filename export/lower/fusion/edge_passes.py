@@ -92,14 +92,14 @@ def _keeps_type(node: AnyNode) -> bool:
 def multiply_by_reciprocals(graph_module: GraphModule) -> PassResult:
     """Replace ``x / y`` by ``x * (1 / y)`` where y is repeated. A pass over an edge program.
 
-    ExecuTorch does so by itself where y is one number, as it may be for one token, and divides for several: the weights of a
-    token's experts would differ in their last bits.
+    ExecuTorch does so by itself where y is one number and x several, and divides otherwise: what several tokens give, and one,
+    would differ in the last bits, such as the weights of a token's experts, or a factor by position.
     """
     graph = graph_module.graph
     node: AnyNode
     for node in graph.find_nodes(op="call_function", target=aten.div.Tensor):
         x, y = (each.meta["val"] if isinstance(each, Node) else None for each in node.args)
-        if x is None or y is None or y.dim() == 0 or y.shape == x.shape or y.dtype != torch.float32:
+        if x is None or y is None or y.shape == x.shape or y.dtype != torch.float32:
             continue
         with graph.inserting_before(node):
             reciprocal: AnyNode = graph.call_function(aten.reciprocal.default, (node.args[1],))

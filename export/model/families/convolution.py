@@ -15,7 +15,7 @@ from hybridge.cache.families.convolution import CONVOLUTIONS
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.layers.short_conv import DelayLayer, ShortConvLayer
-from hybridge.cache.operations.kernels import Scoring, relative_bias
+from hybridge.cache.operations.kernels import Scoring
 from hybridge.cache.recurrences.short_conv import ShortConvolution, dynamic_conv
 from hybridge.export.model.families.family import Adaptation, StatefulMixer, short_convolution
 
@@ -111,10 +111,9 @@ class InklingAttention(StatefulMixer):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, relative: Tensor, sinks: Tensor | None = None) -> Tensor:
         """Attend: query [B, T, H, D], key and value [B, T, G, D], relative [B, T, H, R], sinks [B, H, T] to [B, T, H, D]."""
         m = self.original
-        block = self.cache.block
-        profiles = relative @ F.pad(m.rel_logits_proj.proj, (0, 1))  # no bias beyond the last distance
-        scoring = Scoring(scale=m.scaling, bias=relative_bias(profiles.transpose(1, 2), block), sinks=sinks)
-        return self.cache_layer(AttentionLayer, "attention").attend(query, key, value, block, scoring)
+        bias = relative @ F.pad(m.rel_logits_proj.proj, (0, 1))  # none beyond the last distance
+        scoring = Scoring(scale=m.scaling, bias=bias, sinks=sinks)
+        return self.cache_layer(AttentionLayer, "attention").attend(query, key, value, self.cache.block, scoring)
 
     def scaled(self, x: Tensor) -> Tensor:
         """Scale x [B, T, H, ...] by a factor that grows with the position's logarithm, in full layers that ask for it."""

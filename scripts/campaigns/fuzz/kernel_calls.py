@@ -49,8 +49,12 @@ def _gated(rng: Rng) -> Call:
 
 @call("attention")
 def _attention(rng: Rng) -> Call:
+    return _attends(rng, int(rng.integers(3)))
+
+
+def _attends(rng: Rng, kind: int) -> Call:
     T, G, D, V = size(rng), size(rng, 3), size(rng, 20), size(rng, 20)
-    H, kind = G * size(rng, 3), rng.integers(3)
+    H = G * size(rng, 3)
     ring = window = 0
     if kind == 0:  # rows up to a token's own
         R = T + size(rng, 200)
@@ -68,6 +72,16 @@ def _attention(rng: Rng) -> Call:
     softcap, chunked = float(rng.choice([0.0, 5.0])), int(rng.integers(2))
     rest: Call = [mask, sinks, D**-0.5, softcap, ring, window, chunked, out(1, T, H, V)]
     return [floats(rng, 1, T, H, D), keys, values, number(start), *rest]
+
+
+@call("biased_attention")
+def _biased_attention(rng: Rng) -> Call:
+    query, keys, values, start, _, sinks, scale, _, *sees, result = _attends(rng, int(rng.choice([0, 2])))
+    assert isinstance(query, np.ndarray)
+    _, T, H, _ = query.shape
+    if rng.random() < 0.5:
+        sinks = maybe(rng, floats(rng, 1, H, T))
+    return [query, keys, values, start, floats(rng, 1, T, H, size(rng, 30)), sinks, scale, *sees, result]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from hybridge.cache.block import Block
 from hybridge.cache.operations.quantized_rows import QuantizedRows, quantize_rows
 from hybridge.cache.operations.ring import Ring
-from hybridge.export.operators.attention import attention, quantized_attention
+from hybridge.export.operators.attention import attention, biased_attention, quantized_attention
 from hybridge.runtime.binding.library import set_threads
 
 ops = torch.ops.hybridge
@@ -294,12 +294,34 @@ def test_a_ring_takes_what_is_real(T: int, count: int, start: int) -> None:
     assert written.equal(buffer)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("extent", "sinks"), [(3, None), (40, (6,)), (3, (1, 6, 17))])
+@pytest.mark.parametrize("name", ["decode", "verify of 5, around the end", "chunk of 17 within the window"])
+def test_attention_with_a_bias_by_distance(name: str, sinks: tuple[int, ...] | None, extent: int) -> None:
+    """Over a ring, and over its rows as if they were all there are."""
+    torch.manual_seed(0)
+    T, window, ring, R, at = WINDOWS[name].values()
+    query, keys, values = torch.randn(1, T, 6, 24), torch.randn(1, R, 2, 24), torch.randn(1, R, 2, 24)
+    bias = torch.randn(1, T, 6, extent + 1) * 3
+    given = None if sinks is None else torch.randn(sinks)[..., : T if len(sinks) > 1 else None].contiguous()
+    for start, sees in ((at, (ring, window, False)), (R - T, (0, 0, False))):
+        inputs = query, keys, values, torch.tensor([start]), bias, *([] if given is None else [given])
+
+        def attend(*inputs: Tensor, sees: tuple[int, int, bool] = sees) -> Tensor:
+            sinks = inputs[5] if len(inputs) > 5 else None
+            out: Tensor = ops.biased_attention(*inputs[:5], sinks, 0.3, *sees)
+            return out
+
+        want = biased_attention(*inputs[:5], given, 0.3, *sees)
+        torch.testing.assert_close(KernelProgram(attend, inputs)(*inputs)[0], want, rtol=1e-5, atol=2e-6)
+
+
 LAST, MANY = 690, 70
 """Tokens of a text, whose keys are in two parts, and those at its end that are read: together they lie side by side."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "ring"])
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "ring", "bias"])
 def test_an_output_has_the_same_bits_whatever_is_read_beside_it(kind: str) -> None:
     """One by one, in blocks of 2 and 5, and all together, on one thread and on two; odd sizes."""
     torch.manual_seed(0)
@@ -307,6 +329,7 @@ def test_an_output_has_the_same_bits_whatever_is_read_beside_it(kind: str) -> No
     query, keys, values = torch.randn(1, MANY, 6, D), torch.randn(1, LAST, 2, D), torch.randn(1, LAST, 2, V)
     if kind == "float16":
         keys, values = keys.half(), values.half()
+    bias, sinks = torch.randn(1, MANY, 6, 101), torch.randn(1, 6, MANY)
     rows = blank(LAST, 2, D, V)
     rows.write(keys.float(), values.float(), torch.tensor([0]))
 
@@ -314,6 +337,8 @@ def test_an_output_has_the_same_bits_whatever_is_read_beside_it(kind: str) -> No
         out: Tensor
         if kind == "int8":
             out = ops.quantized_attention(query, *rows, start, None, V, 0.3, 3.0)
+        elif kind == "bias":
+            out = ops.biased_attention(query, *rows[:2], start, *rows[2:], 0.3, 0, 0, False)
         else:
             sees = (ring, window, False) if kind == "ring" else (0, 0, False)
             out = ops.attention(query, *rows, start, None, None, 0.3, 3.0, *sees)
@@ -338,6 +363,9 @@ def test_an_output_has_the_same_bits_whatever_is_read_beside_it(kind: str) -> No
     def read(size: int) -> Tensor:
         blocks = [(at, LAST - MANY + at) for at in range(0, MANY, size)]
         inputs = [[query[:, at : at + size], torch.tensor([first]), *held(first, first + size)] for at, first in blocks]
+        if kind == "bias":
+            for given, (at, _) in zip(inputs, blocks, strict=True):
+                given += [bias[:, at : at + size], sinks[..., at : at + size].contiguous()]
         program = KernelProgram(attend, inputs[0])
         return torch.cat([program(*each)[0] for each in inputs], 1)
 

@@ -182,7 +182,8 @@ def test_products_and_shares_have_the_same_bits_for_one_token_and_for_several() 
         best = x.softmax(-1).topk(4, -1).values
         turned = weight[0].T @ x.transpose(1, 2)
         of_heads = (heads.transpose(1, 2) @ weight).transpose(1, 2)
-        return best / best.sum(-1, keepdim=True), of_heads, heads @ weight[0], turned.transpose(1, 2)
+        shares = best / best.sum(-1, keepdim=True)
+        return shares, x[..., 0] / 7.0, of_heads, heads @ weight[0], turned.transpose(1, 2)
 
     one = KernelProgram(function, (x[:, :1], heads[:, :1].contiguous()))
     rows = zip(*(one(x[:, t : t + 1], heads[:, t : t + 1].contiguous()) for t in range(9)), strict=True)
