@@ -101,6 +101,8 @@ def export_model(
     else:
         plan, options = plan_drafter(source.config, options, drafter, draft_vocab)
     pictures = describe_pictures(source.config, source.folder, options)
+    if pictures is None and "delegate_vision_encoder" in options.delegated:
+        raise UsageError("--delegate-methods encode is for a .pte of a model with an encoder of pictures; leave encode out.")
     for text in source.warnings(pictures=pictures is not None):
         steps.warn(text)
     if pictures is None and options.images and options.format == "pte" and source.config.model_type in VISION:

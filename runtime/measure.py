@@ -266,10 +266,10 @@ def _text_model(logits: Logits, vocab_size: int) -> Model:
 def delegate_and_cpu(artifact: Artifact) -> Iterator[tuple[Session, Session]]:
     """Yield a session whose prompts an artifact's accelerator reads, however short, and one whose prompts it never reads.
 
-    Raises UsageError if the artifact has no accelerator, or if it is not in use at the beginning or at the end.
+    Raises UsageError if the artifact has no accelerator for prompts, or if it is not in use at the beginning or at the end.
     """
-    if artifact.manifest.options.delegate == "none":
-        raise UsageError(f"{artifact.folder} was exported for no accelerator; export it with --delegate.")
+    if "delegate_prefill" not in artifact.manifest.options.delegated:
+        raise UsageError(f"{artifact.folder} has no accelerator that reads prompts; export it with --delegate.")
     with Model.open(artifact) as model:
         model.delegate_from(NEVER)
         with Session(model) as by_cpu:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from hybridge.errors import UsageError
-from hybridge.runtime.artifact.delegates import DELEGATES, Stored
+from hybridge.runtime.artifact.delegates import DELEGATES, TAKEN, Stored
 from hybridge.runtime.artifact.options import Bits, ExportOptions
 from hybridge.runtime.cli.console import numbers
 
@@ -189,10 +189,18 @@ class ExportChoices:
         typer.Option(
             "--delegate",
             metavar="NAME[:DEVICE]",
-            help="Give the artifact a second prefill for an accelerator, over the same state; the CPU's own methods stay. "
+            help="Give the artifact methods for an accelerator, over the same state; the CPU's own ones stay. "
             "openvino, vulkan or coreml; devices are CPU, GPU, NPU and ALL.",
         ),
     ] = Default.delegate
+    delegate_methods: Annotated[
+        str,
+        typer.Option(
+            "--delegate-methods",
+            metavar="prefill,encode",
+            help="What the accelerator takes: prompts, pictures of the most --image-tokens, or both.",
+        ),
+    ] = ",".join(Default.delegate_methods)
     delegate_weights: Annotated[
         Stored,
         typer.Option(
@@ -225,6 +233,7 @@ class ExportChoices:
             "mtp": "auto" if self.mtp is None else self.mtp,
             "calibrate": Default.calibrate,  # export_model reads the text
             **_delegate(self.delegate),
+            "delegate_methods": _delegate_methods(self.delegate_methods),
         }
         names = {each.name for each in fields(ExportOptions)} - read.keys()
         given = {name: value for name, value in vars(self).items() if name in names and value is not None}
@@ -236,6 +245,12 @@ def _delegate(text: str) -> dict[str, str]:
     name, _, device = text.partition(":")
     row = DELEGATES.get(name)
     return {"delegate": name, **({"delegate_device": device.upper() or row.devices[0]} if row else {})}
+
+
+def _delegate_methods(text: str) -> tuple[str, ...]:
+    if unknown := sorted({*(methods := text.split(","))} - TAKEN.keys()):
+        raise typer.BadParameter(f"{unknown[0]!r} is not {' or '.join(TAKEN)}.", param_hint="'--delegate-methods'")
+    return tuple(methods)
 
 
 def _bits(text: str) -> Bits:

@@ -73,6 +73,7 @@ CORE = frozenset(
         aten.tanh.default,
         aten.relu.default,
         aten.gelu.default,
+        aten.clamp.default,
         aten.view_copy.default,
         aten.permute_copy.default,
         aten.unsqueeze_copy.default,

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from hybridge.cache.block import Seeing
 from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.program.state import Outputs, State
-from hybridge.runtime.artifact.delegates import DELEGATED
 from hybridge.runtime.artifact.options import shorter_verify
 from hybridge.runtime.artifact.pictures import PictureDescription
 
@@ -161,17 +160,15 @@ def build_methods(
     state: State,
     shorter_verify_lens: Sequence[int] = (),
     pictures: PictureDescription | None = None,
-    *,
-    delegated: bool = False,
+    delegated: Mapping[str, str] | None = None,
 ) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
     """Return each method of the artifact with example inputs of its fixed shapes; slots only if the cache has any.
 
-    delegated: with those that an accelerator has beside the CPU's.
+    delegated: methods that an accelerator has as well, by name, with the CPU's.
     """
     sizes = state.cache.sizes
     one = torch.ones(1, dtype=torch.long)
     methods: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
-        **({name: (Prefill(state), (blank_tokens(sizes.prefill_chunk), one)) for name in DELEGATED} if delegated else {}),
         "prefill": (Prefill(state), (blank_tokens(sizes.prefill_chunk), one)),
         "decode": (Decode(state), (blank_tokens(1),)),
         "verify": (Verify(state), (blank_tokens(sizes.verify_len),)),
@@ -186,7 +183,7 @@ def build_methods(
         methods |= draft_methods(state, state.drafter)
     if pictures is not None:
         methods |= picture_methods(state, pictures)
-    return methods
+    return {**{name: methods[like] for name, like in (delegated or {}).items()}, **methods}
 
 
 def picture_methods(state: State, pictures: PictureDescription) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:

@@ -117,9 +117,9 @@ class PteWriter:
         calibration = calibrated.entry(model) if calibrated else None
         golden = self._golden_steps(loaded, folder, drafts=drafter is not None)
         state = State(model, self.cache, options.tap_layers, drafter, vision)
-        delegated = options.delegate != "none"
+        delegated = options.delegated
         compiled_by = DELEGATES[options.delegate].package if delegated else ""
-        methods = {**build_methods(state, options.shorter_verify_lens, pictures, delegated=delegated)}
+        methods = {**build_methods(state, options.shorter_verify_lens, pictures, delegated)}
         if pictures is not None and (sizes := StockSizes.of(options, pictures)) is not None:
             methods |= stock_methods(state, pictures, sizes)
         rewrite, kept, entries = self._write_program(state, methods, self._constants(loaded, drafter, pictures), folder, steps)

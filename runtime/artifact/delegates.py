@@ -16,9 +16,13 @@ from typing import Literal
 DelegateName = Literal["none", "openvino", "vulkan", "coreml"]
 Device = Literal["ALL", "CPU", "GPU", "NPU"]
 Stored = Literal["auto", "float32", "float16", "int8", "int4"]
+Taken = Literal["prefill", "encode"]
 
-DELEGATED: Mapping[str, str] = {"delegate_prefill": "prefill"}
-"""Methods that a delegate may have, by name, with the CPU's method of the same signature."""
+TAKEN: Mapping[Taken, str] = {"prefill": "prefill", "encode": "vision_encoder"}
+"""Methods of the CPU that a delegate may have as well, by what it takes; of the encoder of pictures, the longest one."""
+
+DELEGATED: Mapping[str, str] = {f"delegate_{name}": name for name in TAKEN.values()}
+"""A delegate's methods, with the CPU's method of the same signature."""
 
 
 @dataclass(frozen=True, kw_only=True)

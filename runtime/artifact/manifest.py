@@ -193,6 +193,8 @@ class Manifest(Entry):
     def _check_delegates(self) -> None:
         """Raise ValueError if a method of the delegate's has another one's parts, or another method has parts of it."""
         own = DELEGATES[self.options.delegate].backend if self.options.delegate != "none" else None
+        if "delegate_vision_encoder" in self.options.delegated and self.pictures is None:
+            raise ValueError("a delegate encodes pictures, and the artifact takes none")
         others = {each.backend for each in DELEGATES.values()}
         for name, method in self.methods.items():
             if {*method.delegates} - {own} if name in DELEGATED else others.intersection(method.delegates):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from hybridge.errors import UsageError
 from hybridge.limits import check_sizes
-from hybridge.runtime.artifact.delegates import DELEGATES, DelegateName, Device, Stored
+from hybridge.runtime.artifact.delegates import DELEGATED, DELEGATES, TAKEN, DelegateName, Device, Stored, Taken
 
 STRICT: Any = {"extra": "forbid", "strict": True}
 """pydantic's configuration of these dataclasses, without pydantic: the command line imports this file, and starts fast."""
@@ -61,8 +61,9 @@ class ExportOptions:
         draft_blocks: tokens of a drafter's blocks, the last one of the text included, ascending. Empty: the drafter's own
             length, as far as a verify takes it.
         draft_quantize: bits of a drafter's linear layers; same: as quantize.
-        delegate: the accelerator that has a prefill of its own beside the CPU's; needs hybridge's kernels.
+        delegate: the accelerator that has methods of its own beside the CPU's; needs hybridge's kernels.
         delegate_device: the device to compile for.
+        delegate_methods: what it takes: the prefill, the longest encoder of pictures, or both.
         delegate_weights: how its own copy of the weights is stored. auto: float32, or int8 of quantized weights, or the
             delegate's first form if it has not that one; no manifest has it.
         delegate_from: tokens of the shortest prompt that it reads; ``hybridge bench --write-threshold`` measures it.
@@ -94,6 +95,7 @@ class ExportOptions:
     draft_quantize: Literal["same", "none", "8da4w", "4w", "8w"] = "same"
     delegate: DelegateName = "none"
     delegate_device: Device = "CPU"
+    delegate_methods: tuple[Taken, ...] = ("prefill",)
     delegate_weights: Stored = "auto"
     delegate_from: int = 64
 
@@ -120,6 +122,12 @@ class ExportOptions:
     def kv_dtype(self) -> Literal["float32", "float16", "int8"]:
         """Return the KV-cache dtype; float32 for an ``auto`` that no export has resolved."""
         return "float32" if self.kv_cache == "auto" else self.kv_cache
+
+    @property
+    def delegated(self) -> dict[str, str]:
+        """Return the delegate's methods, with the CPU's method of the same signature."""
+        taken = [] if self.delegate == "none" else [TAKEN[name] for name in self.delegate_methods]
+        return {name: like for name, like in DELEGATED.items() if like in taken}
 
     @property
     def stored_for_delegate(self) -> Stored:
@@ -201,6 +209,8 @@ def check_delegate(options: ExportOptions) -> None:
             raise UsageError(f"{row.title} has no device {options.delegate_device}; give {' or '.join(row.devices)}.")
         if options.delegate_weights not in ("auto", *row.weights):
             raise UsageError(f"{row.title} has no weights in {options.delegate_weights}; give {' or '.join(row.weights)}.")
+        if not options.delegated or len(options.delegated) < len(options.delegate_methods):
+            raise UsageError("--delegate-methods takes prefill, encode, or prefill,encode.")
     if not 1 <= options.delegate_from <= NEVER:
         raise UsageError(f"a delegate cannot read prompts from {options.delegate_from} tokens on: give 1 or more.")
 

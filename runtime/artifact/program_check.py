@@ -49,7 +49,7 @@ Signature = list[tuple[str, list[int]]]
 def check_methods(manifest: Manifest) -> None:
     """Raise ArtifactError if the manifest has other methods than its options ask for, or gives them other shapes."""
     inputs = expected_inputs(manifest)
-    one = dict.fromkeys((*DELEGATED, "prefill", "prefill_embeddings", "decode", "forward", "text_decoder"), 1)
+    one = dict.fromkeys(("delegate_prefill", "prefill", "prefill_embeddings", "decode", "forward", "text_decoder"), 1)
     rows = one | _verifying(manifest.options)  # of logits
     # Programs that were made before ExecuTorch's MultimodalRunner could run any lack its methods.
     stock = _stock_inputs(manifest)
@@ -83,8 +83,8 @@ def expected_inputs(manifest: Manifest) -> dict[str, Signature]:
     inputs = {name: [("int64", [1, count])] for name, count in tokens.items()}
     moves = ("commit", *(SLOT_METHODS if options.snapshot_slots else ()))
     inputs |= {name: [*inputs.get(name, []), NUMBER] for name in ("prefill", "forward", *moves)}
-    inputs |= {name: inputs[like] for name, like in DELEGATED.items()} if options.delegate != "none" else {}
-    return inputs | {"reset": []} | _drafting_inputs(manifest) | _picture_inputs(manifest) | _stock_inputs(manifest)
+    inputs |= {"reset": []} | _drafting_inputs(manifest) | _picture_inputs(manifest) | _stock_inputs(manifest)
+    return inputs | {name: inputs[like] for name, like in options.delegated.items() if like in inputs}
 
 
 def _embedding_width(manifest: Manifest) -> int:
@@ -129,7 +129,9 @@ def _embedding(manifest: Manifest) -> dict[str, int]:
     """Return the methods that give embeddings, with the most of each."""
     sizes, pictures = StockSizes.of(manifest.options, manifest.pictures), manifest.pictures
     stock = {"stock_vision_encoder": sizes.squares**2, "token_embedding": sizes.tokens} if sizes else {}
-    return stock | (pictures.methods if pictures is not None else {})
+    encoding = pictures.methods if pictures is not None else {}
+    delegated = {name: encoding[like] for name, like in manifest.options.delegated.items() if like in encoding}
+    return stock | encoding | delegated
 
 
 def _drafting_inputs(manifest: Manifest) -> dict[str, Signature]:

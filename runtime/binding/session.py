@@ -67,7 +67,7 @@ class PromptsRead:
     Attributes:
         delegate: the accelerator that the artifact was exported for, and its device, such as ``openvino:CPU``.
         reason: why it is not in use, with the line to install; empty while it is.
-        delegate_tokens: tokens that it has read.
+        delegate_tokens: tokens that it has read, and rows of pictures that it has encoded.
         cpu_tokens: tokens that the CPU's methods have read.
     """
 

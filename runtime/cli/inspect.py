@@ -155,13 +155,16 @@ def _options(manifest: Manifest) -> dict[str, object]:
 
 def _delegate(manifest: Manifest) -> str:
     """Return the accelerator, what it reads, and the bytes that it adds."""
-    options, method = manifest.options, manifest.methods["delegate_prefill"]
-    parts, size = sum(method.delegates.values()), megabytes(method.delegate_bytes)
+    options = manifest.options
+    methods = [manifest.methods[name] for name in options.delegated]
+    parts = sum(sum(each.delegates.values()) for each in methods)
+    size = megabytes(sum(each.delegate_bytes for each in methods))
+    takes = {"prefill": f"reads prompts from {options.delegate_from} tokens on", "encode": "encodes pictures"}
     whole = megabytes(sum(manifest.files[name].size for name in manifest.program_files))
     return (
-        f"{options.delegate}:{options.delegate_device} reads prompts from {options.delegate_from} tokens on, in {parts} parts "
-        f"of {size}, of {whole} in all, with weights in {options.delegate_weights}; the CPU's own methods do the rest, and all "
-        "without it"
+        f"{options.delegate}:{options.delegate_device} {' and '.join(takes[each] for each in options.delegate_methods)}, in "
+        f"{parts} parts of {size}, of {whole} in all, with weights in {options.delegate_weights}; the CPU's own methods do the "
+        "rest, and all without it"
     )
 
 

@@ -74,6 +74,9 @@ struct Encoder {
   // Pixels along a side of a token's square.
   int64_t unit() const { return patch * merge; }
 
+  // Most tokens of its methods but the longest; 0 if there is no other.
+  int64_t second_budget() const { return budgets.size() > 1 ? budgets[budgets.size() - 2] : 0; }
+
   bool is_sane(int64_t vocab_size) const;
 };
 
@@ -90,14 +93,15 @@ struct ModelInfo {
   bool fixed_shapes = true;              // whether methods take blocks of the exported sizes alone, padded
   size_t row_axis = 1;                   // of the buffers that have a row for each position
   std::optional<Encoder> encoder = {};   // of pictures
-  int64_t delegate_from = 0;  // tokens of a shortest prompt that a delegate's `delegate_prefill` reads; 0 without one
+  int64_t delegate_from = 0;      // tokens of a shortest prompt that a delegate's `delegate_prefill` reads; 0 without one
+  bool delegate_encodes = false;  // whether a delegate's `delegate_vision_encoder` encodes the largest pictures
 
   int64_t verify_len() const { return verify_lens.back(); }
 
   // Most tokens of a call that commits them, and so the rows after `max_seq_len` that a refused one writes to.
   int64_t longest_block() const;
   bool has_drafter() const { return !draft_blocks.empty(); }
-  bool has_delegate() const { return delegate_from > 0; }
+  bool has_delegate() const { return delegate_from > 0 || delegate_encodes; }
 
   // Returns whether a text may have this id: a token of the vocabulary, or a row of a picture (engine/picture.h).
   bool is_id(int64_t id) const { return id < 0 ? encoder.has_value() : id < vocab_size; }

@@ -66,11 +66,13 @@ Result<std::shared_ptr<const Picture>> Picture::create(
   return std::shared_ptr<const Picture>(new Picture(encoder, rgb, width, height));
 }
 
-Status Picture::encode(const CallMethod& call) const {
-  if (!embeddings_.empty()) return Status();
+int64_t Picture::budget() const {
+  return *std::lower_bound(encoder_.budgets.begin(), encoder_.budgets.end(), static_cast<int64_t>(ids_.size()));
+}
+
+Status Picture::encode(const CallMethod& call, bool by_delegate) const {
   const auto tokens = static_cast<int64_t>(ids_.size());
-  const int64_t budget = *std::lower_bound(encoder_.budgets.begin(), encoder_.budgets.end(), tokens);
-  const int64_t square = encoder_.merge * encoder_.merge, patches = budget * square,
+  const int64_t budget = this->budget(), square = encoder_.merge * encoder_.merge, patches = budget * square,
                 values = 3 * encoder_.patch * encoder_.patch;
   std::vector<uint8_t> pixels = in_squares();
   pixels.resize(static_cast<size_t>(patches * values), 0);
@@ -98,6 +100,7 @@ Status Picture::encode(const CallMethod& call) const {
     return Status(HYBRIDGE_NOT_FINITE, "the program encoded a picture into numbers that are NaN or infinite");
   }
   embeddings_.assign(found.begin(), found.end());
+  is_delegated_ = by_delegate;
   return Status();
 }
 

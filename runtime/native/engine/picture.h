@@ -50,8 +50,15 @@ class Picture {
   // Returns how often it was encoded; once, unless the encoder failed.
   size_t encodings() const { return encodings_; }
 
-  // Encodes the picture, unless that was done. One thread at a time.
-  Status encode(const CallMethod& call) const;
+  // Encodes the picture by the method that takes it, in place of what it was encoded to before. One thread at a time.
+  // by_delegate: `call` runs it on an accelerator.
+  Status encode(const CallMethod& call, bool by_delegate = false) const;
+
+  bool is_encoded() const { return !embeddings_.empty(); }
+  bool is_delegated() const { return is_delegated_; }
+
+  // Returns whether the longest method of the encoder takes it, and no shorter one.
+  bool is_longest() const { return budget() > encoder_.second_budget(); }
 
   // Floats of a row's embedding; 0 before it was encoded.
   size_t hidden() const { return hidden_; }
@@ -72,6 +79,8 @@ class Picture {
  private:
   Picture(const Encoder& encoder, std::span<const uint8_t> rgb, size_t width, size_t height);
 
+  int64_t budget() const;
+
   // Calls each(row, column) of the patches, those of a token's square after each other.
   template <typename Each>
   void in_order(Each each) const;
@@ -90,6 +99,7 @@ class Picture {
   const std::vector<uint8_t> rgb_;
   mutable Floats embeddings_;
   mutable size_t hidden_ = 0;
+  mutable bool is_delegated_ = false;
   mutable std::atomic<size_t> encodings_ = 0;  // which any thread may look at
 };
 

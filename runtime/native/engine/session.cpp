@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -56,6 +57,15 @@ Status wrong_answer(const std::string& method) {
 // a third of it, and a wrong device or library more than all of it.
 constexpr double FURTHEST_DELEGATE = 0.6;
 
+bool is_near(std::span<const float> found, std::span<const float> expected) {
+  double error = 0, whole = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double wanted = expected[i], difference = found[i] - wanted;
+    error += difference * difference, whole += wanted * wanted;
+  }
+  return found.size() == expected.size() && error <= FURTHEST_DELEGATE * FURTHEST_DELEGATE * whole;
+}
+
 Numbers padded(Tokens tokens, int64_t size) {
   Numbers row(tokens.begin(), tokens.end());
   row.resize(static_cast<size_t>(size), 0);
@@ -94,7 +104,7 @@ Result<std::unique_ptr<Session>> Session::create(
   }
   HYBRIDGE_TRY(session->reset());  // a slot that was never filled is one that was emptied
   session->prompts_read_.delegate = session->program_->delegate();
-  if (session->prompts_read_.delegate.ok()) session->probe_delegate();
+  if (session->prompts_read_.delegate.ok() && session->info().delegate_from > 0) session->probe_delegate();
   if (session->is_broken_) HYBRIDGE_TRY(session->reset());
   return session;
 }
@@ -400,18 +410,23 @@ void Session::set_text(std::vector<int64_t> text, Delegated delegated) {
 bool Session::may_reuse(Tokens text, const Delegated& delegated) const {
   if (!delegate_use_.strict_reuse || !info().has_delegate()) return true;
   if (!prompts_read_.delegate.ok()) return delegated.empty();
-  // A prompt of fewer tokens is read by the CPU, as are rows of pictures.
+  // A prompt of fewer tokens is read by the CPU, as are rows of pictures that a shorter method than the delegate's takes.
   const int64_t shortest = std::max({delegate_from(), info().prefill_chunk / 4 + 1, info().verify_len() + 1});
-  const auto is_short = [&](int64_t begin, int64_t end) {
-    const auto run = text.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-    return std::ranges::count_if(run, [](int64_t id) { return id >= 0; }) < shortest;
+  const int64_t most_rows = info().delegate_encodes ? info().encoder->second_budget() : info().max_seq_len;
+  const auto is_by_cpu = [&](int64_t begin, int64_t end) {
+    int64_t tokens = 0, rows = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      if (text[static_cast<size_t>(i)] >= 0) ++tokens, rows = 0;
+      else if (++rows > most_rows) return false;
+    }
+    return tokens < shortest;
   };
   int64_t begin = 0;
   for (size_t i = 0; i + 1 < delegated.size(); i += 2) {
-    if (!is_short(begin, delegated[i])) return false;
+    if (!is_by_cpu(begin, delegated[i])) return false;
     begin = delegated[i + 1];
   }
-  return is_short(begin, static_cast<int64_t>(text.size()));
+  return is_by_cpu(begin, static_cast<int64_t>(text.size()));
 }
 
 Status Session::read_ahead() {
@@ -511,11 +526,51 @@ Result<std::vector<Session::Piece>> Session::to_pieces(Tokens text) const {
   return parts;
 }
 
+int64_t Session::delegate_from() const {
+  if (info().delegate_from == 0) return std::numeric_limits<int64_t>::max();
+  return delegate_use_.from > 0 ? delegate_use_.from : info().delegate_from;
+}
+
 Status Session::encode(const Piece& part) {
   if (part.picture == nullptr) return Status();
-  return part.picture->encode([this](const std::string& name, std::initializer_list<Array> inputs) {
+  const Picture& picture = *part.picture;
+  const bool by_delegate = info().delegate_encodes && prompts_read_.delegate.ok() && picture.is_longest();
+  if (picture.is_encoded() && (!delegate_use_.strict_reuse || picture.is_delegated() == by_delegate)) return Status();
+  if (by_delegate) {
+    prompts_read_.delegate = encode_by_delegate(picture);
+    if (prompts_read_.delegate.ok()) return Status();
+  }
+  return picture.encode([this](const std::string& name, std::initializer_list<Array> inputs) {
     return call(name, inputs);
   });
+}
+
+Status Session::encode_by_delegate(const Picture& picture) {
+  if (!std::exchange(is_encoder_tried_, true)) HYBRIDGE_TRY(probe_encoder());
+  const auto run = [this](const std::string&, std::initializer_list<Array> inputs) {
+    return call("delegate_vision_encoder", inputs);
+  };
+  return picture.encode(run, true);
+}
+
+Status Session::probe_encoder() {
+  Encoder whole = *info().encoder;
+  if (whole.second_budget() == 0 || whole.is_square) return Status();
+  const auto side = static_cast<size_t>(whole.unit());
+  std::vector<uint8_t> rgb(side * side * 3);
+  for (size_t i = 0; i < rgb.size(); ++i) rgb[i] = static_cast<uint8_t>(37 * i);
+  const auto encoded = [&](const Encoder& encoder, const std::string& prefix) -> Result<Floats> {
+    const auto picture = HYBRIDGE_TRY(Picture::create(encoder, rgb, side, side));
+    HYBRIDGE_TRY(picture->encode([&](const std::string& name, std::initializer_list<Array> inputs) {
+      return call(prefix + name, inputs);
+    }));
+    const auto rows = picture->rows(0, 1);
+    return Floats(rows.begin(), rows.end());
+  };
+  const Floats expected = HYBRIDGE_TRY(encoded(whole, ""));
+  whole.budgets = {whole.budgets.back()};
+  if (is_near(HYBRIDGE_TRY(encoded(whole, "delegate_")), expected)) return Status();
+  return Status(HYBRIDGE_PROGRAM_FAILED, "the delegate encodes a first picture otherwise than the CPU's own method");
 }
 
 std::vector<Session::Piece> Session::to_chunks(const std::vector<Piece>& parts) const {
@@ -610,8 +665,10 @@ Result<Logits> Session::extend(const Piece& part, bool goes_on) {
   const bool is_few = count > 1 && count <= info().verify_len() && info().verify_len() < info().prefill_chunk;
   if (is_few && info().fixed_shapes && part.picture == nullptr) return extend_by_verify(tokens, goes_on);
   auto logits = part.picture != nullptr ? run_rows(part, goes_on) : run_tokens(tokens, goes_on);
-  if (logits.ok() || logits.status().code() == HYBRIDGE_NOT_FINITE)
+  if (logits.ok() || logits.status().code() == HYBRIDGE_NOT_FINITE) {
+    if (part.picture != nullptr && part.picture->is_delegated()) count_delegated(tokens.size());
     text_.insert(text_.end(), tokens.begin(), tokens.end());
+  }
   if (logits.ok()) hidden_.add_last(tokens.size());
   if (logits.status().code() == HYBRIDGE_NOT_FINITE) hidden_.clear();  // rows are those of the text's last tokens
   if (is_broken_) layout_.empty_slots([this](int64_t slot) { return is_overwritten(slot); });
@@ -633,14 +690,15 @@ Result<Logits> Session::run_tokens(Tokens tokens, bool goes_on) {
 Result<Logits> Session::run_delegate(std::initializer_list<Array> inputs, size_t tokens, bool goes_on) {
   const auto before = copy_bounded();
   auto logits = run("delegate_prefill", 1, tokens, goes_on, inputs);
-  if (logits.ok()) {
-    prompts_read_.delegate_tokens += static_cast<int64_t>(tokens);
-    add_run(delegated_, length(), length() + static_cast<int64_t>(tokens));
-    return logits;
-  }
+  if (logits.ok()) return count_delegated(tokens), logits;
   prompts_read_.delegate = logits.status();
   roll_back(before);
   return logits;
+}
+
+void Session::count_delegated(size_t tokens) {
+  prompts_read_.delegate_tokens += static_cast<int64_t>(tokens);
+  add_run(delegated_, length(), length() + static_cast<int64_t>(tokens));
 }
 
 void Session::probe_delegate() {
@@ -662,12 +720,7 @@ void Session::probe_delegate() {
     prompts_read_.delegate = found.status();
     return;
   }
-  double error = 0, whole = 0;
-  for (size_t i = 0; i < expected->size(); ++i) {
-    const double wanted = (*expected)[i], difference = (*found)[i] - wanted;
-    error += difference * difference, whole += wanted * wanted;
-  }
-  if (error <= FURTHEST_DELEGATE * FURTHEST_DELEGATE * whole) return;
+  if (is_near(*found, *expected)) return;
   prompts_read_.delegate = Status(
       HYBRIDGE_PROGRAM_FAILED, "the delegate answers a first prompt with other logits than the CPU's own method"
   );

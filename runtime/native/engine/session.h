@@ -206,7 +206,8 @@ class Session {
       DelegateUse delegate_use
   );
 
-  int64_t delegate_from() const { return delegate_use_.from > 0 ? delegate_use_.from : info().delegate_from; }
+  // Tokens of the shortest prompt that the delegate reads; more than any has if it only encodes pictures.
+  int64_t delegate_from() const;
 
   Result<int64_t> apply(StateReader& file, SavedState saved);
 
@@ -268,6 +269,9 @@ class Session {
 
   Status encode(const Piece& part);
 
+  // The same by the delegate, which is used no more if it fails.
+  Status encode_by_delegate(const Picture& picture);
+
   // Replaces the text, and ends the prompt that is read.
   void set_text(std::vector<int64_t> text, Delegated delegated);
 
@@ -310,8 +314,15 @@ class Session {
   // The same of a chunk by the delegate. If it fails, it is used no more, and the state is that of before.
   Result<Logits> run_delegate(std::initializer_list<Array> inputs, size_t tokens, bool goes_on);
 
+  // Counts the next tokens of the text as the delegate's.
+  void count_delegated(size_t tokens);
+
   // Reads a chunk of an empty state by the CPU and by the delegate, which is not used if it fails or answers otherwise.
   void probe_delegate();
+
+  // Encodes a picture of one token by the CPU and by the delegate's method for the largest. One that has no shorter method
+  // beside it is not tried: on a CPU it takes seconds.
+  Status probe_encoder();
 
   Result<Logits> run_rows(const Piece& part, bool goes_on);
 
@@ -357,7 +368,8 @@ class Session {
   Floats last_;
   PromptsRead prompts_read_;
   const DelegateUse delegate_use_;
-  bool by_delegate_ = false;  // the prompt that is being read is long enough for it
+  bool by_delegate_ = false;       // the prompt that is being read is long enough for it
+  bool is_encoder_tried_ = false;  // the delegate's
   Delegated delegated_;       // runs of the text
   struct {
     int64_t begin = 0, end = 0;

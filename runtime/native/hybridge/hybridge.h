@@ -250,7 +250,7 @@ hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_
 // How the prompts of a session were read, in tokens.
 typedef struct hybridge_prompts_read {
   int64_t delegate_in_use;  // 1 while the accelerator that the model was exported for reads long prompts
-  int64_t delegate_tokens;  // those that it has read
+  int64_t delegate_tokens;  // those that it has read, and rows of pictures that it has encoded
   int64_t cpu_tokens;       // those that the CPU's methods have read, chunks that the accelerator failed on among them
 } hybridge_prompts_read;
 

@@ -372,7 +372,9 @@ class PteModel final : public Model {
   void ask(std::function<bool()> is_same) const override { mapped_->ask(std::move(is_same)); }
 
   Result<std::unique_ptr<Program>> program() const override {
-    const Names delegated = info().has_delegate() ? Names{"delegate_prefill"} : Names();
+    Names delegated;
+    if (info().delegate_from > 0) delegated.push_back("delegate_prefill");
+    if (info().delegate_encodes) delegated.push_back("delegate_vision_encoder");
     auto methods = HYBRIDGE_TRY(PteMethods::load(file_, this->methods(), METHOD_PREFIX, mapped_.get(), delegated));
     if (!methods->answer_with_tensors())
       return invalid("the program has methods that answer with something else than tensors");
@@ -408,12 +410,13 @@ class PteModel final : public Model {
     };
     if (info.eos_ids.front() < 0) info.eos_ids.clear();  // -1: the model has none
     const auto delegated = HYBRIDGE_TRY(constants_if_any(file, "hybridge_delegate"));
-    if (!delegated.empty()) info.delegate_from = delegated.front();
+    if (!delegated.empty() && has_method(file, "hybridge_delegate_prefill")) info.delegate_from = delegated.front();
     if (has_method(file, "hybridge_vision")) {
       const auto form = HYBRIDGE_TRY(constants_if_any(file, "hybridge_vision_form"));
       info.encoder = Encoder::read(HYBRIDGE_TRY(constants(file, "hybridge_vision")), form);
       if (!info.encoder)
         return invalid("the program describes an encoder of pictures that is not known; export the model again");
+      info.delegate_encodes = has_method(file, "hybridge_delegate_vision_encoder");
     }
     info.draft_samples = has_method(file, "hybridge_draft") && file.method_meta("hybridge_draft")->num_inputs() > 3;
     if (info.draft_samples) {

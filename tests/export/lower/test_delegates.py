@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,25 @@ import torch
 from executorch.exir import EdgeProgramManager, to_edge
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
+from public_folders import (
+    GEMMA3_OPTIONS,
+    GEMMA_OPTIONS,
+    GLM_OPTIONS,
+    LFM2_VL_OPTIONS,
+    LFM3_VL_OPTIONS,
+    OMNI_OPTIONS,
+    QWEN_OPTIONS,
+    save_gemma3,
+    save_gemma4,
+    save_gemma4_unified,
+    save_glm5_next,
+    save_lfm2_vl,
+    save_lfm3_vl,
+    save_nemotron_h_omni,
+    save_qwen3_5_pictures,
+)
 from tiny import tiny_config, tiny_model
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -22,11 +41,14 @@ from hybridge.export.lower.delegates import OWN, PRODUCTS, DelegatePartitioner, 
 from hybridge.export.lower.fusion import fuse
 from hybridge.export.lower.lower import quick_lowering
 from hybridge.export.lower.rewrite import drop_empty_operands, drop_idle_nodes, fold_constants, forget_provenance
+from hybridge.export.model.vision import describe_pictures
 from hybridge.export.pinned.delegates import compiled_bytes, hand_to
 from hybridge.export.pinned.executorch import edge_config
 from hybridge.export.pinned.openvino import compiled_blob
-from hybridge.export.program.methods import build_methods
+from hybridge.export.program.build import build_cache, build_encoder
+from hybridge.export.program.methods import build_methods, picture_methods
 from hybridge.export.program.state import State
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.imports import quiet
 from hybridge.runtime.artifact.delegates import DELEGATES, DelegateName, Device, Stored
 from hybridge.runtime.artifact.options import ExportOptions
@@ -41,6 +63,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mamba2": {"num_hidden_layers": 2},
 }
 THOROUGH = ("gemma3_text", "mamba2")
+PICTURES: list[tuple[Callable[[Path], None], ExportOptions]] = [
+    (save_qwen3_5_pictures, QWEN_OPTIONS),
+    (save_gemma3, GEMMA3_OPTIONS),
+    (save_gemma4, GEMMA_OPTIONS),
+    (save_gemma4_unified, GEMMA_OPTIONS),
+    (save_lfm3_vl, LFM3_VL_OPTIONS),
+    (save_glm5_next, GLM_OPTIONS),
+    (save_nemotron_h_omni, OMNI_OPTIONS),
+]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +90,42 @@ def test_a_layer_is_one_part_and_the_state_stays_outside(family: str) -> None:
     assert all(value.dtype == torch.float32 for node in inside for value in values(node))
 
 
+@pytest.mark.parametrize(
+    ("save", "options"),
+    [(save_lfm2_vl, LFM2_VL_OPTIONS), *(pytest.param(*each, marks=pytest.mark.thorough) for each in PICTURES)],
+)
+def test_an_encoder_of_pictures_is_cut_between_its_layers(
+    save: Callable[[Path], None], options: ExportOptions, tmp_path: Path
+) -> None:
+    save(tmp_path)
+    program = traced_encoder(tmp_path, options).exported_program()
+    found = DelegatePartitioner({}).partition(program)
+    inside, outside = split(list(program.graph.nodes))
+    layers = [node for node in outside if node.target.__name__ == "hybridge.attention.default" or "any" in node.target.__name__]
+    assert 1 <= len(found.partition_tags) <= len(layers) + 1
+    assert sum(map(products, inside)) > 0
+    assert {node.target for node in outside}.isdisjoint(PRODUCTS | OWN)
+
+
 def traced(family: str) -> EdgeProgramManager:
     """The prefill of a model before parts are cut out of it."""
     model = tiny_model(tiny_config(family, **FAMILIES[family]))
     cache = HybridCache.from_config(model.config, kernels=HybridgeKernels(), **SIZES)
-    module, example = build_methods(State(model, cache))["prefill"]
+    return to_parts(*build_methods(State(model, cache))["prefill"])
+
+
+def traced_encoder(checkpoint: Path, options: ExportOptions) -> EdgeProgramManager:
+    """The longest encoder of a checkpoint's pictures, likewise."""
+    source = resolve_checkpoint(checkpoint)
+    pictures = describe_pictures(source.config, checkpoint, options)
+    assert pictures is not None
+    loaded = load_checkpoint(source, pictures=True)
+    encoder = build_encoder(loaded, options, pictures, print)
+    state = State(loaded.model, build_cache(source.config, options, pictures=pictures), vision=encoder)
+    return to_parts(*picture_methods(state, pictures)["vision_encoder"])
+
+
+def to_parts(module: nn.Module, example: tuple[Tensor, ...]) -> EdgeProgramManager:
     with quiet(), torch.no_grad(), quick_lowering():
         program = torch.export.export(module, example, strict=False)
         for rewrite in (forget_provenance, drop_idle_nodes, fold_constants, drop_empty_operands, fuse):

@@ -15,6 +15,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from core_child import in_core
+from numpy.typing import NDArray
+from picture_reference import UNIT, rgb, whole_logits
+from public_folders import LFM2_VL_OPTIONS
 from store import exported, made
 from tiny import save_lively_checkpoint, tiny_config
 from typer.testing import CliRunner
@@ -32,6 +35,7 @@ from hybridge.runtime.artifact.folder import open_artifact
 from hybridge.runtime.artifact.manifest import Manifest, read_manifest
 from hybridge.runtime.artifact.options import NEVER
 from hybridge.runtime.binding.model import Model
+from hybridge.runtime.binding.pictures import Picture
 from hybridge.runtime.binding.prompt_prefill import PromptPrefill
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DELEGATES["openvino"].is_installed, reason="OpenVINO is not installed")]
@@ -224,19 +228,97 @@ FAILING = """
 """
 
 
-def test_whatever_call_fails_the_cpu_reads_the_chunk(artifact: Path, tmp_path: Path) -> None:
-    parts = sum(read_manifest(artifact).methods["delegate_prefill"].delegates.values())
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A library in place of OpenVINO's that fails, or answers NaN, when it is told to."""
     DELEGATES["openvino"].prepare()
     real = Path(os.environ[DELEGATES["openvino"].variable])
-    shim = tmp_path / "libopenvino_c.so"
+    shim = tmp_path_factory.mktemp("failing") / "libopenvino_c.so"
     source = Path(__file__).with_name("failing_openvino.c")
     linked = [f'-DREAL="{real}"', "-Wl,--no-as-needed", str(real), f"-Wl,-rpath,{real.parent}", "-ldl"]
     subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, source, *linked], check=True)
+    return str(shim)
+
+
+def test_whatever_call_fails_the_cpu_reads_the_chunk(artifact: Path, failing: str) -> None:
+    parts = sum(read_manifest(artifact).methods["delegate_prefill"].delegates.values())
     program = FAILING.format(tokens=len(PROMPT), parts=parts)
-    *read, reason = in_core(artifact, program, OPENVINO_LIB_PATH=str(shim)).splitlines()
+    *read, reason = in_core(artifact, program, OPENVINO_LIB_PATH=failing).splitlines()
     expected = [chunk * CHUNK for chunk in (0, 0, 1, 2) for _ in range(parts)] + [3 * CHUNK]
     assert list(map(int, read)) == expected * 2
     assert "delegate_prefill" in reason
+
+
+@pytest.fixture(scope="module")
+def encoding(pictures_checkpoint: Path) -> Path:
+    """An artifact whose pictures of more than 6 tokens are encoded by the accelerator; each has two methods for them."""
+    taken = replace(LFM2_VL_OPTIONS, delegate="openvino", delegate_methods=("prefill", "encode"), delegate_from=2)
+    return exported(pictures_checkpoint, taken)
+
+
+def test_pictures_are_encoded_by_the_accelerator(
+    encoding: Path, pictures_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = read_manifest(encoding).methods["delegate_vision_encoder"]
+    assert method.delegates == {"OpenvinoBackend": 3}, "two layers and one more"
+    large, small = rgb(4, 4, 1), rgb(2, 2, 2)
+
+    def close(logits: NDArray[np.float32], text: list[int | NDArray[np.uint8]]) -> None:
+        wanted = whole_logits(pictures_checkpoint, text)
+        np.testing.assert_allclose(logits, wanted, atol=TOLERANCE * np.abs(wanted).max())
+
+    with Session.load(encoding, strict_reuse=True) as session:
+        pictures = [Picture(session.model, each, prepared=True) for each in (large, small)]
+        text = [1, *pictures[0].ids, 60, 61, *pictures[1].ids, 62]
+        close(session.prefill(text), [1, large, 60, 61, small, 62])
+        assert session.delegated == [range(1, 17)], "the shorter method of the encoder is the CPU's"
+        kept, cache = session.checkpoint(), PrefixCache(session.model)
+        session.keep_checkpoint(cache)
+        session.reset()
+        assert session.resume_prefix([*text, 1], cache) == len(text)
+        monkeypatch.setenv("HYBRIDGE_DELEGATE", "off")
+        with Session(session.model) as by_cpu:
+            with pytest.raises(UsageError, match="read by another method"):
+                by_cpu.resume(kept)
+            close(by_cpu.prefill(text[:18]), [1, large, 60])
+            assert by_cpu.delegated == [], "it encodes again what the accelerator has"
+            assert pictures[0].encodings == 2
+            by_cpu.keep_checkpoint(cache)
+        session.reset()
+        assert session.resume_prefix([*text[:18], 9], cache) == 0, "the CPU has encoded it"
+
+
+FAILING_TO_ENCODE = """
+    import ctypes, os
+    from hybridge.runtime.binding.pictures import Picture
+    fail_at = ctypes.CDLL(os.environ["OPENVINO_LIB_PATH"]).fail_at
+    rgb = np.random.default_rng(0).integers(0, 256, (4 * {unit}, 4 * {unit}, 3), dtype=np.uint8)
+
+    def after(session):
+        with Picture(session.model, rgb, prepared=True) as picture:
+            return session.prefill([1, *picture.ids, 60])
+
+    os.environ["HYBRIDGE_DELEGATE"] = "off"
+    wanted = after(Session(model))
+    del os.environ["HYBRIDGE_DELEGATE"]
+    for nan in (0, 1):
+        for n in range(1, 2 * {parts} + 2):  # a picture of one token to try it, and this one
+            with Session(model) as one:
+                fail_at(n, nan)
+                found = after(one)
+                print(one.prompts_read.delegate_tokens, one.prompts_read.reason)
+            assert np.abs(found - wanted).max() < 2e-5 * np.abs(wanted).max(), (n, nan)
+"""
+
+
+def test_whatever_call_fails_the_cpu_encodes_the_picture(encoding: Path, failing: str) -> None:
+    parts = sum(read_manifest(encoding).methods["delegate_vision_encoder"].delegates.values())
+    program = FAILING_TO_ENCODE.format(parts=parts, unit=UNIT)
+    said = in_core(encoding, program, OPENVINO_LIB_PATH=failing).splitlines()
+    used = [int(line.partition(" ")[0]) for line in said]
+    assert used == ([0] * 2 * parts + [16]) * 2
+    assert "delegate_vision_encoder" in said[0]
+    assert "NaN" in said[3 * parts]
 
 
 def test_a_missing_library_is_named_and_the_cpu_reads(artifact: Path, tmp_path: Path) -> None:
