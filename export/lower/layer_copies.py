@@ -123,7 +123,7 @@ class _Input:
 class _Region:
     """The calls of a layer, in order.
 
-    behind: how many follow the last one that reads what the layer owns. carry: the value of the layer before, where it is known.
+    behind: how many follow the last one that reads what the layer owns. carry: the value of the layer before, if known.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -396,7 +396,7 @@ class _Method:
     ) -> list[T]:
         """Return ``items`` with copies for the missing layers, where these belong.
 
-        Items of one layer follow each other, and layers do in their order or against it.
+        Items of one layer follow each other, and layers do in their order or against it, which may turn at a layer.
         """
         runs: list[tuple[tuple[int | None, object], list[T]]] = []
         for item in items:
@@ -409,6 +409,7 @@ class _Method:
                 stretches.append([])
             stretches[-1].append(run)
         ordered: list[T] = []
+        turn: tuple[int | None, object] = (None, None)
         for stretch in stretches:
             of_layer = {layer: each for (layer, _), each in stretch if layer is not None}
             for layer in self.layers.left:
@@ -417,13 +418,16 @@ class _Method:
                 ]
                 if copied:
                     of_layer[layer] = copied
-            downwards = len(stretch) > 1 and next(iter(of_layer)) > stretch[-1][0][0]  # type: ignore[operator]
-            if len(of_layer) > len(stretch) == 1:
+            way = [place for place, _ in stretch if place[0] is not None]
+            way = [turn, *way] if len(way) == 1 and turn[0] is not None and turn[1] == way[0][1] else way
+            if len(of_layer) > len(way) == 1:
                 raise UnlikeLayersError("layers are in no order")
+            downwards = len(way) > 1 and way[0][0] > way[-1][0]  # type: ignore[operator]
             if None in {layer for (layer, _), _ in stretch}:
                 ordered.extend(stretch[0][1])
             for layer in sorted(of_layer, reverse=downwards):
                 ordered.extend(of_layer[layer])
+            turn = stretch[-1][0]
         return ordered
 
     def _add_calls(self, sweep: _Sweep, outs: Mapping[str, int]) -> None:

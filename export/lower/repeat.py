@@ -7,9 +7,9 @@ memory is planned:
     kept      0        3                                      22 23     a a a B a a a B a a a B a a a B a a a B a a a B
     put in       1  2     4  5  6  7  8  9 10 11 12  …  20 21           copies of 22 (a) and of 23 (B)
 
-The first layer of a kind and the last are compared: they must be the same calls on the same values, apart from their own weights
-and state, from one tensor that the layer before has made, and from what the first makes for all of them, such as masks. What
-holds for these two holds for those between. If layers are not alike, all of them are lowered.
+The first layer of a kind and the last are compared: they must be the same calls on the same values, apart from their own
+weights and state, from one tensor that the layer before has made, and from what the first makes for all of them, such as
+masks. What holds for these two holds for those between. If layers are not alike, all of them are lowered.
 """
 
 from __future__ import annotations

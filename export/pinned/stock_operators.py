@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
-from hybridge.export.pinned.edge_table import read_by_c
+from hybridge.export.pinned.imports import read_by_c, without_lowerings, without_rewrites
 
+with without_rewrites():
+    import torch.export._remove_auto_functionalized_pass
 with read_by_c():
     import executorch.exir  # noqa: F401  registers torch.ops.quantized_decomposed
-from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
+with without_lowerings():
+    from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 
 llama: Any = torch.ops.llama
 """Attention and writes of rows at the cost of the actual length. The writing ones change their argument ``cache``."""

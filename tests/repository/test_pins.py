@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import inspect
 import tomllib
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import ruamel.yaml
@@ -20,18 +22,23 @@ from checkout import CHECKOUT
 from compiler_flags import include_folders
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.dialects.edge import _ops as edge_dialect
+from executorch.extension.llm.custom_ops import custom_ops
 from tiny import traced
 from torch import Tensor, nn
 from torch._export import utils as export_utils
+from torch._inductor.fx_passes import post_grad
+from torch.export import _remove_auto_functionalized_pass as remove_functional
 from torch.export import exported_program
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
+from torch.fx.node import map_arg
 from torch.fx.traceback import NodeSource
 
 from hybridge.export.lower.lower import quiet
 from hybridge.export.pinned import executorch as program_format
 from hybridge.export.pinned import stock_operators, torchao
-from hybridge.export.pinned.edge_table import read_by_c
 from hybridge.export.pinned.executorch import CLONE, backend_config, constant_input, edge, edge_config
+from hybridge.export.pinned.imports import read_by_c
+from hybridge.export.pinned.mutations import put_back
 from hybridge.export.pinned.torch_export import (
     ASSERTIONS,
     PROVENANCE,
@@ -78,6 +85,47 @@ def test_the_table_of_the_edge_dialect_is_the_same_by_either_parser() -> None:
     with read_by_c():
         quick = ruamel.yaml.YAML(typ="safe").load(table)
     assert quick == ruamel.yaml.YAML(typ="safe").load(table)
+
+
+def test_modules_of_inductor_are_imported_for_a_function_each() -> None:
+    message = "the import is another now: see export/pinned/imports.py"
+    rewrites, lowerings = inspect.getsource(remove_functional), inspect.getsource(custom_ops)
+    assert "from torch._inductor.fx_passes.post_grad import decompose_auto_functionalized\n" in rewrites, message
+    assert "from torch._inductor.lowering import lowerings as L, register_lowering\n" in lowerings, message
+    assert all(each.count("_inductor") == 1 for each in (rewrites, lowerings)), message
+
+
+class WritingState(nn.Module):
+    """Writes to one tensor, and to several, by operators whose results are read and not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.zeros(1, 2, 3))
+        for name in ("keys", "values"):
+            self.register_buffer(name, torch.zeros(1, 4, 1, 8, dtype=torch.int8))
+            self.register_buffer(f"{name}_scales", torch.zeros(1, 4, 1, 1))
+
+    def forward(self, rows: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        shifted = torch.ops.hybridge.shift_window(self.window, rows[..., :3].transpose(1, 2), start)
+        written = self.keys, self.keys_scales, self.values, self.values_scales
+        torch.ops.hybridge.write_quantized_rows(rows[:, :, None], rows[:, :, None] + 1, *written, start)
+        return shifted + 1, self.window + self.keys.sum()
+
+
+def test_calls_that_write_are_put_back_as_inductor_does() -> None:
+    made = torch.export.export(WritingState(), (torch.ones(1, 2, 8), torch.zeros(1, dtype=torch.long)), strict=False)
+
+    def calls(put: Callable[[Graph], None]) -> list[str]:
+        with quiet():
+            program = made.run_decompositions({})
+        with mock.patch.object(remove_functional, "decompose_auto_functionalized", put):
+            remove_functional.unsafe_remove_auto_functionalized_pass(program)
+        numbers = {node: index for index, node in enumerate(program.graph.nodes)}
+        return [f"{node.target} {map_arg((node.args, dict(node.kwargs)), lambda each: numbers[each])}" for node in numbers]
+
+    quick = calls(put_back)
+    assert quick == calls(post_grad.decompose_auto_functionalized), "see export/pinned/mutations.py"
+    assert sum("hybridge" in each for each in quick) == 2
 
 
 # torch
