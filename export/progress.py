@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
-from hybridge.export.report import ValidationReport
+if TYPE_CHECKING:  # commands that export nothing start without it
+    from hybridge.export.report import ValidationReport
 
 
 class ExportProgress:

@@ -128,7 +128,7 @@ class Tokenizer:
         if not text.isascii() and parts:
             places = bytes_before(data)
             parts = [(places[begin], places[end]) for begin, end in parts]
-        spans = (SpanStruct * len(parts))(*parts)
+        spans = (SpanStruct * len(parts))(*(SpanStruct(*part) for part in parts))
         arguments = (self.handle, data, len(data), Reading.AROUND if around else 0, spans, len(spans))
         capacity, count = len(data) + 16, c_size_t()
         while True:

@@ -378,6 +378,12 @@ void chat(Words words) {
   arguments.whole(
       "--cache-bytes", "Bytes of memory for checkpoints of earlier texts; 256 MB if left out.", bytes, 1, MOST_BYTES
   );
+  arguments.flag(
+      "--strict-reuse",
+      "Of an artifact with --delegate, reuse a text only if its tokens were read by the accelerator and the CPU as they "
+      "would be now.",
+      model_options.strict_reuse
+  );
   arguments.flag("--stats", "Say on stderr what each answer took.", stats);
   if (!arguments.read(words)) return;
   chat_options.check();

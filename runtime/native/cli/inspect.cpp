@@ -119,6 +119,19 @@ std::string sampling(const ArtifactFolder& folder) {
   return all;
 }
 
+// The accelerator, what it reads, and the bytes that it adds, as hybridge inspect says it.
+std::string delegate(const Json& manifest) {
+  const Json options = manifest["options"], method = manifest["methods"]["delegate_prefill"];
+  uint64_t parts = 0;
+  method["delegates"].each_entry([&](std::string_view, const Json& count) { parts += count.integer(LARGEST); });
+  const auto size = static_cast<double>(method["delegate_bytes"] ? method["delegate_bytes"].integer(LARGEST) : 0);
+  const auto whole = static_cast<double>(manifest["files"]["model.pte"]["size"].integer(LARGEST));
+  return shown(options["delegate"]) + ":" + shown(options["delegate_device"]) + " reads prompts from " +
+         shown(options["delegate_from"]) + " tokens on, in " + std::to_string(parts) + " parts of " + megabytes(size) +
+         ", of " + megabytes(whole) + " in all, with weights in " + shown(options["delegate_weights"]) +
+         "; the CPU's own methods do the rest, and all without it";
+}
+
 // What a person asks first, as hybridge inspect says it.
 std::vector<Row> essentials(const ArtifactFolder& folder) {
   const Json manifest = folder.manifest(), layers = manifest["layers"];
@@ -133,16 +146,18 @@ std::vector<Row> essentials(const ArtifactFolder& folder) {
   const bool verifies = manifest["options"]["verify_len"].integer(LARGEST) > 1;
   const std::string own = manifest["drafter"] ? "its own (" + shown(manifest["drafter"]["kind"]) + ") and prompt lookup"
                                               : "prompt lookup";
-  return {
+  std::vector<Row> rows = {
       {"model", shown(manifest["model_type"]) + (manifest["source"] ? ", made of " + shown(manifest["source"]) : "")},
       {"size", megabytes_of(size) + weights},
       {"context", shown(manifest["options"]["max_seq_len"]) + " tokens"},
       {"memory", megabytes_of(manifest["weight_bytes"].integer(LARGEST)) + " of weights, " +
                      megabytes_of(sum(layers, "state_bytes")) + " of state for a full context, " +
                      megabytes_of(sum(layers, "rollback_bytes") + sum(layers, "slot_bytes")) + " to go back"},
-      {"drafter", verifies ? own : "none: it verifies one token at a time"},
-      {"use", "Python, C, C++, Kotlin, Swift and JavaScript; chats " + chats(folder)},
   };
+  if (manifest["options"]["delegate"].string_or("none") != "none") rows.push_back({"delegate", delegate(manifest)});
+  rows.push_back({"drafter", verifies ? own : "none: it verifies one token at a time"});
+  rows.push_back({"use", "Python, C, C++, Kotlin, Swift and JavaScript; chats " + chats(folder)});
+  return rows;
 }
 
 std::vector<Row> summary(const ArtifactFolder& folder) {

@@ -247,6 +247,10 @@ ModelHandle open_model(const ArtifactFolder& folder) {
     check(status, path + " needs what hybridge-cli does not have, export the model with --kernels hybridge");
   }
   check(status, path + " does not load");
+  if (const text::Json from = folder.manifest()["options"]["delegate_from"]) {
+    const auto tokens = static_cast<int64_t>(from.integer(MOST_TOKENS));
+    check(hybridge_model_delegate_from(model, tokens), folder.path());
+  }
   return model;
 }
 
@@ -261,6 +265,7 @@ TextModel::TextModel(const ArtifactFolder& folder, const ModelOptions& options) 
     const auto status = hybridge_model_limit(model_, static_cast<int64_t>(options.context));
     if (status != HYBRIDGE_OK) throw Misuse("--ctx: " + std::string(hybridge_failure()) + ".");
   }
+  check(hybridge_model_strict_reuse(model_, options.strict_reuse), folder.path());
   check(hybridge_model_info(model_, &info_), folder.path());
   size_t count = 0;
   check(hybridge_model_eos_ids(model_, nullptr, 0, &count), folder.path());

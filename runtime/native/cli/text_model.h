@@ -65,7 +65,8 @@ struct ModelOptions {
   std::optional<std::string> draft;
   bool lookup = false, own = false, plain = false;
   size_t threads = 0;
-  size_t context = 0;  // the artifact's own
+  size_t context = 0;         // the artifact's own
+  bool strict_reuse = false;  // of kept texts, which --strict-reuse of a chat asks for
 
   void declare(Arguments& arguments);
 };

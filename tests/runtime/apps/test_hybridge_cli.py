@@ -186,6 +186,23 @@ def test_inspect_describes_a_draft_vocabulary(tmp_path: Path, cli: Run, monkeypa
     assert str(few) == "9 tokens (the first ones)"
 
 
+def test_inspect_describes_a_delegate(
+    kernels_artifact: Path, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    folder = Path(shutil.copytree(kernels_artifact, tmp_path / "artifact"))
+    manifest = read_manifest(folder)
+    parts = dataclasses.replace(manifest.methods["prefill"], delegates={"OpenvinoBackend": 5}, delegate_bytes=70_000_000)
+    options = dataclasses.replace(manifest.options, delegate="openvino", delegate_device="NPU", delegate_from=96,
+                                  delegate_weights="int8")  # fmt: skip
+    methods = {**manifest.methods, "delegate_prefill": parts}
+    described = manifest.model_copy(update={"options": options, "methods": methods})
+    (folder / "manifest.json").write_text(described.to_json(), encoding="utf-8")
+    (shown,) = re.findall(r"^delegate +(.+)$", output("inspect", folder), re.MULTILINE)
+    assert shown.startswith("openvino:NPU reads prompts from 96 tokens on, in 5 parts of 70.0 MB, of ")
+    assert shown in " ".join(cli("inspect", folder).out.split())
+
+
 def test_inspect_finds_an_altered_file(kernels_artifact: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(kernels_artifact, tmp_path / "artifact"))
     content = bytearray((folder / "model.pte").read_bytes())
