@@ -29,7 +29,8 @@ DELEGATED: Mapping[str, str] = {f"delegate_{name}": name for name in TAKEN.value
 class Delegate:
     """A row of the table.
 
-    title: its vendor's name for it. backend: its name in a program. library: that registers it, beside ExecuTorch's others.
+    title: its vendor's name for it. backend: its name in a program: ExecuTorch's after ``hybridge.``, for which the core has a
+    backend whose parts sessions share (``native/pte/delegates.cpp``). library: that registers it, beside ExecuTorch's others.
     devices: to compile for; weights: forms of its own copy of them; the first of both is the default.
     package: that compiles for it, or nothing if ExecuTorch does; pip: the name to install it by.
     variable: in which ExecuTorch's backend looks for the path of the vendor's runtime: of ``file`` in the package's folder
@@ -80,7 +81,7 @@ class Delegate:
 DELEGATES: Mapping[str, Delegate] = {
     "openvino": Delegate(
         title="OpenVINO",
-        backend="OpenvinoBackend",
+        backend="hybridge.OpenvinoBackend",
         library="executorch_backend_openvino",
         devices=("CPU", "GPU", "NPU"),
         weights=("float32", "float16", "int8", "int4"),
@@ -91,11 +92,15 @@ DELEGATES: Mapping[str, Delegate] = {
         variable="OPENVINO_LIB_PATH",
     ),
     "vulkan": Delegate(
-        title="Vulkan", backend="VulkanBackend", library="vulkan_backend", devices=("GPU",), weights=("float32", "float16")
+        title="Vulkan",
+        backend="hybridge.VulkanBackend",
+        library="vulkan_backend",
+        devices=("GPU",),
+        weights=("float32", "float16"),
     ),
     "coreml": Delegate(
         title="Core ML",
-        backend="CoreMLBackend",
+        backend="hybridge.CoreMLBackend",
         library="coremldelegate",
         devices=("ALL", "CPU", "GPU", "NPU"),
         weights=("float16", "float32", "int8", "int4"),

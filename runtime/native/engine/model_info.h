@@ -93,7 +93,7 @@ struct ModelInfo {
   bool fixed_shapes = true;              // whether methods take blocks of the exported sizes alone, padded
   size_t row_axis = 1;                   // of the buffers that have a row for each position
   std::optional<Encoder> encoder = {};   // of pictures
-  int64_t delegate_from = 0;      // tokens of a shortest prompt that a delegate's `delegate_prefill` reads; 0 without one
+  int64_t delegate_from = 0;  // tokens of a shortest prompt that a delegate's `delegate_prefill` reads; 0 without one
   bool delegate_encodes = false;  // whether a delegate's `delegate_vision_encoder` encodes the largest pictures
 
   int64_t verify_len() const { return verify_lens.back(); }

@@ -410,7 +410,8 @@ void Session::set_text(std::vector<int64_t> text, Delegated delegated) {
 bool Session::may_reuse(Tokens text, const Delegated& delegated) const {
   if (!delegate_use_.strict_reuse || !info().has_delegate()) return true;
   if (!prompts_read_.delegate.ok()) return delegated.empty();
-  // A prompt of fewer tokens is read by the CPU, as are rows of pictures that a shorter method than the delegate's takes.
+  // A prompt of fewer tokens is read by the CPU, as are rows of pictures that a shorter method than the delegate's
+  // takes.
   const int64_t shortest = std::max({delegate_from(), info().prefill_chunk / 4 + 1, info().verify_len() + 1});
   const int64_t most_rows = info().delegate_encodes ? info().encoder->second_budget() : info().max_seq_len;
   const auto is_by_cpu = [&](int64_t begin, int64_t end) {

@@ -320,8 +320,8 @@ class Session {
   // Reads a chunk of an empty state by the CPU and by the delegate, which is not used if it fails or answers otherwise.
   void probe_delegate();
 
-  // Encodes a picture of one token by the CPU and by the delegate's method for the largest. One that has no shorter method
-  // beside it is not tried: on a CPU it takes seconds.
+  // Encodes a picture of one token by the CPU and by the delegate's method for the largest. One that has no shorter
+  // method beside it is not tried: on a CPU it takes seconds.
   Status probe_encoder();
 
   Result<Logits> run_rows(const Piece& part, bool goes_on);
@@ -370,7 +370,7 @@ class Session {
   const DelegateUse delegate_use_;
   bool by_delegate_ = false;       // the prompt that is being read is long enough for it
   bool is_encoder_tried_ = false;  // the delegate's
-  Delegated delegated_;       // runs of the text
+  Delegated delegated_;            // runs of the text
   struct {
     int64_t begin = 0, end = 0;
   } prompt_;  // that is read in several calls

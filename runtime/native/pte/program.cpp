@@ -3,20 +3,16 @@
 
 #include <executorch/runtime/backend/backend_options_map.h>
 #include <executorch/runtime/core/data_loader.h>
-#include <executorch/runtime/core/memory_allocator.h>
 #include <executorch/runtime/executor/memory_manager.h>
 #include <executorch/runtime/executor/method.h>
 #include <executorch/runtime/executor/program.h>
 #include <executorch/runtime/platform/runtime.h>
-
-#include <signal.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,6 +25,8 @@
 #include "engine/mapped_file.h"
 #include "engine/program.h"
 
+#include "delegates.h"
+#include "heap.h"
 #include "runtime.h"
 
 namespace hybridge {
@@ -88,29 +86,6 @@ Status failed(Error error, const std::string& doing) {
 
 Status invalid(std::string words) { return Status(HYBRIDGE_INVALID_ARTIFACT, std::move(words)); }
 
-uint8_t* align(uint8_t* address, size_t alignment) {
-  return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(address) + alignment - 1) / alignment * alignment);
-}
-
-// For what the runtime builds while it loads methods: grows with what is asked of it and gives everything back at its
-// end.
-class Heap final : public executorch::runtime::MemoryAllocator {
- public:
-  Heap() : MemoryAllocator(0, nullptr) {}
-
-  void* allocate(size_t size, size_t alignment = kDefaultAlignment) override {
-    std::unique_ptr<uint8_t[]> block(new (std::nothrow) uint8_t[size + alignment]);
-    if (block == nullptr) return nullptr;
-    blocks_.push_back(std::move(block));
-    return align(blocks_.back().get(), alignment);
-  }
-
-  void reset() override { blocks_.clear(); }
-
- private:
-  std::vector<std::unique_ptr<uint8_t[]>> blocks_;
-};
-
 // A mapped file as the runtime reads one.
 class MappedLoader final : public DataLoader {
  public:
@@ -133,17 +108,6 @@ class MappedLoader final : public DataLoader {
   bool holds(size_t offset, size_t size) const { return offset <= bytes_.size() && size <= bytes_.size() - offset; }
 
   std::span<const uint8_t> bytes_;
-};
-
-// Leaves the thread the stack that it had for signals. OpenVINO 2026.0's plugin for CPUs gives it another for each part
-// that is loaded, and once several were unloaded in their order, a freed one is left: the next signal that a handler
-// of Python's waits for crashes.
-struct SignalStack {
-  SignalStack() { ::sigaltstack(nullptr, &before); }
-  ~SignalStack() { ::sigaltstack(&before, nullptr); }
-  SignalStack(const SignalStack&) = delete;
-  SignalStack& operator=(const SignalStack&) = delete;
-  stack_t before{};
 };
 
 class PteMethods final : public Program {
@@ -313,7 +277,6 @@ class PteMethods final : public Program {
     const char* wanted = std::getenv("HYBRIDGE_DELEGATE");
     if (wanted != nullptr && std::string_view(wanted) == "off")
       return Status(HYBRIDGE_UNSUPPORTED, "HYBRIDGE_DELEGATE is off");
-    const SignalStack kept;
     for (const std::string& name : methods) HYBRIDGE_TRY(add(file, name));
     return Status();
   }
@@ -332,7 +295,7 @@ class PteMethods final : public Program {
   const std::string prefix_;
   const MappedFile* mapped_;
   std::unique_ptr<pte::PoolHold> hold_;  // as long as methods point to the pool
-  Heap heap_;
+  pte::Heap heap_;
   std::vector<LazyMemory> arenas_;
   std::vector<Span<uint8_t>> spans_;
   std::unique_ptr<HierarchicalAllocator> planned_;
@@ -349,6 +312,7 @@ class PteModel final : public Model {
     pte::listen_to_log();
     executorch::runtime::runtime_init();
     pte::set_default_threads();
+    pte::register_shared_backends();
     auto mapped = HYBRIDGE_TRY(MappedFile::open(path));
     auto loader = std::make_unique<MappedLoader>(mapped->bytes());
     pte::clear_log();

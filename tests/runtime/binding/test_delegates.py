@@ -168,6 +168,23 @@ def test_kept_texts_say_who_read_them_and_are_reused_strictly(
             assert lax.delegated == wanted
 
 
+def test_sessions_of_a_model_share_its_loaded_parts(artifact: Path, failing: str) -> None:
+    """Each would hold its own copy of the weights, 0.36 GB of SmolLM2's in 8 bits."""
+    program = """
+        import ctypes, os
+        imported = ctypes.CDLL(os.environ["OPENVINO_LIB_PATH"]).imported
+        other = Session(model)
+        session.close()
+        print(imported(), other.prefill(range(16)) is not None and other.prompts_read.delegate_tokens)
+        other.close()
+        Session(model)
+        print(imported())
+    """
+    parts = sum(read_manifest(artifact).methods["delegate_prefill"].delegates.values())
+    said = in_core(artifact, program, OPENVINO_LIB_PATH=failing).split()
+    assert list(map(int, said)) == [parts, CHUNK, 2 * parts], "the last session that has them closes them"
+
+
 def test_a_prompt_in_several_calls_counts_as_one(artifact: Path) -> None:
     """A server reads a chunk a call, so a threshold of more than a chunk kept the accelerator from all prompts."""
     with Model.open(open_artifact(artifact)) as model:
@@ -260,7 +277,7 @@ def test_pictures_are_encoded_by_the_accelerator(
     encoding: Path, pictures_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = read_manifest(encoding).methods["delegate_vision_encoder"]
-    assert method.delegates == {"OpenvinoBackend": 3}, "two layers and one more"
+    assert method.delegates == {"hybridge.OpenvinoBackend": 3}, "two layers and one more"
     large, small = rgb(4, 4, 1), rgb(2, 2, 2)
 
     def close(logits: NDArray[np.float32], text: list[int | NDArray[np.uint8]]) -> None:
@@ -333,7 +350,7 @@ def test_a_missing_library_is_named_and_the_cpu_reads(artifact: Path, tmp_path: 
 def test_an_accelerator_that_is_not_here_is_named_and_the_cpu_reads() -> None:
     folder = exported(checkpoint("lfm2"), replace(OPTIONS, delegate="vulkan", delegate_device="GPU"))
     method = read_manifest(folder).methods["delegate_prefill"]
-    assert method.delegates.keys() == {"VulkanBackend"}
+    assert method.delegates.keys() == {"hybridge.VulkanBackend"}
     assert method.delegate_bytes > 2 * 4 * 64 * 64, "its weights are beside its parts"
     with Session.load(folder) as session:
         session.prefill(PROMPT)
