@@ -1,7 +1,8 @@
 """Break a feature at a time and look whether the default size of ``scripts/test`` notices it. Exit code 1 where it does not.
 
 A test may move to ``scripts/test --all`` as long as every line here is noticed by what stays. Each feature names the test files
-that are run, without ``--all``: a part of the default that fails is a default that fails.
+that are run, without ``--all``: a part of the default that fails is a default that fails. The test that notices a break runs
+again without it, and has to pass.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from campaigns import ROOT, campaign
 
 SECONDS = 600
 """The tests of one feature at most; one that does not end is noticed."""
-NO_TESTS = 5
-"""pytest's exit code if it has run no test, because --all alone would run those of the file."""
+PASSED, FAILED, NO_TESTS = 0, 1, 5
+"""pytest's exit codes; it runs no test of a file if --all alone would run them."""
 
 
 @dataclass(frozen=True)
@@ -122,21 +123,29 @@ def main() -> int:
     chosen = [each for each in FEATURES if not words or any(word in each.feature for word in words)]
     if not chosen:
         parser.error(f"no feature has one of these words in its name: {' '.join(words)}")
-    unnoticed = []
+    noticed = 0
     with tempfile.TemporaryDirectory(prefix="hybridge-broken-") as scratch:
         copy = Path(scratch) / "checkout"
         campaign.copy_checkout(copy)
         for each in chosen:
-            start, path = time.monotonic(), copy / each.file
-            path.write_text(broken(each), encoding="utf-8")
-            noticed = next((name for name in each.tests.split() if fails(copy, name)), None)
-            shutil.copy(ROOT / each.file, path)
-            verdict = "NOT NOTICED" if noticed is None else f"noticed by test_{noticed}"
+            start = time.monotonic()
+            verdict, is_noticed = tried(copy, each)
+            noticed += is_noticed
             print(f"{verdict}: {each.feature} ({time.monotonic() - start:.0f} s)", flush=True)
-            if noticed is None:
-                unnoticed.append(each)
-    print(f"{len(chosen) - len(unnoticed)} of {len(chosen)} broken features are noticed")
-    return 1 if unnoticed else 0
+    print(f"{noticed} of {len(chosen)} broken features are noticed")
+    return 0 if noticed == len(chosen) else 1
+
+
+def tried(copy: Path, each: Break) -> tuple[str, bool]:
+    """Break a feature in the copy of the checkout; return what to say, and whether a test noticed that and nothing else."""
+    (copy / each.file).write_text(broken(each), encoding="utf-8")
+    noticed = next((name for name in each.tests.split() if run(copy, name) not in (PASSED, NO_TESTS)), None)
+    shutil.copy(ROOT / each.file, copy / each.file)
+    if noticed is None:
+        return "NOT NOTICED", False
+    if run(copy, noticed, "--last-failed") != PASSED:
+        return f"test_{noticed} FAILS WITHOUT IT", False
+    return f"noticed by test_{noticed}", True
 
 
 def find_tests(checkout: Path, name: str) -> Path:
@@ -145,26 +154,35 @@ def find_tests(checkout: Path, name: str) -> Path:
     return path
 
 
-def fails(copy: Path, name: str) -> bool:
-    """Run a test file in the copy; True if it fails or does not end."""
+def run(copy: Path, name: str, *options: str) -> int:
+    """Run a test file in the copy up to its first failure, and return pytest's exit code; FAILED if it does not end.
+
+    Raises:
+        RuntimeError: pytest could not run the tests, which says nothing of the feature.
+    """
     environment = os.environ | {
         "PYTHONPATH": str(copy / "src"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "XDG_CACHE_HOME": str(copy.parent / "cache"),
         "HYBRIDGE_TEST_STORE": str(copy.parent / "store"),  # features that change no export share what was exported
     }
-    words = ["-x", "-q", "--numprocesses=0", "-p", "no:cacheprovider", f"--basetemp={copy.parent / 'tests'}"]
-    command = [sys.executable, "-m", "pytest", *words, str(find_tests(copy, name))]
-    with subprocess.Popen(
-        command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True
-    ) as child:
+    words = ["-x", "-q", "--numprocesses=0", f"--override-ini=cache_dir={copy.parent / 'last'}", *options]
+    command = [sys.executable, "-m", "pytest", *words, f"--basetemp={copy.parent / 'tests'}", str(find_tests(copy, name))]
+    with (
+        (copy.parent / "output").open("w+b") as output,
+        subprocess.Popen(command, cwd=copy, env=environment, stdout=output, stderr=output, start_new_session=True) as child,
+    ):
         try:
-            return child.wait(SECONDS) not in (0, NO_TESTS)
+            code = child.wait(SECONDS)
         except subprocess.TimeoutExpired:
-            return True
+            return FAILED
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
+        if code in (PASSED, FAILED, NO_TESTS) or code < 0:  # a test that ends its process fails, too
+            return code
+        output.seek(0)
+        raise RuntimeError(f"pytest ended with {code} in test_{name}.py:\n{output.read().decode(errors='replace')[-3000:]}")
 
 
 def broken(each: Break) -> str:

@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import store
 from checkout import CHECKOUT
-
-from hybridge.export.write import pte
+from workers import hands_out_tests
 
 TESTS = CHECKOUT / "tests"
 BUDGET = TESTS / "budget.toml"
@@ -84,6 +82,10 @@ class Counter:
 
     def count_programs(self) -> None:
         """Count programs of the store, and those that tests export themselves, from now on."""
+        import store  # not in the process that hands out tests: both take seconds
+
+        from hybridge.export.write import pte
+
         store.made = self._watch_store(store.made)
         pte.lower = self._watch_export(pte.lower)
 
@@ -92,10 +94,13 @@ class Counter:
         now = _processor_seconds()
         self.costs[self._file].seconds += now - self._charged
         self._charged = now
-        for build in self._builds:
-            own = NATIVE if build.parent == store.FOLDER / "native" else self._file
-            self.costs[own].units.update(_units(build))
-        self._builds.clear()
+        if self._builds:
+            from store import FOLDER
+
+            for build in self._builds:
+                own = NATIVE if build.parent == FOLDER / "native" else self._file
+                self.costs[own].units.update(_units(build))
+            self._builds.clear()
         self._file = file
 
     def _watch_store(self, made: Callable[..., Path]) -> Callable[..., Path]:
@@ -206,7 +211,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     counter = Counter()
-    counter.count_programs()
+    if not hands_out_tests(config):
+        counter.count_programs()
     sys.addaudithook(counter.on_event)
     config.pluginmanager.register(counter, "costs")
 

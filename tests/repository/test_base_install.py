@@ -11,25 +11,18 @@ from urllib.request import Request, urlopen
 
 import pytest
 from base_install import WITHOUT_EXPORT
-from store import demo_folder
 
 MAIN = "from hybridge.__main__ import main\nmain()\n"
+TAKES_INPUT = ["run {artifact} --chat --prompt - --no-speculation", "chat {artifact} --no-history --max-new-tokens 4 --json"]
 RUNS = [
     "--help", "--version", "doctor --json", "kernels info", "native", "inspect {artifact}", "inspect {artifact} --json",
     "inspect {artifact} --html {tmp}/page.html", "run {artifact} --prompt ab --max-new-tokens 4 --stats",
     "run {artifact} --prompt ab --max-new-tokens 4 --json --drafter", "run {artifact} --prompt ab --html {tmp}/page.html",
     "run {artifact} --prompt ab --draft {artifact}-draft", "run {artifact} --prompt ab --regex [0-9]{{3}}",
-    "run {artifact} --chat --prompt - --no-speculation", "chat {artifact} --no-history --max-new-tokens 4 --json",
-    *(f"{command} --help" for command in ("run", "export")),
-    *(
-        pytest.param(each, marks=pytest.mark.thorough)
-        for each in (
-            "bench {artifact} --tokens 3000 --samples 300 --json",
-            *(f"{command} --help" for command in ("chat", "serve", "inspect", "bench", "kernels", "validate")),
-        )
-    ),
+    *(f"{command} --help" for command in ("run", "export", "chat", "serve", "inspect", "bench", "kernels", "validate")),
 ]  # fmt: skip
 """What has to work: results on stdout and exit code 0."""
+SLOWER = "bench {artifact} --tokens 3000 --samples 300 --json"
 NEEDS_EXPORT = [
     "export {tmp} -o {tmp}/out", "validate {artifact} --against {tmp}", "evaluate {artifact} --against {tmp}",
     "demo -o {tmp}/out", "bench", "bench {artifact} --device", "bench {artifact} --profile",
@@ -45,12 +38,6 @@ MODULES = [
 """Modules that import without the extra."""
 
 
-@pytest.fixture(scope="module")
-def demo() -> Path:
-    """The embedded model's artifact, which has a chat template and a drafter; its draft model's is beside it."""
-    return demo_folder() / "hybridge-demo"
-
-
 def python(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", WITHOUT_EXPORT + code, *words],
@@ -62,18 +49,6 @@ def python(code: str, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def command(line: str, artifact: Path, tmp: Path) -> subprocess.CompletedProcess[str]:
-    return python(MAIN, *line.format(artifact=artifact, tmp=tmp).split())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", RUNS)
-def test_the_command_runs(line: str, demo: Path, tmp_path: Path) -> None:
-    done = command(line, demo, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout or "--html" in line
-
-
 EACH = """
 from hybridge.__main__ import main
 for line in sys.argv[1:]:
@@ -81,14 +56,32 @@ for line in sys.argv[1:]:
     try:
         main()
     except SystemExit as exit:
-        print(exit.code)
+        print(f"ended with {exit.code or 0}")
 """
+"""Runs commands one after the other."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [*TAKES_INPUT, pytest.param(SLOWER, marks=pytest.mark.thorough)])
+def test_the_command_runs(line: str, demo: Path) -> None:
+    done = python(MAIN, *line.format(artifact=demo).split())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.slow
+def test_each_command_runs(demo: Path, tmp_path: Path) -> None:
+    done = python(EACH, *(line.format(artifact=demo, tmp=tmp_path) for line in RUNS))
+    assert done.returncode == 0, done.stderr
+    shown = re.split(r"^ended with 0\n", done.stdout, flags=re.MULTILINE)
+    assert shown.pop() == "", done.stderr
+    assert all(output or "--html" in line for line, output in zip(RUNS, shown, strict=True))
 
 
 @pytest.mark.slow
 def test_a_command_that_needs_the_extra_says_how_to_install_it(demo: Path, tmp_path: Path) -> None:
     done = python(EACH, *(line.format(artifact=demo, tmp=tmp_path) for line in NEEDS_EXPORT))
-    assert (done.returncode, done.stdout) == (0, "2\n" * len(NEEDS_EXPORT)), done.stderr
+    assert (done.returncode, done.stdout) == (0, "ended with 2\n" * len(NEEDS_EXPORT)), done.stderr
     told = [line for line in done.stderr.splitlines(keepends=True) if line.startswith("Error: ")]
     assert told == [SENTENCE.format(line.split()[0]) for line in NEEDS_EXPORT]
     assert not list(tmp_path.iterdir())

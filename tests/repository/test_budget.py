@@ -14,6 +14,8 @@ import pytest
 import store
 from budget import ALL, BUDGET, START, TESTS, Costs, Counter, is_default, room_of
 
+from hybridge.export.write import pte
+
 
 @pytest.fixture
 def counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counter:
@@ -60,13 +62,13 @@ def test_what_the_store_has_counts_and_its_exports_take_no_seconds(tmp_path: Pat
         return tmp_path / kind
 
     monkeypatch.setattr(store, "made", made)
-    monkeypatch.setattr(budget.pte, "lower", lambda methods: methods)
+    monkeypatch.setattr(pte, "lower", lambda methods: methods)
     counter = Counter()
     counter.count_programs()
     counter.charge("cache/test_a.py")
     for kind in ("a", "b", "a"):
         store.made(kind)
-    budget.pte.lower({})  # an export of a test's own
+    pte.lower({})  # an export of a test's own
     counter.charge(START)
     costs = counter.costs["cache/test_a.py"]
     assert costs.programs == {"a/artifact", "b/artifact", "cache/test_a.py 2"}

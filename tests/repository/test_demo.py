@@ -9,7 +9,6 @@ import pytest
 import torch
 from command_line import Run
 from stock_runner import answers
-from store import demo_folder
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -33,12 +32,6 @@ def run(*arguments: object) -> str:
     done = subprocess.run([SCRIPT, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.fixture(scope="module")
-def demo() -> Path:
-    """The target's artifact; those of its drafters are beside it."""
-    return demo_folder() / "hybridge-demo"
 
 
 def test_the_demo_shows_text_gain_and_undo(demo: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:

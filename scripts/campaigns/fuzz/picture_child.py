@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from picture_files import noise
 
-from campaigns.fuzz.pictures import CHAT, GOOD, MESSAGES, PICTURE, REQUEST, ROWS, noise, request, user
+from campaigns.fuzz.pictures import CHAT, GOOD, MESSAGES, PICTURE, REQUEST, ROWS, request, user
 from hybridge.errors import HybridgeError, UsageError
 from hybridge.runtime.binding.checkpoint import PrefixCache
 from hybridge.runtime.binding.jinja import JinjaTemplate
@@ -66,7 +67,7 @@ def of_rows(base: Path) -> Run:
     across = described.tile_size // unit
     shapes = ((across, across),) * 4 if described.form.is_square else ((1, 1), (3, 2), (2, 2), (2, 1))
     opened = [
-        Picture(session.model, np.asarray(noise(i, w * unit, h * unit)), prepared=True) for i, (w, h) in enumerate(shapes)
+        Picture(session.model, np.asarray(noise(w * unit, h * unit, seed=i)), prepared=True) for i, (w, h) in enumerate(shapes)
     ]
     ids = [each.ids for each in opened]
     opened.pop().close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import random
 import struct
@@ -13,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from picture_files import chunk, file_of, noise
 from PIL import Image
 
 from campaigns.fuzz.driver import Compiled, Input
@@ -69,19 +68,7 @@ def artifact(kind: str) -> Path:
     return folder
 
 
-def file_of(image: Image.Image, kind: str, **options: Any) -> bytes:
-    """Return the file of a picture."""
-    written = io.BytesIO()
-    image.save(written, kind, **options)
-    return written.getvalue()
-
-
-def noise(seed: int, width: int, height: int) -> Image.Image:
-    """Return a picture of noise."""
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
-
-
-GOOD = file_of(noise(0, 24, 16), "PNG")
+GOOD = file_of(noise(24, 16))
 
 
 # Files
@@ -90,7 +77,7 @@ GOOD = file_of(noise(0, 24, 16), "PNG")
 def some_picture(rng: random.Random) -> bytes:
     """Return the file of a picture as somebody might send it: any format, mode and size, with EXIF now and then."""
     width, height = rng.choice(STRANGE) if rng.random() < 0.1 else (rng.choice(SIDES), rng.choice(SIDES))
-    image, kind = noise(rng.randrange(1 << 30), width, height), rng.choice(KINDS)
+    image, kind = noise(width, height, seed=rng.randrange(1 << 30)), rng.choice(KINDS)
     mode = rng.choice(MODES)
     image = image.convert("L").convert("I;16") if mode == "I;16" else image.convert(mode)
     options: dict[str, Any] = {}
@@ -106,13 +93,8 @@ def some_picture(rng: random.Random) -> bytes:
 
 def film(rng: random.Random) -> bytes:
     """Return a file of up to hundreds of frames."""
-    frames = [noise(rng.randrange(1 << 30), 16, 16) for _ in range(rng.choice((2, 30, 600)))]
+    frames = [noise(16, 16, seed=rng.randrange(1 << 30)) for _ in range(rng.choice((2, 30, 600)))]
     return file_of(frames[0], rng.choice(("GIF", "PNG", "WEBP")), save_all=True, append_images=frames[1:])
-
-
-def png_chunk(kind: bytes, data: bytes) -> bytes:
-    """Return a chunk of a PNG with its right checksum."""
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def forged_png(rng: random.Random, width: int, height: int) -> bytes:
@@ -120,7 +102,7 @@ def forged_png(rng: random.Random, width: int, height: int) -> bytes:
     depth, colour = rng.choice(((8, 2), (8, 6), (16, 2), (16, 6), (1, 0), (8, 3), (4, 0), (8, 99)))
     head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, rng.choice((0, 0, 1, 7)))
     lines = zlib.compress(bytes(rng.choice((0, 10, 100_000, 30_000_000))), 9)
-    return b"".join((b"\x89PNG\r\n\x1a\n", png_chunk(b"IHDR", head), png_chunk(b"IDAT", lines), png_chunk(b"IEND", b"")))
+    return b"".join((b"\x89PNG\r\n\x1a\n", chunk(b"IHDR", head), chunk(b"IDAT", lines), chunk(b"IEND", b"")))
 
 
 def bomb(rng: random.Random) -> bytes:
@@ -130,22 +112,22 @@ def bomb(rng: random.Random) -> bytes:
     if kind == 0:
         return forged_png(rng, side, rng.choice((side, 1, 8_000)))
     if kind == 1:  # the sides of a JPEG's first frame
-        data = bytearray(file_of(noise(1, 16, 16), "JPEG"))
+        data = bytearray(file_of(noise(16, 16), "JPEG"))
         at = data.index(b"\xff\xc0") + 5
         data[at : at + 4] = struct.pack(">HH", side % 65_536, rng.choice((side, 16)) % 65_536)
         return bytes(data)
     if kind == 2:  # the sides of a BMP
-        data = bytearray(file_of(noise(1, 16, 16), "BMP"))
+        data = bytearray(file_of(noise(16, 16), "BMP"))
         struct.pack_into("<ii", data, 18, *(min(side, 2**31 - 1) * sign for sign in (1, rng.choice((1, -1)))))
         return bytes(data)
     if kind == 3:  # the screen of a GIF, or its first frame
-        data = bytearray(file_of(noise(1, 16, 16), "GIF"))
+        data = bytearray(file_of(noise(16, 16), "GIF"))
         struct.pack_into("<HH", data, rng.choice((6, data.index(b"\x2c") + 5)), side % 65_536, side % 65_536)
         return bytes(data)
     if kind == 4:  # a text or a colour profile of many MB in a small PNG
         name = rng.choice((b"zTXt", b"iCCP", b"iTXt"))
         text = b"a\0" + (b"\1\0\0\0" if name == b"iTXt" else b"\0") + zlib.compress(bytes(rng.choice((10**5, 10**8))), 9)
-        return GOOD[:33] + png_chunk(name, text) + GOOD[33:]
+        return GOOD[:33] + chunk(name, text) + GOOD[33:]
     return file_of(Image.new("1", (8_192, rng.choice((8_192, 8_193)))), "PNG", optimize=True)
 
 
@@ -192,10 +174,11 @@ class PictureFiles(Compiled):
         """Return a file as ``changed_picture`` makes it, or a good one."""
         rng = random.Random(f"{self.name} {seed} {index}")
         good = rng.random() < 0.1
-        data = (
-            file_of(noise(rng.randrange(1 << 30), rng.choice(SIDES), rng.choice(SIDES)), rng.choice(DECODED)) if good else b""
-        )
-        data = data or changed_picture(rng, GOOD)
+        if good:
+            image = noise(rng.choice(SIDES), rng.choice(SIDES), seed=rng.randrange(1 << 30))
+            data = file_of(image, rng.choice(DECODED))
+        else:
+            data = changed_picture(rng, GOOD)
         return Input(data, f"{len(data)} bytes: {data[:24]!r}", good=good)
 
 

@@ -58,7 +58,7 @@ def scaled(folder: Path, config: PreTrainedConfig, factor: int) -> PreTrainedMod
 def validated(model: PreTrainedModel, oracle: Oracle, *, is_sure: bool = False) -> ValidationReport:
     """Validate a session of ``model``; is_sure: as if float32 were sure of all logits."""
     other = None if is_sure else disturbed(model, oracle)
-    counts = {"programs": 2, "prompts": 0, "new_tokens": 1, "seed": 0}
+    counts = {"programs": 2, "prompts": 0, "new_tokens": 1, "seed": 0, "same_bits": None}
     return validate(eager_session(model, SMALL), oracle, **counts, notify=lambda *_: None, disturbed=other)  # type: ignore[arg-type]
 
 

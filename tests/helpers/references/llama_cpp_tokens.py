@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import importlib.util
 from collections.abc import Callable, Mapping
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,44 +31,62 @@ CUTS: Mapping[str, tuple[str, ...]] = {
 """What ``tokenizer.ggml.pre`` cuts words by, one after the other."""
 
 Encode = Callable[[str], list[int]]
+Ranks = Mapping[tuple[str, str], int]
 
 
 def reference(path: Path, metadata: Mapping[str, Any]) -> Encode:
     """Return what encodes a text with bos, eos and special tokens: llama.cpp where it is installed, or the twin here."""
     if importlib.util.find_spec("llama_cpp") is None:
-        return lambda text: twin(metadata, text)
+        return twin(metadata)
     from llama_cpp import Llama
 
     model = Llama(str(path), vocab_only=True, verbose=False)
     return lambda text: model.tokenize(text.encode(), add_bos=True, special=True)
 
 
-def twin(metadata: Mapping[str, Any], text: str) -> list[int]:
-    """Return the ids of ``text`` by a file's metadata without ``tokenizer.ggml.`` before their names."""
+def twin(metadata: Mapping[str, Any]) -> Encode:
+    """Return what encodes a text by a file's metadata without ``tokenizer.ggml.`` before their names."""
     tokens = metadata["tokens"]
     ids = {token: i for i, token in enumerate(tokens)}
-    special = [token for token, kind in zip(tokens, metadata["token_type"], strict=True) if kind in (2, 3, 4)]
-    parts: list[str | int] = [text] if text else []
-    for token in sorted(special, key=lambda each: -len(each.encode())):
-        parts = [part for each in parts for part in (_around(each, token, ids[token]) if isinstance(each, str) else [each])]
+    kinds = zip(tokens, metadata["token_type"], strict=True)
+    special = sorted((token for token, kind in kinds if kind in (2, 3, 4)), key=lambda each: -len(each.encode()))
     llama = metadata["model"] == "llama"
-    found, behind_special = [], True
-    for part in parts:
-        if isinstance(part, int):
-            found.append(part)
-        elif llama:
-            space = " " if metadata.get("add_space_prefix", True) and behind_special else ""
-            found += _by_score((space + part).replace(" ", "\u2581"), ids, metadata["scores"])
-        elif metadata["model"] == "gemma4":
-            found += _by_merged_lines(part.replace(" ", "\u2581"), ids, metadata["merges"])
-        elif metadata["model"] == "rwkv":
-            found += _longest_first(part.encode(), _unescaped(tuple(tokens)))
-        else:
-            found += _by_merges(part, ids, metadata)
-        behind_special = isinstance(part, int)
     bos = metadata.get("add_bos_token", llama or metadata.get("pre") == "llama-bpe") or metadata["model"] == "gemma4"
     before = [metadata["bos_token_id"]] if bos else []
-    return before + found + ([metadata["eos_token_id"]] if metadata.get("add_eos_token") else [])
+    after = [metadata["eos_token_id"]] if metadata.get("add_eos_token") else []
+    encode = _of_model(metadata, ids)
+
+    def encoded(text: str) -> list[int]:
+        parts: list[str | int] = [text] if text else []
+        for token in special:
+            parts = [part for each in parts for part in (_around(each, token, ids[token]) if isinstance(each, str) else [each])]
+        found, behind_special = [], True
+        for part in parts:
+            if isinstance(part, int):
+                found.append(part)
+            else:
+                space = " " if llama and metadata.get("add_space_prefix", True) and behind_special else ""
+                found += encode(space + part)
+            behind_special = isinstance(part, int)
+        return before + found + after
+
+    return encoded
+
+
+def _of_model(metadata: Mapping[str, Any], ids: Mapping[str, int]) -> Encode:
+    """Return what encodes a part of a text between special tokens."""
+    merges = metadata.get("merges") or []
+    ranks = {(merge[: (at := merge.find(" ", 1))], merge[at + 1 :]): i for i, merge in enumerate(merges)}
+    match metadata["model"]:
+        case "llama":
+            return lambda text: _by_score(text.replace(" ", "\u2581"), ids, metadata["scores"])
+        case "gemma4":
+            return lambda text: _by_merged_lines(text.replace(" ", "\u2581"), ids, ranks)
+        case "rwkv":
+            unescaped = {codecs.escape_decode(token.encode())[0]: i for i, token in enumerate(metadata["tokens"])}
+            return lambda text: _longest_first(text.encode(), unescaped)
+        case _:
+            return lambda text: _by_merges(text, ids, ranks, metadata["pre"])
 
 
 def _around(text: str, token: str, number: int) -> list[str | int]:
@@ -78,11 +95,6 @@ def _around(text: str, token: str, number: int) -> list[str | int]:
         pieces += [number] if i else []
         pieces += [piece] if piece else []
     return pieces
-
-
-@cache
-def _unescaped(tokens: tuple[str, ...]) -> Mapping[bytes, int]:
-    return {codecs.escape_decode(token.encode())[0]: i for i, token in enumerate(tokens)}
 
 
 def _longest_first(text: bytes, ids: Mapping[bytes, int]) -> list[int]:
@@ -109,33 +121,33 @@ def _by_score(text: str, ids: Mapping[str, int], scores: list[float]) -> list[in
     return found
 
 
-def _by_merged_lines(text: str, ids: Mapping[str, int], merges: list[str]) -> list[int]:
+def _by_merged_lines(text: str, ids: Mapping[str, int], ranks: Ranks) -> list[int]:
     """Merge the characters of a line, or take the token of several line breaks; what has no token becomes bytes."""
-    ranks = {(merge[: (at := merge.find(" ", 1))], merge[at + 1 :]): i for i, merge in enumerate(merges)}
     found = []
     for line in _words(text, (r"[^\n]+|\n+",)):
         symbols = [line] if line in ids and not line.strip("\n") else list(line)
-        while pairs := [(ranks[pair], i) for i, pair in enumerate(pairwise(symbols)) if pair in ranks]:
-            place = min(pairs)[1]
-            symbols[place : place + 2] = ["".join(symbols[place : place + 2])]
-        for symbol in symbols:
+        for symbol in _merged(symbols, ranks):
             found += [ids[symbol]] if symbol in ids else [ids[f"<0x{byte:02X}>"] for byte in symbol.encode()]
     return found
 
 
-def _by_merges(text: str, ids: Mapping[str, int], metadata: Mapping[str, Any]) -> list[int]:
+def _by_merges(text: str, ids: Mapping[str, int], ranks: Ranks, cut: str) -> list[int]:
     spelling = bytes_to_unicode()
-    ranks = {tuple(merge.split(" ")): i for i, merge in enumerate(metadata["merges"])}
     found = []
-    for word in _words(text, CUTS[metadata["pre"]]):
+    for word in _words(text, CUTS[cut]):
         symbols = [spelling[byte] for byte in word.encode()]
-        if metadata["pre"] == "llama-bpe" and "".join(symbols) in ids:
+        if cut == "llama-bpe" and "".join(symbols) in ids:
             symbols = ["".join(symbols)]
-        while pairs := [(ranks[pair], i) for i, pair in enumerate(pairwise(symbols)) if pair in ranks]:
-            place = min(pairs)[1]
-            symbols[place : place + 2] = ["".join(symbols[place : place + 2])]
-        found += [ids[symbol] for symbol in symbols if symbol in ids]
+        found += [ids[symbol] for symbol in _merged(symbols, ranks) if symbol in ids]
     return found
+
+
+def _merged(symbols: list[str], ranks: Ranks) -> list[str]:
+    """Merge the neighbours whose merge comes first in the file, the first of equals, until none is left."""
+    while pairs := [(ranks[pair], i) for i, pair in enumerate(pairwise(symbols)) if pair in ranks]:
+        place = min(pairs)[1]
+        symbols[place : place + 2] = ["".join(symbols[place : place + 2])]
+    return symbols
 
 
 def _words(text: str, expressions: tuple[str, ...]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,17 +82,23 @@ def whole_logits(folder: Path, text: list[int | NDArray[np.uint8]], unit: int = 
 
 
 def pictures(seeds: range = range(COUNT)) -> Iterator[NDArray[np.uint8]]:
-    """Yield pictures uint8 [height, width, 3]: smooth, with noise, small and large, wide and high."""
-    for seed in seeds:
-        random = np.random.default_rng(seed)
-        width, height = COMMON[seed] if seed < len(COMMON) else (int(2 ** random.uniform(0, 10.8)) for _ in range(2))
-        while max(width, height) > 900 * min(width, height):
-            width, height = (width + 1) // 2, (height + 1) // 2
-        x, y = np.meshgrid(np.arange(width), np.arange(height))
-        waves = [np.sin(x * random.uniform(0, 2) + y * random.uniform(0, 2) + phase) for phase in range(3)]
-        noise = random.uniform(-1, 1, (height, width, 3))
-        share = random.uniform(0, 1)
-        yield ((share * np.stack(waves, -1) + (1 - share) * noise) * 127.5 + 127.5).astype(np.uint8)
+    """Return pictures uint8 [height, width, 3]: smooth, with noise, small and large, wide and high."""
+    return map(_picture, seeds)
+
+
+@cache
+def _picture(seed: int) -> NDArray[np.uint8]:
+    random = np.random.default_rng(seed)
+    width, height = COMMON[seed] if seed < len(COMMON) else (int(2 ** random.uniform(0, 10.8)) for _ in range(2))
+    while max(width, height) > 900 * min(width, height):
+        width, height = (width + 1) // 2, (height + 1) // 2
+    x, y = np.meshgrid(np.arange(width), np.arange(height))
+    waves = [np.sin(x * random.uniform(0, 2) + y * random.uniform(0, 2) + phase) for phase in range(3)]
+    noise = random.uniform(-1, 1, (height, width, 3))
+    share = random.uniform(0, 1)
+    made: NDArray[np.uint8] = ((share * np.stack(waves, -1) + (1 - share) * noise) * 127.5 + 127.5).astype(np.uint8)
+    made.flags.writeable = False
+    return made
 
 
 def sampled(part: NDArray[Any], number: int) -> NDArray[Any]:

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -143,17 +143,17 @@ def test_the_jni_functions_compile(name: str, tmp_path: Path) -> None:
 @needs_kotlin
 @pytest.mark.slow
 def test_kotlin_does_all_that_a_session_and_a_chat_can(
-    jar: Path, kernels_artifact: Path, pictures_artifact: Path, tmp_path: Path
+    programs: str, kernels_artifact: Path, pictures_artifact: Path, tmp_path: Path
 ) -> None:
     """From the jar alone, checked by the virtual machine."""
     home = java_home()
     assert home
-    classes, demo = compile_kotlin(jar, tmp_path, CHECKOUT / "tests/apps/Talk.kt"), demo_folder() / "hybridge-demo"
+    demo = demo_folder() / "hybridge-demo"
     java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.io.tmpdir={tmp_path}"]
     tools = with_file(demo, tmp_path / "tools", "chat_template.jinja", TOOLS)
     forge(with_file(demo, tmp_path / "newer", "chat_template.jinja", TOOLS), lambda content: content.update(format_version=999))
     words = (kernels_artifact / "model.pte", tmp_path, demo, pictures_artifact, tools, *PROMPT)
-    said = run(*java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", *words)
+    said = run(*java, "-cp", programs, "talk.TalkKt", *words)
     assert list(tmp_path.glob("hybridge*")) == []  # the libraries, which were loaded from there
     picture, chat, version, *texts = said.splitlines()[-5:]
     model = open_text_model(pictures_artifact)
@@ -174,16 +174,13 @@ def test_kotlin_does_all_that_a_session_and_a_chat_can(
 @needs_jni
 @needs_kotlin
 @pytest.mark.slow
-def test_the_chat_of_the_page_answers(jar: Path, tmp_path: Path) -> None:
+def test_the_chat_of_the_page_answers(programs: str, tmp_path: Path) -> None:
     """Of docs/apps.md."""
-    (source,) = Document.read(CHECKOUT / "docs/apps.md").blocks("kotlin")
-    (tmp_path / "chat.kt").write_text(source, encoding="utf-8")
     demo, home, pieces = demo_folder() / "hybridge-demo", java_home(), list[str]()
     assert home
     (tmp_path / "OUT").symlink_to(demo)
-    classes = compile_kotlin(jar, tmp_path, tmp_path / "chat.kt")
     Chat.open(demo).send("how to read a file", lambda content, _: pieces.append(content))
-    words = [home / "bin/java", "-Xcheck:jni", "-Dfile.encoding=UTF-8", "-cp", ":".join(map(str, classes)), "ChatKt"]
+    words = [home / "bin/java", "-Xcheck:jni", "-Dfile.encoding=UTF-8", "-cp", programs, "ChatKt"]
     done = subprocess.run(words, input=b"how to read a file\n", cwd=tmp_path, capture_output=True, check=True, timeout=300)
     assert done.stdout.decode() == "".join(pieces) + "\n"
 
@@ -230,10 +227,12 @@ def libraries_of_kotlin() -> list[Path]:
     return [folder / "kotlin-stdlib.jar", folder / "kotlinx-coroutines-core-jvm.jar"]
 
 
-def compile_kotlin(jar: Path, folder: Path, source: Path) -> Sequence[Path]:
-    """A program over the jar; the class path of both."""
-    standard, coroutines = libraries_of_kotlin()
-    program = folder / "program"
-    flags = ["-Werror", "-no-reflect", "-jvm-target", "17", "-cp", f"{coroutines}:{jar}"]
-    run(str(KOTLINC), *flags, source, "-d", program)
-    return [standard, coroutines, jar, program]
+@pytest.fixture(scope="module")
+def programs(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The class path of the jar and of two programs over it: tests/apps/Talk.kt, and the chat of docs/apps.md."""
+    folder, (standard, coroutines) = tmp_path_factory.mktemp("programs"), libraries_of_kotlin()
+    (chat,) = Document.read(CHECKOUT / "docs/apps.md").blocks("kotlin")
+    (folder / "chat.kt").write_text(chat, encoding="utf-8")
+    sources = (CHECKOUT / "tests/apps/Talk.kt", folder / "chat.kt")
+    run(str(KOTLINC), *pack_jar.COMPILE, "-cp", f"{coroutines}:{jar}", *sources, "-d", folder / "classes")
+    return ":".join(map(str, (standard, coroutines, jar, folder / "classes")))

@@ -15,7 +15,7 @@ import pytest
 from command_line import SCRIPT, Run
 from native_programs import native_program
 from numpy.typing import NDArray
-from picture_files import file_of, noise
+from picture_files import chunk, file_of, noise, sized
 from PIL import Image
 
 from hybridge.runtime.text.pictures import decode
@@ -106,10 +106,6 @@ def test_jpegs_are_those_of_pillow(decoder: Decoder) -> None:
         assert same(decoder, file_of(picture(*size, mode, seed), "JPEG", **options)), (mode, size, options)
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 TRANSPARENT = {0: struct.pack(">H", 1), 2: struct.pack(">HHH", 1, 2, 3), 3: bytes([0, 100])}
@@ -178,7 +174,7 @@ REFUSED = {
     "a flipped bit": (GOOD[:100] + bytes([GOOD[100] ^ 1]) + GOOD[101:], "the picture is damaged"),
     "half a JPEG": (file_of(noise(64, 64), "JPEG")[:1500], "the picture is damaged or only a part of it is there"),
     "a bomb": (
-        GOOD[:8] + chunk(b"IHDR", struct.pack(">IIBBBBB", 8192, 8193, 8, 2, 0, 0, 0)) + GOOD[33:],
+        sized(8192, 8193),
         "the picture has 8192 x 8193 pixels, and more than 67,108,864 are not decoded; make it smaller.",
     ),
 }

@@ -35,11 +35,6 @@ def model(kernels_artifact: Path) -> Model:
     return Model.open(open_artifact(kernels_artifact))
 
 
-@pytest.fixture
-def session(model: Model) -> Session:
-    return Session(model)
-
-
 class Repeating:
     """Proposes the end of the text once more."""
 

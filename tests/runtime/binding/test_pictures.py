@@ -33,11 +33,6 @@ def model(pictures_artifact: Path) -> Model:
     return Session.load(pictures_artifact).model
 
 
-@pytest.fixture
-def session(model: Model) -> Session:
-    return Session(model)
-
-
 @pytest.mark.parametrize(
     "sizes", [[(1, 1)], [(3, 2)], [(4, 4)], [(1, 16)], [(16, 1)], [(3, 2), (2, 5)], [(1, 1), (4, 4), (1, 1)]]
 )

@@ -27,21 +27,11 @@ from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.random_program import RandomProgram
 from hybridge.export.check.validate import TOLERANCE, compare
 from hybridge.export.report import ValidationReport
-from hybridge.runtime import ExportOptions, GenerationStats, Model, PromptLookup, Session, open_artifact
+from hybridge.runtime import ExportOptions, GenerationStats, Model, PromptLookup, Session
 from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.programs import Numbers, TextProgram
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
-
-
-@pytest.fixture(scope="module")
-def model(artifact: Path) -> Model:
-    return Model.open(open_artifact(artifact))
-
-
-@pytest.fixture
-def session(model: Model) -> Session:
-    return Session(model)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from states import Arrays, same, seen
 from table import VOCABULARY, Table, table_session
 
 from hybridge.errors import CommitError, NumericalError, OutputError, SnapshotError, StateFileError, UsageError
-from hybridge.runtime import ExportOptions, Model, Session, open_artifact
+from hybridge.runtime import ExportOptions, Model, Session
 from hybridge.runtime.artifact.model_info import ProgramInfo
 from hybridge.runtime.binding.interface import ArrayStruct
 from hybridge.runtime.binding.library import run
@@ -30,16 +30,6 @@ from hybridge.runtime.binding.programs import seen as shown
 
 PROMPT = [5, 6, 7, 0, 9, 5, 6, 130, 8, 9, 5, 6]
 """With the first and the last of the vocabulary."""
-
-
-@pytest.fixture(scope="module")
-def model(artifact: Path) -> Model:
-    return Model.open(open_artifact(artifact))
-
-
-@pytest.fixture
-def session(model: Model) -> Session:
-    return Session(model)
 
 
 @pytest.fixture

@@ -29,18 +29,8 @@ PROMPT = [100, 101, 102, 103, 104, 100, 101, 102, 103, 104]
 
 
 @pytest.fixture(scope="module")
-def demo() -> Path:
-    return demo_folder() / "hybridge-demo"
-
-
-@pytest.fixture(scope="module")
 def model(demo: Path) -> Model:
     return Model.open(open_artifact(demo))
-
-
-@pytest.fixture
-def session(model: Model) -> Session:
-    return Session(model)
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from command_line import Run
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from served import BYTES, END, session
-from store import demo_folder
 from structures import PROMPT, SAMPLINGS, SCHEMA
 from table import VOCABULARY, Table, table_session
 from tokenizers import ByteLevelBPETokenizer
@@ -283,11 +282,6 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
     kind: Literal["one", "two"]
     count: Annotated[int, Field(ge=0, le=99)]
-
-
-@pytest.fixture(scope="module")
-def demo() -> Path:
-    return demo_folder() / "hybridge-demo"
 
 
 def test_run_and_chat_write_what_fits(demo: Path, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,10 @@
+"""Which process of a run does what, if pytest-xdist has several."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def hands_out_tests(config: pytest.Config) -> bool:
+    """Return whether this process runs no test, and collects none: it hands them to workers."""
+    return config.getoption("dist", "no") != "no" and not config.getoption("collectonly") and not hasattr(config, "workerinput")
