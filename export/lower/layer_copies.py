@@ -325,9 +325,14 @@ class _Method:
         """Return for each kind of layers which of its calls makes what the next layer takes."""
         order = sorted(sweep.regions)
         outs: dict[str, int] = {}
+        if not any(each.carry for each in sweep.regions.values()):
+            return outs
         for before, layer in pairwise(order):
-            if (carry := sweep.regions[layer].carry) is not None:
-                nodes = sweep.regions[before].nodes
+            nodes, carry = sweep.regions[before].nodes, sweep.regions[layer].carry
+            if carry is None:  # of a kind that is not compared
+                read = {value for node in sweep.regions[layer].nodes for value in node.all_input_nodes}.intersection(nodes)
+                carry = read.pop() if len(read) == 1 else None
+            if carry is not None:
                 from_end = nodes.index(carry) - len(nodes) if carry in nodes else 0  # a kind's first layer has more calls
                 if not from_end or outs.setdefault(self.layers.kinds[before], from_end) != from_end:
                     raise UnlikeLayersError(f"layer {layer} takes a value that is not the result of layer {before}")

@@ -22,13 +22,13 @@ def put_back(graph: Graph) -> None:
     hybridge's operators have: they write to whole tensors, and return one.
     """
     calls: list[FunctionalCall] = graph.find_nodes(op="call_function", target=auto_functionalized_v2)
-    arguments = [_arguments(each) for each in calls]
-    if None in arguments or graph.find_nodes(op="call_function", target=auto_functionalized):
+    if any(_arguments(each) is None for each in calls) or graph.find_nodes(op="call_function", target=auto_functionalized):
         from torch._inductor.fx_passes.post_grad import decompose_auto_functionalized
 
         decompose_auto_functionalized(graph)
         return
-    for node, given in zip(calls, arguments, strict=True):
+    for node in calls:
+        given = _arguments(node)  # anew, because results of other calls have been replaced
         assert given is not None
         names = [each.name for each in declared(node.args[0]).arguments]
         with graph.inserting_before(node):

@@ -108,7 +108,9 @@ class WritingState(nn.Module):
     def forward(self, rows: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         shifted = torch.ops.hybridge.shift_window(self.window, rows[..., :3].transpose(1, 2), start)
         written = self.keys, self.keys_scales, self.values, self.values_scales
-        torch.ops.hybridge.write_quantized_rows(rows[:, :, None], rows[:, :, None] + 1, *written, start)
+        torch.ops.hybridge.write_quantized_rows(
+            rows[:, :, None] + shifted, rows[:, :, None] + self.window[0, 0, 0], *written, start
+        )
         return shifted + 1, self.window + self.keys.sum()
 
 

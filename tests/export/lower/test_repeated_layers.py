@@ -66,6 +66,7 @@ MODELS: Mapping[str, tuple[dict[str, Any], list[int]]] = {
     "gemma3_text": ({"layers": 10, "layer_types": [SLIDING, FULL] * 5}, list(range(2, 8))),
     "lfm2": ({"layers": 10, "layer_types": ["conv", FULL] * 5}, list(range(2, 8))),
     "falcon_h1": ({"layers": 5}, [1, 2, 3]),
+    "recurrent_gemma": ({"layers": 6}, [1, 3]),
 }
 DEFAULT = ("qwen3_5_text",)
 
