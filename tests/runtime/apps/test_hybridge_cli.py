@@ -192,14 +192,14 @@ def test_inspect_describes_a_delegate(
     monkeypatch.setenv("COLUMNS", "300")
     folder = Path(shutil.copytree(kernels_artifact, tmp_path / "artifact"))
     manifest = read_manifest(folder)
-    parts = dataclasses.replace(manifest.methods["prefill"], delegates={"OpenvinoBackend": 5}, delegate_bytes=70_000_000)
+    parts = manifest.methods["prefill"].model_copy(update={"delegates": {"OpenvinoBackend": 5}, "delegate_bytes": 70_000_000})
     options = dataclasses.replace(manifest.options, delegate="openvino", delegate_device="NPU", delegate_from=96,
                                   delegate_weights="int8")  # fmt: skip
     methods = {**manifest.methods, "delegate_prefill": parts}
     described = manifest.model_copy(update={"options": options, "methods": methods})
     (folder / "manifest.json").write_text(described.to_json(), encoding="utf-8")
     (shown,) = re.findall(r"^delegate +(.+)$", output("inspect", folder), re.MULTILINE)
-    assert shown.startswith("openvino:NPU reads prompts from 96 tokens on, in 5 parts of 70.0 MB, of ")
+    assert shown.startswith("openvino:NPU reads prompts from 96 tokens on, in 5 parts of 70.00 MB, of ")
     assert shown in " ".join(cli("inspect", folder).out.split())
 
 
