@@ -143,6 +143,19 @@ def attends_what_a_mask_says() -> Count:
     )
 
 
+def attends_by_distance() -> Count:
+    """Read tokens whose keys have a bias by distance, and that have a sink each."""
+    torch.manual_seed(0)
+    keys, values = torch.randn(2, 1, 700, 2, 64)
+    return by_token(
+        lambda q, bias, sinks, start: ops.biased_attention(
+            q, keys, values, start, bias, sinks.transpose(1, 2).contiguous(), 0.125, 0, 0, False
+        ),
+        *(torch.randn(1, TOKENS, 6, 64), torch.randn(1, TOKENS, 6, 101), torch.randn(1, TOKENS, 6)),
+        first=700 - TOKENS,
+    )
+
+
 def attends_bytes(heads: int, groups: int, D: int, V: int, rows: int) -> Count:
     """Do likewise over keys and values in 8 bits."""
     torch.manual_seed(0)
@@ -224,6 +237,7 @@ def operators() -> Mapping[str, Callable[[], Count]]:
     counts["attention, a ring"] = partial(attends_a_ring, 6, 2, 64, 21, 300)
     counts["attention, a ring from its start"] = partial(attends_a_ring, 6, 2, 64, 90, 0)
     counts["attention, a mask"] = attends_what_a_mask_says
+    counts["attention, a bias by distance"] = attends_by_distance
     counts["attention, int8"] = partial(attends_bytes, 6, 2, 64, 64, 300)
     counts["attention, int8, many rows"] = partial(attends_bytes, 8, 1, 64, 64, 2900)
     counts |= {f"products, {name}": partial(blocks_of, name, True) for name in KINDS}

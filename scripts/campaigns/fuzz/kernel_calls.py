@@ -77,8 +77,8 @@ def _attends(rng: Rng, kind: int) -> Call:
 @call("biased_attention")
 def _biased_attention(rng: Rng) -> Call:
     query, keys, values, start, _, sinks, scale, _, *sees, result = _attends(rng, int(rng.choice([0, 2])))
-    assert isinstance(query, np.ndarray)
-    _, T, H, _ = query.shape
+    assert isinstance(query, Array)
+    T, H = query.numbers.shape[1:3]
     if rng.random() < 0.5:
         sinks = maybe(rng, floats(rng, 1, H, T))
     return [query, keys, values, start, floats(rng, 1, T, H, size(rng, 30)), sinks, scale, *sees, result]

@@ -31,8 +31,9 @@ FLAGS = [
     *("-O1", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-include", str(STUB / "stub_runtime.h")),
     f"-I{library.FOLDER}",
 ]
-RECURRENCES = ["gated_delta_rule", "generalized_delta_rule", "linear_attention"]
-CALLED = ["activation", "attention", "block_linear", "linear", "permute", *RECURRENCES]  # files that the tests call
+RECURRENCES = ["fading_sum", "gated_delta_rule", "generalized_delta_rule", "linear_attention", "selective_scan", "short_conv"]
+LAYERS = ["activation", "block_linear", "linear", "matmul", "norm", "permute"]
+CALLED = ["attention", "quantized_attention", *LAYERS, *RECURRENCES]  # files that the tests call
 
 Argument = Tensor | int | float | bool | str | Sequence[int] | None
 

@@ -18,7 +18,9 @@ from packed_weights import HALVES, KINDS, packed_blocks, packed_weight
 from recurrences import CASES
 from torch import Tensor
 
-import hybridge.export.operators.elementwise  # noqa: F401  registers the operator
+import hybridge.export.operators.attention
+import hybridge.export.operators.elementwise  # noqa: F401  registers the operators
+from hybridge.cache.operations.quantized_rows import QuantizedRows
 from hybridge.export.operators.linear import weights
 from hybridge.export.weights import PackedLinear, PackedWeight
 
@@ -55,6 +57,29 @@ def kernels(request: pytest.FixtureRequest) -> CrossCompiled:
     return made
 
 
+TOKENS = 33  # attention has them side by side
+
+
+def same_in_blocks(read: Callable[[int, int], Tensor], whole: Tensor) -> None:
+    """Read tokens at..end, alone and in blocks of up to 31: they have the bits that they have among all."""
+    for at, count in (
+        (0, 1),
+        (17, 1),
+        (32, 1),
+        (3, 2),
+        (1, 3),
+        (5, 4),
+        (2, 5),
+        (9, 6),
+        (0, 7),
+        (1, 8),
+        (4, 9),
+        (1, 12),
+        (2, 31),
+    ):
+        assert read(at, at + count).equal(whole[:, at : at + count]), (at, count)
+
+
 def product(kernels: CrossCompiled, weight: PackedWeight, x: Tensor, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
     out = torch.full((1, x.shape[1], rows), float("nan"))
     return kernels("block_linear.out", x, *parts(weight), bias, rows, integer, out)[-1]
@@ -77,19 +102,17 @@ def parts(weight: PackedWeight) -> list[Tensor | None]:
 @pytest.mark.parametrize("integer", [True, False])
 @pytest.mark.parametrize("name", [*KINDS, *HALVES])
 def test_blocks(kernels: CrossCompiled, name: str, integer: bool) -> None:
-    """Tokens of 1 to 17 meet every size of tile, rows of a half panel its end; none changes a token's bits."""
+    """Blocks meet every size of tile, rows of a half panel its end; none changes a token's bits."""
     if integer and name in HALVES:
         return
     torch.manual_seed(0)
     columns = 2 * KINDS[name].columns if name in KINDS else 37
     weight = packed_blocks(name, 23, columns)
-    x = torch.randn(1, 17, columns)
+    x = torch.randn(1, TOKENS, columns)
     want = PackedLinear(weight, None, integer=integer)(x)
     first = product(kernels, weight, x, None, 23, integer)
     torch.testing.assert_close(first, want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
-    for tokens in (*range(1, 10), 12) if integer else (1, 3):
-        got = product(kernels, weight, x[:, :tokens].contiguous(), None, 23, integer)
-        assert got.equal(first[:, :tokens]), tokens
+    same_in_blocks(lambda at, end: product(kernels, weight, x[:, at:end].contiguous(), None, 23, integer), first)
 
 
 @pytest.mark.parametrize("name", [*KINDS, *HALVES])
@@ -149,8 +172,8 @@ class Emulated:
 
     def __getattr__(self, name: str) -> Callable[..., Tensor]:
         def call(*given: Any) -> Tensor:
-            out = getattr(torch.ops.hybridge, name)(*(x.clone() if isinstance(x, Tensor) else x for x in given))
-            *found, answer = self.kernels(f"{name}.out", *given, torch.full_like(out, -1))
+            like = getattr(torch.ops.hybridge, name)(*(x.to("meta") if isinstance(x, Tensor) else x for x in given))
+            *found, answer = self.kernels(f"{name}.out", *given, torch.full(like.shape, -1, dtype=like.dtype))
             for x, after in zip((x for x in given if isinstance(x, Tensor)), found, strict=True):
                 x.copy_(after)
             return answer
@@ -158,48 +181,86 @@ class Emulated:
         return call
 
 
-@pytest.mark.parametrize(
-    "case", ["gated delta, shared keys", "Kimi delta, odd", "RWKV-7, odd", "Mamba-2", "lightning attention"]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_a_recurrence_has_the_same_bits_in_any_block(
     kernels: CrossCompiled, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     recurrence = CASES[case]()
-    inputs = recurrence.inputs(7, 7)
+    inputs = recurrence.inputs(TOKENS, TOKENS)
     monkeypatch.setattr(recurrences, "ops", Emulated(kernels))
 
-    def read(each: int, *, verified: bool) -> tuple[Tensor, Tensor]:
-        state, outs, staged = recurrence.state.clone(), [], recurrence.staged(each)
-        for at in range(0, 7, each):
-            rows = [x[:, at : at + each].contiguous() for x in inputs]
-            count = torch.tensor([rows[0].shape[1]])
+    def read(*blocks: int, verified: bool = False) -> tuple[Tensor, Tensor]:
+        state, outs, at = recurrence.state.clone(), [], 0
+        for block in blocks:
+            rows, count = [x[:, at : at + block].contiguous() for x in inputs], torch.tensor([block])
             if verified:
+                staged = recurrence.staged(block)
                 outs.append(recurrence.verify(*rows, state=state, **staged))
                 recurrence.commit(count, state=state, **staged)
             else:
                 outs.append(recurrence.extend(*rows, count, state=state))
+            at += block
         return torch.cat(outs, 1), state
 
-    out, state = read(1, verified=False)
-    for each, verified in ((7, False), (2, False), (3, True)):
-        got, after = read(each, verified=verified)
+    out, state = read(*[1] * 5, TOKENS - 5)
+    for got, after in (read(TOKENS), read(2, 31), read(3, 8, 5, TOKENS - 16, verified=True)):
         assert got.equal(out)
         assert after.equal(state)
 
 
-def test_attention_has_the_same_bits_in_any_block(kernels: CrossCompiled) -> None:
+def attending(kind: str, ops: Emulated) -> Callable[[int, int], Tensor]:
+    """Return what attends with tokens at..end of a text's last ones over the keys of 600."""
+    D, V, G = {"odd": (43, 77, 2), "latent": (192, 128, 1)}.get(kind, (64, 64, 2))
+    query, keys, values = torch.randn(1, TOKENS, 6, D), torch.randn(1, 600, G, D), torch.randn(1, 600, G, V)
+    bias, sinks = torch.randn(1, TOKENS, 6, 101), torch.randn(1, 6, TOKENS)
+    rows = QuantizedRows(
+        keys=torch.zeros(1, 10, G, D + -D % 4, 64, dtype=torch.int8),
+        key_scales=torch.zeros(1, 10, G, 64),
+        values=torch.zeros(1, 10, G, V + -V % 16, 64, dtype=torch.int8),
+        value_scales=torch.zeros(1, 10, G, 64),
+    )
+    if kind == "int8":
+        rows.write(keys, values, torch.tensor([0]))
+    if kind == "float16":
+        keys, values = keys.half(), values.half()
+    if kind == "ring":  # 90 positions are seen, and a block is in it
+        ring = torch.arange(600 - 90 - TOKENS, 600)
+        keys, values = (torch.empty(1, len(ring), G, D).index_copy_(1, ring % len(ring), x[:, ring]) for x in (keys, values))
+
+    def attend(at: int, end: int) -> Tensor:
+        x, start = query[:, at:end].contiguous(), torch.tensor([600 - TOKENS + at])
+        if kind == "int8":
+            return ops.quantized_attention(x, *vars(rows).values(), start, None, V, 0.125, 0.0)
+        if kind == "bias":
+            given = bias[:, at:end].contiguous(), sinks[..., at:end].contiguous()
+            return ops.biased_attention(x, keys, values, start, *given, 0.125, 0, 0, False)
+        sees = (90 + TOKENS, 90, False) if kind == "ring" else (0, 0, False)
+        return ops.attention(x, keys, values, start, None, None, 0.125, 3.0 if kind == "odd" else 0.0, *sees)
+
+    return attend
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8", "odd", "latent", "ring", "bias"])
+def test_attention_has_the_same_bits_in_any_block(kernels: CrossCompiled, kind: str) -> None:
     torch.manual_seed(0)
-    query, keys, values = torch.randn(1, 9, 6, 64), torch.randn(1, 130, 2, 64), torch.randn(1, 130, 2, 64)
+    attend = attending(kind, Emulated(kernels))
+    same_in_blocks(attend, attend(0, TOKENS))
 
-    def read(at: int, count: int) -> Tensor:
-        options = None, None, 0.125, 0.0, 0, 0, False
-        x, out = query[:, at : at + count].contiguous(), torch.full((1, count, 6, 64), float("nan"))
-        return kernels("attention.out", x, keys, values, torch.tensor([121 + at]), *options, out)[-1]
 
-    want = torch.cat([read(at, 1) for at in range(9)], 1)
-    assert read(0, 9).equal(want)
-    assert torch.cat([read(0, 2), read(2, 3), read(5, 4)], 1).equal(want)
+@pytest.mark.parametrize("name", ["linear", "matmul", "rms_norm", "activation"])
+def test_other_layers_have_the_same_bits_in_any_block(kernels: CrossCompiled, name: str) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(1, TOKENS, 301), torch.randn(37, 301)
+    others = {"linear": (weight, None), "matmul": (weight.T.contiguous(),), "rms_norm": (None, 1e-6), "activation": ("silu",)}
+    layer = getattr(Emulated(kernels), name)
+    rows = x if name != "matmul" else x[0]
+
+    def read(at: int, end: int) -> Tensor:
+        out: Tensor = layer(rows.narrow(-2, at, end - at).contiguous(), *others[name])
+        return out.view(1, end - at, -1)
+
+    same_in_blocks(read, read(0, TOKENS))
 
 
 def test_linear(kernels: CrossCompiled) -> None:
