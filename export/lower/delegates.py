@@ -13,7 +13,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from hybridge.export.operators.elementwise import activation, gated, layer_norm, rms_norm, rotary
 from hybridge.export.operators.linear import Factors, weights
@@ -133,6 +134,7 @@ class DelegatePartitioner(Cutter):  # type: ignore[misc]  # untyped upstream
 
     def partition(self, exported_program: ExportedProgram) -> Parts:
         """Mark the parts of a method."""
+        _DECOMPOSED.clear()
         found = connected_parts(exported_program, DenseOperators(exported_program).has)
         parts = [nodes for nodes in found if any(node.target in PRODUCTS for node in nodes)]
         return parts_of(exported_program, parts, PartCompiler.__name__, self.specs)
@@ -183,7 +185,33 @@ def core_graph(program: ExportedProgram, shapes: Sequence[Sequence[int]]) -> Gra
             module.graph.erase_node(node)
     module.graph.eliminate_dead_code()
     module.recompile()
-    return decomposed(module, DECOMPOSED, shapes)
+    form, given = f"{shapes} {form_of(module)}", [node.target for node in module.graph.find_nodes(op="get_attr")]
+    if (known := _DECOMPOSED.get(form)) is not None:
+        graph, places = known
+        return GraphModule({name: attribute(module, given[place]) for name, place in places.items()}, graph)
+    traced = decomposed(module, DECOMPOSED, shapes)
+    addresses = [attribute(module, name).data_ptr() for name in given]
+    found = {node.target: attribute(traced, node.target).data_ptr() for node in traced.graph.find_nodes(op="get_attr")}
+    if len({*addresses}) == len(addresses) and {*found.values()}.issubset(addresses):
+        _DECOMPOSED[form] = traced.graph, {name: addresses.index(address) for name, address in found.items()}
+    return traced
+
+
+_DECOMPOSED: dict[str, tuple[Graph, dict[str, int]]] = {}
+"""Graphs of core operators by the form of the part, with the places of its weights: a model's layers are alike."""
+
+
+def form_of(module: GraphModule) -> str:
+    """Return a text that parts have in common which differ in the numbers of their weights alone."""
+    places = {node: f"%{place}" for place, node in enumerate(module.graph.nodes)}
+
+    def described(node: Node) -> str:
+        args, kwargs = map_arg((node.args, node.kwargs), places.__getitem__)
+        weight = attribute(module, node.target) if node.op == "get_attr" else None
+        what = (weight.dtype, weight.shape, weight.stride()) if weight is not None else node.target
+        return f"{node.op} {what if node.op in ('get_attr', 'call_function') else ''} {args} {kwargs}"
+
+    return "\n".join(map(described, module.graph.nodes))
 
 
 def attribute(module: nn.Module, name: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Put copies of layers into a method that was lowered without them: calls, inputs and outputs, in the places of the layers."""
+"""Put copies of layers into a method that was traced without them: calls, inputs and outputs, in the places of the layers."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Repetition:
 
 
 def add_copies(repetition: Repetition, program: ExportedProgram, module: GraphModule, signature: ExportGraphSignature) -> None:
-    """Add the missing layers to a method that is lowered but for its memory.
+    """Add the missing layers to a method whose memory is not planned yet.
 
     Args:
         repetition: of the model.
         program: the method, with the tensors of its inputs.
-        module: its graph, changed since by passes.
+        module: its graph, which passes may have changed since.
         signature: of that graph.
 
     Raises:
@@ -165,9 +165,9 @@ class _Method:
             for sweep in self.sweeps:
                 self._compare(sweep, first, second, pairs)
         self._add_inputs()
-        self._add_outputs()
         for sweep in self.sweeps:
             self._add_calls(sweep, self._outs(sweep))
+        self._add_outputs()
         self.graph.lint()
 
     def _tensor(self, spec: InputSpec) -> Tensor | None:
@@ -363,7 +363,9 @@ class _Method:
             with self.graph.inserting_before(node):
                 copy = self.graph.placeholder(f"{node.name}_of_layer_{layer}")
             copy.target = copy.name
-            copy.meta = {**node.meta, "spec": copy_spec(node.meta["spec"], {})}
+            copy.meta = dict(node.meta)
+            if "spec" in node.meta:
+                copy.meta["spec"] = copy_spec(node.meta["spec"], {})
             self.made.setdefault(layer, {})[node] = copy
             return _Input(copy, InputSpec(spec.kind, TensorArgument(copy.name), name, spec.persistent), layer, each.key)
 
@@ -376,7 +378,7 @@ class _Method:
         self.signature.input_specs[:] = self.program.graph_signature.input_specs[:] = [each.spec for each in ordered]
 
     def _add_outputs(self) -> None:
-        """Name the state that the missing layers write to, which has to be written in place."""
+        """Name the state that the missing layers write: in place, or what a call gives before it is written in place."""
         nodes: Sequence[Any] = self.tail.args[0]  # type: ignore[assignment]
         outputs = list(zip(self.signature.output_specs, nodes, strict=True))
 
@@ -387,14 +389,15 @@ class _Method:
         def made(each: tuple[OutputSpec, Node], layer: int) -> tuple[OutputSpec, Node]:
             spec, node = each
             if (copy := self.made[layer].get(node)) is None:
-                raise UnlikeLayersError(f"{spec.target} is not written in place")
+                raise UnlikeLayersError(f"{spec.target} is written by no call of its layer")
             name = _renamed(str(spec.target), layer)
             return OutputSpec(spec.kind, TensorArgument(copy.name), name), copy
 
         ordered = self._completed(outputs, lambda each: (layer_of(each), each[0].kind), made)
         self.signature.output_specs[:] = self.program.graph_signature.output_specs[:] = [spec for spec, _ in ordered]
         self.tail.args = (tuple(node for _, node in ordered),)
-        self.tail.meta["spec"] = tuple(node.meta.get("spec") for _, node in ordered)
+        if "spec" in self.tail.meta:
+            self.tail.meta["spec"] = tuple(node.meta.get("spec") for _, node in ordered)
 
     def _completed(
         self, items: list[T], place: Callable[[T], tuple[int | None, object]], made: Callable[[T, int], T | None]
@@ -467,7 +470,7 @@ class _Method:
             if result is None:
                 raise UnlikeLayersError(f"it is not known what goes into layer {layer}")
             copies[template.carry] = result
-        specs = {id(old.meta["spec"]): new.meta["spec"] for old, new in copies.items()}
+        specs = {id(old.meta["spec"]): new.meta["spec"] for old, new in copies.items() if "spec" in old.meta}
         place, region = before.nodes[-1], _Region()
         for node in template.nodes:
             with self.graph.inserting_after(place):
@@ -477,6 +480,7 @@ class _Method:
                 place.meta["spec"] = copy_spec(node.meta["spec"], specs)
             copies[node] = place
             region.nodes.append(place)
+        self.made.setdefault(layer, {}).update(copies)
         return region
 
     def _take_from(self, sweep: _Sweep, layer: int, kept: int, old: Node | None, new: Node | None) -> None:

@@ -29,7 +29,7 @@ from hybridge.export.lower.rewrite import (
     reductions_as_products,
     write_out_tanh_gelu,
 )
-from hybridge.export.pinned.delegates import hand_to
+from hybridge.export.pinned.delegates import hand_to, parts_uncomputed
 from hybridge.export.pinned.edge_passes import quick_passes
 from hybridge.export.pinned.executorch import backend_config, constants_in_place, edge_config, orders_remembered
 from hybridge.export.pinned.torch_export import (
@@ -82,13 +82,10 @@ def _lower(
     own = options.kernels == "hybridge"
     backend = options.lowered_to
     with quiet(), torch.no_grad(), quick_lowering():
-        whole = {name for name in methods if name in DELEGATED_METHODS}  # a delegate's parts are no copies of one another
-        with step(f"Tracing {len(methods)} methods"), explained("torch.export"):
-            programs = {name: _trace(*methods[name]) for name in whole}
-            with layers.left_out() if layers else nullcontext():
-                programs |= {name: _trace(*method) for name, method in methods.items() if name not in whole}
+        with step(f"Tracing {len(methods)} methods"), explained("torch.export"), layers.left_out() if layers else nullcontext():
+            programs = {name: _trace(*method) for name, method in methods.items()}
         for name, program in programs.items():
-            if layers is not None and name not in whole:
+            if layers is not None:
                 layers.check_traced(program)
             forget_provenance(program)
             drop_idle_nodes(program)
@@ -101,10 +98,13 @@ def _lower(
                 fuse(program)
         with step(f"Lowering to {backend}"), explained("the lowering"):
             edge = _to_edge(programs, backend, constants)
-        if whole:
+        if delegated := methods.keys() & DELEGATED_METHODS:
             with step(f"Compiling parts for {options.delegate}"), explained("the delegate's compiler"):
-                edge = edge.to_backend({name: delegate_partitioner(options) for name in whole})
-                for name in whole:
+                for program in map(edge.exported_program, sorted(delegated)) if layers else ():
+                    # A delegate's parts are no copies of one another: each has weights of its own.
+                    layers.put_in(program, program.graph_module, program.graph_signature)
+                edge = edge.to_backend({name: delegate_partitioner(options) for name in delegated})
+                for name in delegated:
                     hand_to(edge.exported_program(name), DELEGATES[options.delegate].backend)
         if own:
             edge = edge.transform(EDGE_PASSES)
@@ -224,6 +224,7 @@ def quick_lowering() -> Iterator[None]:
         constants_in_place(),
         orders_remembered(),
         quick_passes(),
+        parts_uncomputed(),
         metadata_by_one_reading(),
         _young_garbage_collection(),
     ):

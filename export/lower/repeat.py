@@ -120,7 +120,7 @@ class RepeatedLayers:
             raise UnlikeLayersError("another layer reads what belongs to one that was left out")
 
     def put_in(self, program: ExportedProgram, module: GraphModule, signature: ExportGraphSignature) -> None:
-        """Put the layers into a method that is lowered but for its memory: into its graph, its signatures and its tensors.
+        """Put the layers into a method whose memory is not planned yet: into its graph, its signatures and its tensors.
 
         Raises UnlikeLayersError, after which the method cannot be used.
         """

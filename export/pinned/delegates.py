@@ -5,8 +5,11 @@ The lowering finds the class that compiles for a backend by the backend's name a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, TypeAlias
+from unittest import mock
 
 import torch
 from executorch.exir import to_edge
@@ -15,12 +18,13 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.exir.backend.utils import tag_constant_data
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from torch import nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.utils import _pytree as pytree
 
 Compiler: TypeAlias = BackendDetails
 """Its ``preprocess(edge_program, compile_specs)`` returns a ``Compiled``; a final class, for which no other may stand."""
@@ -95,6 +99,21 @@ def parts_of(program: ExportedProgram, parts: Sequence[Sequence[Node]], backend:
     return PartitionResult(
         tagged_exported_program=program, partition_tags={f"part_{number}": given for number in range(len(parts))}
     )
+
+
+@contextmanager
+def parts_uncomputed() -> Iterator[None]:
+    """Trace over calls of compiled parts by the shapes of their results; each pass would run what a part was made of."""
+
+    def results(part: LoweredBackendModule, *_: object) -> object:
+        outputs = part.original_module.graph.output_node().args[0]
+        values: list[Tensor] = [node.meta["val"] for node in outputs]
+        empty = [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype) for each in values]
+        return pytree.tree_unflatten(empty, part.original_module.call_spec.out_spec)
+
+    calls = import_module("torch._higher_order_ops.executorch_call_delegate")  # whose name is also the operator's there
+    with mock.patch.object(calls, "call_delegate_cpu", results):
+        yield
 
 
 def read_specs(specs: Specs) -> dict[str, str]:

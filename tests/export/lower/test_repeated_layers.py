@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import count
+from math import prod
 from typing import Any
 
 import pytest
 import torch
 from tiny import lively, tiny_config, tiny_model
 from torch import nn
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_leaves
 
 from hybridge.cache import HybridCache
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
+from hybridge.export.lower import delegates
 from hybridge.export.lower.lower import lower
 from hybridge.export.lower.repeat import RepeatedLayers
 from hybridge.export.lower.sources import mark_sources
+from hybridge.export.pinned.delegates import Compiled
 from hybridge.export.pinned.executorch import StoredTensor, file_parts
 from hybridge.export.program.methods import build_methods
 from hybridge.export.program.state import State
@@ -46,8 +52,9 @@ def lowered(state: State, methods: tuple[str, ...], *, repeat: bool) -> tuple[by
         steps.append(what)
         return nullcontext()
 
-    named = {program_method(name): method for name, method in build_methods(state).items() if name in methods}
-    options = replace(OPTIONS, tap_layers=tuple(state.model.taps.places))
+    made = build_methods(state, delegated={"delegate_prefill": "prefill"})
+    named = {program_method(name): method for name, method in made.items() if name in methods}
+    options = replace(OPTIONS, tap_layers=tuple(state.model.taps.places), delegate="openvino")
     program = lower(named, options=options, constants={}, step=step, holder=state if repeat else None)
     parts = (part.to_bytes() if isinstance(part, StoredTensor) else bytes(part) for part in file_parts(program))
     return b"".join(parts), steps
@@ -86,6 +93,23 @@ def test_a_program_has_every_byte_of_one_lowered_layer_by_layer(family: str) -> 
     assert steps == [f"Tracing {len(methods)} methods", "Lowering to portable", "Planning memory"]
     assert quick == lowered(state, methods, repeat=False)[0]
     assert not any("Passing" in type(each).__name__ for each in state.modules())
+
+
+def test_parts_for_an_accelerator_are_those_of_one_lowered_layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part stands for the numbers that it computes here; parts that are alike are traced once, or each for itself."""
+
+    def computed(part: GraphModule, shapes: Sequence[Sequence[int]], device: str, weights: str) -> Compiled:
+        found = part(*(torch.linspace(-1, 1, prod(shape)).reshape(shape) for shape in shapes))
+        return Compiled(processed_bytes=b"".join(each.numpy().tobytes() for each in tree_leaves(found)))
+
+    monkeypatch.setitem(delegates.COMPILERS, "openvino", computed)  # type: ignore[arg-type]
+    state = state_of("llama", 6)
+    assert left_out(state) == [3, 4]
+    quick, steps = lowered(state, ("delegate_prefill",), repeat=True)
+    assert steps.count("Compiling parts for openvino") == 1
+    numbers = count()
+    monkeypatch.setattr(delegates, "form_of", lambda _: str(next(numbers)))
+    assert quick == lowered(state, ("delegate_prefill",), repeat=False)[0]
 
 
 def test_only_layers_that_nothing_else_reads_and_that_are_alike_are_left_out() -> None:
