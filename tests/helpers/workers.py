@@ -7,4 +7,5 @@ import pytest
 
 def hands_out_tests(config: pytest.Config) -> bool:
     """Return whether this process runs no test, and collects none: it hands them to workers."""
-    return config.getoption("dist", "no") != "no" and not config.getoption("collectonly") and not hasattr(config, "workerinput")
+    distributes = config.getoption("dist", "no") != "no" and config.getoption("tx", None)
+    return bool(distributes) and not config.getoption("collectonly")

@@ -13,6 +13,7 @@ import budget
 import pytest
 import store
 from budget import ALL, BUDGET, START, TESTS, Costs, Counter, is_default, room_of
+from workers import hands_out_tests
 
 from hybridge.export.write import pte
 
@@ -124,3 +125,18 @@ def test_a_run_without_pytests_cache_is_none_of_all() -> None:
 def test_the_budget_has_every_folder_of_tests() -> None:
     folders = {room_of(path.relative_to(TESTS).as_posix()) for path in TESTS.rglob("test_*.py")} - {"campaigns"}
     assert set(tomllib.loads(BUDGET.read_text(encoding="utf-8"))) == {*folders, "native", START, ALL}
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"dist": "worksteal", "tx": ["popen"] * 2}, True),
+        ({"dist": "worksteal", "tx": []}, False),  # without --numprocesses
+        ({"dist": "no", "tx": []}, False),
+        ({"dist": "worksteal", "tx": ["popen"], "collectonly": True}, False),
+        ({}, False),  # without pytest-xdist
+    ],
+)
+def test_which_process_only_hands_out_tests(options: dict[str, Any], wanted: bool) -> None:
+    config: Any = SimpleNamespace(getoption=lambda name, default=False: options.get(name, default))
+    assert hands_out_tests(config) == wanted

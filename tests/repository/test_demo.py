@@ -135,19 +135,19 @@ def test_load_generates_what_the_checkpoint_does(demo: Path) -> None:
     eager = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
     for prompt in PROMPTS:
         inputs = tokenizer(prompt, return_tensors="pt")
-        wanted = eager.generate(**inputs, max_new_tokens=60, do_sample=False, use_cache=False)
+        wanted = eager.generate(**inputs, max_new_tokens=24, do_sample=False, use_cache=False)
         cached = eager.generate(
-            **inputs, max_new_tokens=60, do_sample=False, past_key_values=HybridCache.from_config(eager.config, max_seq_len=128)
+            **inputs, max_new_tokens=24, do_sample=False, past_key_values=HybridCache.from_config(eager.config, max_seq_len=128)
         )
-        assert model.generate(**inputs, max_new_tokens=60).tolist() == cached.tolist() == wanted.tolist()
+        assert model.generate(**inputs, max_new_tokens=24).tolist() == cached.tolist() == wanted.tolist()
 
 
 def test_the_stock_runner_generates_the_same_text(demo: Path) -> None:
     """Whatever the kernels: it finds hybridge's where they are loaded, as an app has them linked."""
     session, tokenizer = Session.load(demo), Tokenizer.from_file(str(demo / "tokenizer.json"))
-    steps = [step for prompt in PROMPTS for step in (("reset",), ("generate", prompt, 60))]
+    steps = [step for prompt in PROMPTS for step in (("reset",), ("generate", prompt, 24))]
     said = answers(demo / "model.pte", demo / "tokenizer.json", {"": steps})[""][1::2]
     for prompt, text in zip(PROMPTS, said, strict=True):
         session.reset()
-        tokens = list(session.generate(tokenizer.encode(prompt).ids, max_new_tokens=60))
+        tokens = list(session.generate(tokenizer.encode(prompt).ids, max_new_tokens=24))
         assert text == tokenizer.decode(tokens, skip_special_tokens=False)

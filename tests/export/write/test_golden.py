@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Run
+from command_line import WITHOUT_TORCH, Run
 from forgery import forge, with_file
 from safetensors.numpy import load_file
 
@@ -17,14 +17,6 @@ from hybridge.runtime import Model, open_artifact
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.artifact.manifest import GOLDEN, PROGRAM
 from hybridge.runtime.kernels.library import available_instruction_sets
-
-WITHOUT_TORCH = """
-import sys
-sys.modules.update(dict.fromkeys(("torch", "transformers", "executorch.extension")))
-from hybridge.__main__ import main
-sys.argv = ["hybridge", *sys.argv[1:]]
-main()
-"""
 
 
 def steps_of(artifact: Path) -> dict[str, Any]:

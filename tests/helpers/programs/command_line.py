@@ -15,6 +15,14 @@ import pytest
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 FRAMES = re.compile(r"[\s│╭╮╰╯─┃]+")
+WITHOUT_TORCH = """
+import sys
+sys.modules.update(dict.fromkeys(("torch", "transformers", "executorch.extension")))
+from hybridge.__main__ import main
+sys.argv = ["hybridge", *sys.argv[1:]]
+main()
+"""
+"""A program that runs a command line where nothing of PyTorch is."""
 
 
 def exit_code(monkeypatch: pytest.MonkeyPatch, main: Callable[[], object], *words: object) -> int:

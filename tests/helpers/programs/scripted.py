@@ -37,6 +37,12 @@ TEMPLATE = """
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 """The form of Qwen3's: tools as JSON, calls in tags, reasoning kept."""
+TURNS = """
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""Knows of no tools."""
 
 TOOLS: list[Any] = [
     {

@@ -1,6 +1,8 @@
-"""A schema, a prompt and samplings that structured answers are tested with, in Python and in the core."""
+"""Schemas, a prompt and samplings that structured answers are tested with, in Python and in the core."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from hybridge.runtime import Sampling
 
@@ -20,3 +22,11 @@ SAMPLINGS = {
     "drawn": Sampling(temperature=1.3, seed=4),
     "narrow": Sampling(temperature=1, top_p=0.7, seed=9),
 }
+
+
+class Answer(BaseModel):
+    """What an answer is to be."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["one", "two"]
+    count: Annotated[int, Field(ge=0, le=99)]

@@ -14,6 +14,7 @@ import pytest
 import torch
 from babbling import BYTES
 from core_grammars import CoreGrammar
+from scripted import TURNS
 from served import BABBLE, END, ENDLESS, babble, session
 from structures import PROMPT, SAMPLINGS, SCHEMA
 from torch import Tensor
@@ -126,11 +127,6 @@ def test_a_grammar_that_becomes_too_complex_says_so() -> None:
 
 # Chats
 
-PLAIN = """
-{%- for message in messages %}<|im_start|>{{ message.role }}
-{{ message.content }}<|im_end|>
-{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
 THINKING = """
 {%- for message in messages %}<|im_start|>{{ message.role }}
 {% if message.reasoning_content and loop.last %}<think>{{ message.reasoning_content }}</think>{% endif %}
@@ -206,7 +202,7 @@ def test_without_a_reasoning_the_grammar_begins_at_once() -> None:
 
 
 def test_answers_with_and_without_a_grammar_take_turns() -> None:
-    chat, core = over(PLAIN, "hello"), grammar(schema={"type": "integer", "minimum": 10, "maximum": 99})
+    chat, core = over(TURNS, "hello"), grammar(schema={"type": "integer", "minimum": 10, "maximum": 99})
     first, _, _ = told(chat, core)
     chat.send("b", lambda *_: None, GenerationStruct(max_new_tokens=20))
     second, _, _ = told(chat, core)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from command_line import Run, outcome
+from command_line import WITHOUT_TORCH, Run, outcome
 
 from hybridge.runtime.artifact.folder import file_entry
 from hybridge.runtime.artifact.manifest import read_manifest
@@ -235,13 +235,6 @@ def test_run_stops_where_the_context_is_full(cli: Run, artifact: Path) -> None:
     assert (content["prompt_tokens"], content["new_tokens"]) == (96, 1)
 
 
-WITHOUT_TORCH = """
-import sys
-sys.modules.update(dict.fromkeys(("torch", "transformers", "executorch.extension")))
-from hybridge.__main__ import main
-sys.argv = ["hybridge", *sys.argv[1:]]
-main()
-"""
 DRAFTERS = [[], ["--no-speculation"], ["--temperature", "0.8", "--seed", "5"], ["--stop", "b"]]
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import openai
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
 from served import BYTES, END, Served, ask, chat, client, user
+from structures import Answer
 from tokenizers import ByteLevelBPETokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -282,14 +282,6 @@ THING: dict[str, Any] = {
 }
 
 
-class Count(BaseModel):
-    """What an answer is to be."""
-
-    model_config = ConfigDict(extra="forbid")
-    kind: Literal["one", "two"]
-    count: Annotated[int, Field(ge=0, le=99)]
-
-
 def test_the_server_answers_in_a_schema(babbling_server: Served) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "thing", "strict": True, "schema": THING}}
     whole, chunks = (
@@ -303,10 +295,10 @@ def test_the_server_answers_in_a_schema(babbling_server: Served) -> None:
     assert status == 200
     assert raw["choices"][0]["text"] in ("yes", "no")
     parsed = client(babbling_server).chat.completions.parse(
-        model="babble", messages=user("again"), max_tokens=100, response_format=Count, temperature=1.5, seed=2
+        model="babble", messages=user("again"), max_tokens=100, response_format=Answer, temperature=1.5, seed=2
     )
     if parsed.choices[0].finish_reason == "stop":
-        assert isinstance(parsed.choices[0].message.parsed, Count)
+        assert isinstance(parsed.choices[0].message.parsed, Answer)
 
 
 @pytest.mark.parametrize(

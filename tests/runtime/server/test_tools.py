@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 import pytest
-from scripted import OPENING, TEMPLATE, TOOLS, speaker
+from scripted import OPENING, TEMPLATE, TOOLS, TURNS, speaker
 from served import BYTES, Served, ask, chat, client, user
 
 from hybridge.runtime import GenerationStats, Sampling
@@ -149,12 +149,6 @@ def test_wrong_tools_are_refused(calling_server: Served, options: dict[str, Any]
         chat(calling_server, "a", **options)
 
 
-TURNS = """
-{%- for message in messages %}<|im_start|>{{ message.role }}
-{{ message.content }}<|im_end|>
-{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
-"""Knows of no tools."""
 STRICT = (
     """
 {%- for message in messages %}

@@ -223,7 +223,7 @@ def test_the_smallest_the_longest_and_too_large_ones(description: PictureDescrip
 def test_random_sizes_read_no_pixel_that_is_not_there(description: PictureDescription) -> None:
     random, taken = np.random.default_rng(1), 0
     with Layouts(description, "picture_layout_sanitized") as layouts:
-        for _ in range(20):
+        for _ in range(12):
             width, height = (int(2 ** random.uniform(0, 9)) for _ in range(2))
             rgb = random.integers(0, 256, (height, width, 3), dtype=np.uint8)
             try:
@@ -234,7 +234,7 @@ def test_random_sizes_read_no_pixel_that_is_not_there(description: PictureDescri
             taken += 1
             most = description.budgets[-1] * description.unit**2
             assert all(each.shape[0] * each.shape[1] <= most for each in layout.parts)
-    assert taken > 10
+    assert taken > 6
 
 
 @pytest.mark.thorough

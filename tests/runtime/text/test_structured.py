@@ -10,16 +10,15 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import count, product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from command_line import Run
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 from served import BYTES, END, session
-from structures import PROMPT, SAMPLINGS, SCHEMA
+from structures import PROMPT, SAMPLINGS, SCHEMA, Answer
 from table import VOCABULARY, Table, table_session
 from tokenizers import ByteLevelBPETokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -274,14 +273,6 @@ def test_refusals_say_what_is_wrong_and_nothing_of_how_grammars_are_made(grammar
 
 
 # The command line and transformers' interface
-
-
-class Answer(BaseModel):
-    """What an answer is to be."""
-
-    model_config = ConfigDict(extra="forbid")
-    kind: Literal["one", "two"]
-    count: Annotated[int, Field(ge=0, le=99)]
 
 
 def test_run_and_chat_write_what_fits(demo: Path, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
