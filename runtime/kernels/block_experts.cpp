@@ -49,7 +49,7 @@ Product of_expert(const Experts& e, const Product& all, int64_t expert) {
   p.out += at * e.N;
   p.T = e.first[expert + 1] - at;
   if (p.quanta) {
-    p.quanta += at * K;
+    p.quanta += at * K * quantum_bytes(p.weight.code);
     p.steps += at * groups;
     p.offsets += at * groups;
     if (p.sums) p.sums += at * groups;

@@ -60,18 +60,24 @@ inline Tile tile_of(int64_t token, int64_t T) {
 }
 
 // Rounds one group of x: quanta = round(x / step), step = max |x| / 127, or NaN; they are those of token t in a tile of
-// T, see at(). Returns the sum of the quanta.
-INLINE int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t t, int64_t T, float* step) {
+// T, see at(). as_masked: see masked().
+INLINE QuantaSums
+quantize(const float* x, int64_t count, int8_t* quanta, auto as_masked, int64_t t, int64_t T, float* step) {
   const auto part = [&](int64_t k) { return load_up_to(x + k, count - k); };
   i32x16 tops = {};  // magnitudes' bits: NaN is above all numbers, and must not become one
   for (int64_t k = 0; k < count; k += LANES) tops = larger(tops, (i32x16)magnitude(part(k)));
   const float top = std::bit_cast<float>(largest(tops)), inverse = top > 0.0f ? 127.0f / top : 0.0f;
-  i32x16 total = {};
+  i32x16 total = {}, below = {};
   for (int64_t k = 0; k < count; k += LANES) {
-    const i32x16 whole = rounded(part(k) * inverse);
-    int8_t bytes[LANES];
-    store_bytes(bytes, whole);
-    const auto put = [&](int64_t j) { std::memcpy(quanta + at(k + j, t, T, count), bytes + j, 4); };
+    const i32x16 whole = rounded(part(k) * inverse), mask = whole >> 31;
+    int8_t bytes[LANES], masks[LANES];
+    store_bytes(bytes, as_masked ? (whole ^ mask) - mask : whole);
+    if (as_masked) store_bytes(masks, mask), below += whole & mask;
+    const auto put = [&](int64_t j) {
+      int8_t* to = quanta + at(k + j, t, T, count) * (as_masked ? 2 : 1);
+      std::memcpy(to, bytes + j, 4);
+      if (as_masked) std::memcpy(to + 4, masks + j, 4);
+    };
     if (count - k >= LANES) {
       put(0), put(4), put(8), put(12);  // a loop becomes a scatter, which takes longer than all the rest
     } else {
@@ -80,23 +86,29 @@ INLINE int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t t
     total += whole;
   }
   *step = top * (1.0f / 127.0f) + top * 0.0f;  // NaN for infinity
-  return sum(total);
+  return {total, below};
 }
 
 inline void quantize_tokens(const Product& p, int64_t begin, int64_t end) {
   const int64_t K = p.weight.K, group = p.weight.group, groups = p.weight.groups();
+  const int64_t most = quantum_bytes(p.weight.code);
   for (int64_t token = begin; token < end; ++token) {
     const auto [first, count] = tile_of(token, p.T);
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t to = first * groups + g * count + token - first;
-      int8_t* quanta = p.quanta + first * K + g * group * count;
+      int8_t* quanta = p.quanta + first * K * most + g * group * count * (masked(p.weight.code, count) ? 2 : 1);
       const float* x = p.x + token * K + g * group;
-      const auto round = [&](auto columns) { return quantize(x, columns, quanta, token - first, count, p.steps + to); };
-      const int32_t sum = group == 32   ? round(std::integral_constant<int64_t, 32>())
-                          : group == 16 ? round(std::integral_constant<int64_t, 16>())
-                                        : round(group);
-      p.offsets[to] = -offset(p.weight) * sum;
-      if (p.sums) p.sums[to] = p.steps[to] * sum;
+      const auto round = [&](auto columns) {
+        const auto as = [&](auto as_masked) {
+          return quantize(x, columns, quanta, as_masked, token - first, count, p.steps + to);
+        };
+        return masked(p.weight.code, count) ? as(std::true_type()) : as(std::false_type());
+      };
+      const QuantaSums sums = group == 32   ? round(std::integral_constant<int64_t, 32>())
+                              : group == 16 ? round(std::integral_constant<int64_t, 16>())
+                                            : round(group);
+      p.offsets[to] = offset(p.weight, count, sums);
+      if (p.sums) p.sums[to] = p.steps[to] * sum(sums.all);
     }
   }
 }
@@ -143,14 +155,16 @@ struct AnyGroups {
 // A panel times T tokens from t0 on in whole numbers: to out [T, 16].
 template <int Code, int T>
 void integer_tile(const Product& p, const uint8_t* packed, const auto& factors, auto groups, int64_t t0, float* out) {
+  constexpr int64_t bytes = masked(Code, T) ? 2 : 1;
   const int64_t count = p.weight.groups();
   for (int row = 0; row < LANES; row += IntegerTile<Code, T>::ROWS) {
     IntegerTile<Code, T> tile;
     const uint8_t* w = packed + 4 * row;
-    const int8_t* quanta = p.quanta + t0 * p.weight.K;
+    const int8_t* quanta = p.quanta + t0 * p.weight.K * quantum_bytes(Code);
     const float *steps = p.steps + t0 * count, *sums = groups.has_minima ? p.sums + t0 * count : nullptr;
     const int32_t* offsets = p.offsets + t0 * count;
-    for (int64_t g = 0; g < count; ++g, w += groups.columns * LANES * bits_of(Code) / 8, quanta += groups.columns * T) {
+    for (int64_t g = 0; g < count;
+         ++g, w += groups.columns * LANES * bits_of(Code) / 8, quanta += groups.columns * T * bytes) {
       if constexpr (groups.start_at_zero) tile.start();
       else tile.start(offsets + g * T);
       tile.add(w, quanta, groups.columns, p.weight.table);
@@ -316,7 +330,7 @@ inline int64_t panel_cost(const Product& p) { return p.weight.bytes() * std::min
 
 // Memory for the rounded x of any products over `tokens` tokens together. False where there is none.
 inline bool allocate_rounded(KernelRuntimeContext& context, Product& p, int64_t tokens) {
-  p.quanta = scratch<int8_t>(context, tokens * p.weight.K);
+  p.quanta = scratch<int8_t>(context, tokens * p.weight.K * quantum_bytes(p.weight.code));
   p.steps = scratch<float>(context, tokens * p.weight.groups());
   p.offsets = scratch<int32_t>(context, tokens * p.weight.groups());
   if (p.weight.minima.numbers) p.sums = scratch<float>(context, tokens * p.weight.groups());

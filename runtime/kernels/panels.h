@@ -37,6 +37,9 @@ constexpr int TABLE = 1, HALF = 16, BFLOAT = 17, FLOAT = 32;
 
 constexpr int bits_of(int code) { return code == TABLE ? 4 : code == BFLOAT ? 16 : code; }
 
+// True if the numbers have a sign of their own.
+constexpr bool is_signed(int code) { return code == 8 || code == TABLE; }
+
 // Columns that lie together, and their bytes.
 constexpr int unit_of(int code) { return code == 5 ? 32 : code == 6 ? 16 : code >= 16 ? 1 : 32 / bits_of(code); }
 constexpr int unit_bytes(int code) { return unit_of(code) * LANES * bits_of(code) / 8; }

@@ -6,6 +6,9 @@
 //   FEW                 for how many tokens scales are decoded where they are used, not once for all
 //   usual_group(code)   columns of a group that is compiled as a constant, or 0
 //   SIGNED              what is added to signed bytes before they are multiplied; see offset()
+//   masked(code, T)     whether a tile of T tokens has magnitudes of activations, four and four masks behind them, -1
+//                       for those below zero, with which a weight w becomes -1 - w; see offset()
+//   begins_with_pairs(weight)  see offset()
 //   IntegerTile<Code, T>
 //     ROWS              rows of a panel that go together: 16, or 8 where registers do not hold the sums of more
 //     start(offsets)    begins the sums of a group of columns, one number for each token; start(), needed if there are
@@ -38,7 +41,23 @@ constexpr int64_t at(int64_t k, int64_t t, int64_t T, int64_t columns) {
   return first * T + t * std::min(width, columns - first) + k - first;
 }
 
-// Offset that is added to each weight before it is multiplied; the caller subtracts offset * sum of the token.
-inline int offset(const Panels& w) { return w.code == 8 || w.code == TABLE ? SIGNED : w.zero(); }
+// Most bytes of a rounded activation.
+constexpr int64_t quantum_bytes(int code) { return masked(code, 2) ? 2 : 1; }
+
+// Sums of a token's rounded activations in a group, column k in lane k % 16: of all, and of those below zero.
+struct QuantaSums {
+  i32x16 all, below_zero;
+};
+
+// What a group's sums of products lack: a weight has an offset when it is multiplied. Or in 16 bits each, what those
+// lack of the first two of four columns, and of the others.
+INLINE int32_t offset(const Panels& w, int64_t T, const QuantaSums& sums) {
+  if (masked(w.code, T)) return -sum(sums.below_zero);
+  const int32_t each = is_signed(w.code) ? SIGNED : w.zero(), all = -each * sum(sums.all);
+  if (!begins_with_pairs(w)) return all;
+  constexpr int32_t ones[] = {-1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0, -1, -1, 0, 0};
+  const int32_t first = -each * sum(sums.all & load<i32x16>(ones));
+  return int32_t(uint32_t(all - first) << 16 | uint16_t(first));
+}
 
 }  // namespace hybridge::inline INSTRUCTION_SET

@@ -37,10 +37,13 @@ constexpr int PARTS = LANES / 8;  // registers of a panel's rows
 #if defined(__AVXVNNI__)
 
 constexpr int SIGNED = 128;
+constexpr bool masked(int, int64_t) { return false; }
+constexpr bool begins_with_pairs(const Panels&) { return false; }
 
 template <int Code, int T>
 struct Sums {
   static constexpr bool HAS_OFFSETS = true;
+  static constexpr int BYTES = 1;
   __m256i sum[T][PARTS];
 
   template <int Units, bool First>
@@ -74,10 +77,18 @@ struct Sums {
 #else
 
 constexpr int SIGNED = 0;
+// With masks, because _mm256_sign_epi8 needs the two ports that multiply; but a single token waits for the weights.
+constexpr bool masked(int code, int64_t T) { return is_signed(code) && T > 1; }
+
+// Numbers of 5 or 6 bits around their middle: all pairs of a usual group fit 16 bits if they begin with their offset.
+inline bool begins_with_pairs(const Panels& w) {
+  return (w.code == 5 || w.code == 6) && w.group == usual_group(w.code) && !w.minima.numbers;
+}
 
 template <int Code, int T>
 struct Sums {
-  static constexpr bool HAS_OFFSETS = Code != 8 && Code != TABLE;
+  static constexpr bool MASKED = masked(Code, T), HAS_OFFSETS = MASKED || !is_signed(Code);
+  static constexpr int BYTES = MASKED ? 2 : 1;  // of an activation
   __m256i sum[T][PARTS];
 
   INLINE void widen(__m256i pairs, int t, int part, bool first) {
@@ -87,14 +98,14 @@ struct Sums {
 
   template <int Units, bool First>
   INLINE void add_units(const uint8_t* w, const int8_t* x, const int8_t* table) {
-    if constexpr (HAS_OFFSETS) add_unsigned<Units, First>(w, x, table);
-    else add_signed<Units, First>(w, x, table);
+    if constexpr (is_signed(Code)) add_signed<Units, First>(w, x, table);
+    else add_unsigned<Units, First, false>(w, x, table, nullptr);
   }
 
-  // Numbers of 4, 5 or 6 bits.
-  template <int Units, bool First>
-  INLINE void add_unsigned(const uint8_t* w, const int8_t* x, const int8_t* table) {
-    constexpr int quads = unit_of(Code) / 4, most = 8 >> (Code - 4);
+  // Numbers of 4, 5 or 6 bits. With_pairs: see begins_with_pairs().
+  template <int Units, bool First, bool With_pairs>
+  INLINE void add_unsigned(const uint8_t* w, const int8_t* x, const int8_t* table, const int32_t* begin) {
+    constexpr int quads = unit_of(Code) / 4, most = With_pairs ? Units * quads : 8 >> (Code - 4);
     __m256i pairs[T][PARTS];
     UNROLLED for (int i = 0; i < Units; ++i, w += unit_bytes(Code)) {
       fetch_ahead<unit_bytes(Code) / 64>(w);
@@ -108,7 +119,8 @@ struct Sums {
           const __m256i token = four(x + 4 * t);
           UNROLLED for (int part = 0; part < PARTS; ++part) {
             const __m256i product = _mm256_maddubs_epi16(rows[part], token);
-            pairs[t][part] = keep(nth % most ? _mm256_add_epi16(pairs[t][part], product) : product);
+            if (With_pairs && nth == 0) pairs[t][part] = _mm256_set1_epi32(begin[t]);
+            pairs[t][part] = keep(With_pairs || nth % most ? _mm256_add_epi16(pairs[t][part], product) : product);
             if (nth % most == most - 1 || nth == Units * quads - 1) widen(pairs[t][part], t, part, First && nth < most);
           }
         }
@@ -122,13 +134,15 @@ struct Sums {
     UNROLLED for (int i = 0; i < Units; ++i, w += unit_bytes(Code)) {
       fetch_ahead<1>(w);
       const __m256i more = (__m256i)beside<Code, u8xr>(w, table);
-      UNROLLED for (int q = 0; q < quads; ++q, x += 4 * T) {
+      UNROLLED for (int q = 0; q < quads; ++q, x += 4 * T * BYTES) {
         __m256i rows[PARTS];
         UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = eight_rows<Code>(w + 32 * part, more, q);
         UNROLLED for (int t = 0; t < T; ++t) {
-          const __m256i token = four(x + 4 * t), size = _mm256_abs_epi8(token);
+          const __m256i token = four(x + 4 * BYTES * t), size = MASKED ? token : _mm256_abs_epi8(token);
+          const __m256i sign = MASKED ? four(x + 8 * t + 4) : token;
           UNROLLED for (int part = 0; part < PARTS; ++part) {
-            widen(_mm256_maddubs_epi16(size, _mm256_sign_epi8(rows[part], token)), t, part, First && i + q == 0);
+            const __m256i w = MASKED ? _mm256_xor_si256(rows[part], sign) : _mm256_sign_epi8(rows[part], sign);
+            widen(_mm256_maddubs_epi16(size, w), t, part, First && i + q == 0);
             sum[t][part] = keep(sum[t][part]);
           }
         }
@@ -141,7 +155,7 @@ struct Sums {
 
 template <int Code, int T>
 struct IntegerTile : Sums<Code, T> {
-  using Sums<Code, T>::sum, Sums<Code, T>::HAS_OFFSETS;
+  using Sums<Code, T>::sum, Sums<Code, T>::HAS_OFFSETS, Sums<Code, T>::BYTES;
   static constexpr int ROWS = LANES;
   __m256 total[T][PARTS] = {};
   const int32_t* offsets = nullptr;
@@ -152,13 +166,18 @@ struct IntegerTile : Sums<Code, T> {
   INLINE void add(const uint8_t* w, const int8_t* x, auto columns, const int8_t* table) {
     constexpr int unit = unit_of(Code), bytes = unit_bytes(Code), units = 32 / unit;
     if constexpr (!std::is_same_v<decltype(columns), int64_t>) {
+#if !defined(__AVXVNNI__)
+      if constexpr (Code == 5 || Code == 6)
+        if (offsets) return this->template add_unsigned<columns / unit, true, true>(w, x, table, offsets);
+#endif
       this->template add_units<columns / unit, true>(w, x, table);
     } else {
       UNROLLED for (int t = 0; t < T; ++t) UNROLLED for (int part = 0; part < PARTS; ++part) sum[t][part] = __m256i{};
-      for (; columns >= 32; columns -= 32, w += units * bytes, x += 32 * T)
+      for (; columns >= 32; columns -= 32, w += units * bytes, x += 32 * T * BYTES)
         this->template add_units<units, false>(w, x, table);
       if constexpr (units > 1)
-        for (; columns > 0; columns -= unit, w += bytes, x += unit * T) this->template add_units<1, false>(w, x, table);
+        for (; columns > 0; columns -= unit, w += bytes, x += unit * T * BYTES)
+          this->template add_units<1, false>(w, x, table);
     }
     if (HAS_OFFSETS && offsets)
       UNROLLED for (int t = 0; t < T; ++t) UNROLLED for (int part = 0; part < PARTS; ++part)

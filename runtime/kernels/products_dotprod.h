@@ -13,6 +13,8 @@ constexpr int64_t dotprod_tile_size(int64_t left) { return left < 8 ? left : 8; 
 constexpr int64_t DOTPROD_TOGETHER = 16;
 constexpr int64_t usual_group(int) { return 0; }
 constexpr int SIGNED = 0;
+constexpr bool masked(int, int64_t) { return false; }
+constexpr bool begins_with_pairs(const Panels&) { return false; }
 
 // Four columns of four rows.
 template <int Code>

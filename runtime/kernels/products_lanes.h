@@ -17,6 +17,8 @@ constexpr int64_t FEW = tile_size(1 << 20);
 constexpr int64_t usual_group(int) { return 0; }
 constexpr int64_t together(int64_t) { return 4; }
 constexpr int SIGNED = SIGNED_OFFSET;
+constexpr bool masked(int, int64_t) { return false; }
+constexpr bool begins_with_pairs(const Panels&) { return false; }
 
 template <int Code, int T>
 struct IntegerTile {
