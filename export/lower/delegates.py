@@ -185,13 +185,14 @@ def core_graph(program: ExportedProgram, shapes: Sequence[Sequence[int]]) -> Gra
             module.graph.erase_node(node)
     module.graph.eliminate_dead_code()
     module.recompile()
-    form, given = f"{shapes} {form_of(module)}", [node.target for node in module.graph.find_nodes(op="get_attr")]
+    form, targets = f"{shapes} {form_of(module)}", [str(node.target) for node in module.graph.find_nodes(op="get_attr")]
     if (known := _DECOMPOSED.get(form)) is not None:
         graph, places = known
-        return GraphModule({name: attribute(module, given[place]) for name, place in places.items()}, graph)
+        return GraphModule({name: attribute(module, targets[place]) for name, place in places.items()}, graph)
     traced = decomposed(module, DECOMPOSED, shapes)
-    addresses = [attribute(module, name).data_ptr() for name in given]
-    found = {node.target: attribute(traced, node.target).data_ptr() for node in traced.graph.find_nodes(op="get_attr")}
+    addresses = [attribute(module, name).data_ptr() for name in targets]
+    names = [str(node.target) for node in traced.graph.find_nodes(op="get_attr")]
+    found = {name: attribute(traced, name).data_ptr() for name in names}
     if len({*addresses}) == len(addresses) and {*found.values()}.issubset(addresses):
         _DECOMPOSED[form] = traced.graph, {name: addresses.index(address) for name, address in found.items()}
     return traced
@@ -207,7 +208,7 @@ def form_of(module: GraphModule) -> str:
 
     def described(node: Node) -> str:
         args, kwargs = map_arg((node.args, node.kwargs), places.__getitem__)
-        weight = attribute(module, node.target) if node.op == "get_attr" else None
+        weight = attribute(module, str(node.target)) if node.op == "get_attr" else None
         what = (weight.dtype, weight.shape, weight.stride()) if weight is not None else node.target
         return f"{node.op} {what if node.op in ('get_attr', 'call_function') else ''} {args} {kwargs}"
 

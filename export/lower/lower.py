@@ -100,9 +100,9 @@ def _lower(
             edge = _to_edge(programs, backend, constants)
         if delegated := methods.keys() & DELEGATED_METHODS:
             with step(f"Compiling parts for {options.delegate}"), explained("the delegate's compiler"):
-                for program in map(edge.exported_program, sorted(delegated)) if layers else ():
-                    # A delegate's parts are no copies of one another: each has weights of its own.
-                    layers.put_in(program, program.graph_module, program.graph_signature)
+                if layers is not None:  # a delegate's parts are no copies of one another: each has weights of its own
+                    for program in map(edge.exported_program, delegated):
+                        layers.put_in(program, program.graph_module, program.graph_signature)
                 edge = edge.to_backend({name: delegate_partitioner(options) for name in delegated})
                 for name in delegated:
                     hand_to(edge.exported_program(name), DELEGATES[options.delegate].backend)
