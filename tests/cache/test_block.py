@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hybridge.cache.block import Block
-from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible, relative_bias
+from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible, bias_by_key
 from hybridge.export.kernel_sets.llm import LlmKernels, row_offset
 
 TOKENS, ROWS, HEADS, DIM = 3, 7, 2, 8
@@ -32,7 +32,7 @@ def test_a_mask_lives_as_long_as_what_is_made_of_it(block: Block, kernels: CoreK
 
 def test_positions_live_as_long_as_what_is_made_of_them(block: Block) -> None:
     held = torch.arange(ROWS)
-    relative_bias(torch.randn(1, HEADS, TOKENS, ROWS + 1), block)(held)
+    bias_by_key(torch.randn(1, TOKENS, HEADS, ROWS + 1), held, block)
     alive = weakref.ref(held)
     del held
     assert alive() is not None

@@ -29,9 +29,9 @@ def fuse(program: ExportedProgram) -> None:
     make_new_tensors(program)
     mark_written(program)
     drop_idle_scalings(program)
-    scale_before_widening(program)
     share_equal_nodes(program)
     fuse_norms(program)
+    scale_before_widening(program)  # not into a norm's weight, which would be so where no row is chosen between: other bits
     fuse_rotary(program)
     fuse_gates(program)
     cancel_transposes(program)

@@ -42,6 +42,7 @@ def fuse_norms(program: ExportedProgram) -> None:
     program.graph.eliminate_dead_code()
     for node in all_nodes(program, ops.rms_norm.default):
         _scaled(program, node)
+    for node in all_nodes(program, ops.rms_norm.default):
         _centered(program, node)
     for node in all_nodes(program, aten.layer_norm.default):
         x, dims, weight, bias, eps = (*node.args, None, None, 1e-5)[:5]

@@ -90,6 +90,7 @@ def test_weight_of_groups_that_are_joined_first() -> None:
 def test_layer_norms() -> None:
     assert fused(lambda m, x: m.weight * layer(x), x(3, 6)) == {"layer_norm": 1}
     assert fused(lambda m, x: F.layer_norm(x, (6,), m.weight, m.weight), x(3, 6)) == {"layer_norm": 1}
+    assert fused(lambda m, x: m.weight * layer(x) * 0.7, x(3, 6)) == {"layer_norm": 1}
 
 
 def wrong_axis(m: Calls, x: Tensor) -> Tensor:
@@ -178,6 +179,13 @@ def test_logits_are_scaled_before_they_are_made() -> None:
     assert list(fused(lambda m, x: F.linear(x, wide) / 8.0, x(3, 6))) == ["div", "linear"]
     assert list(fused(lambda m, x: F.linear(x, narrow) * 0.5, x(3, 6))) == ["linear", "mul"]
     assert list(fused(lambda m, x: F.linear(x, wide, bias) * 0.5, x(3, 6))) == ["linear", "mul"]
+
+
+def test_the_scale_of_logits_stays_out_of_the_norm_before_them() -> None:
+    """A verify has no choice of a row between them, a prefill has: both must round in the same places (Cohere 2, Falcon-H1)."""
+    wide = x(131, 6)
+    assert fused(lambda m, x: F.linear(m.weight * rms(x), wide) * 0.7, x(3, 6))["mul"] == 1
+    assert fused(lambda m, x: F.linear((m.weight * rms(x))[:1], wide) * 0.7, x(3, 6))["mul"] == 1
 
 
 def test_logits_of_blocks_are_scaled_before_they_are_made() -> None:

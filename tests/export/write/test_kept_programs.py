@@ -227,7 +227,7 @@ def test_a_second_gguf_file_of_a_shape_is_packed_to_the_files_of_an_export(
     """
     for module, name, value in ((vocabulary, "LARGEST_WHOLE", 64), (vocabulary, "ROWS", 64), (packed_module, "ROWS", 64)):
         monkeypatch.setattr(module, name, value)
-    options = replace(SMALL, quantize="auto", mtp=True, draft_len=2, image_tokens=(20,))
+    options = replace(SMALL, quantize="auto", mtp=True, draft_len=2)
     files = [tmp_path / f"{name}.gguf" / "model.gguf" for name in ("first", "second", "wider")]
     for seed, (file, more) in enumerate(zip(files, ({}, {}, {"intermediate_size": 160}), strict=True)):
         save_qwen3_5_pictures(tmp_path / str(seed), seed, **HYBRID, **more)
