@@ -192,7 +192,9 @@ def test_inspect_describes_a_delegate(
     monkeypatch.setenv("COLUMNS", "300")
     folder = Path(shutil.copytree(kernels_artifact, tmp_path / "artifact"))
     manifest = read_manifest(folder)
-    parts = manifest.methods["prefill"].model_copy(update={"delegates": {"hybridge.OpenvinoBackend": 5}, "delegate_bytes": 70_000_000})
+    parts = manifest.methods["prefill"].model_copy(
+        update={"delegates": {"hybridge.OpenvinoBackend": 5}, "delegate_bytes": 70_000_000}
+    )
     options = dataclasses.replace(manifest.options, delegate="openvino", delegate_device="NPU", delegate_from=96,
                                   delegate_weights="int8")  # fmt: skip
     methods = {**manifest.methods, "delegate_prefill": parts}
