@@ -455,6 +455,10 @@ class _Method:
             else:
                 continue
             before = layer
+        for layer, following in pairwise(sorted(sweep.regions)):
+            index = outs.get(self.layers.kinds[layer])
+            if index is not None and sweep.regions[layer].nodes[index].users.keys().isdisjoint(sweep.regions[following].nodes):
+                raise UnlikeLayersError(f"layer {following} does not take the result of layer {layer}")
 
     def _result(self, sweep: _Sweep, layer: int, outs: Mapping[str, int]) -> Node | None:
         """Return what the next layer takes of a layer."""

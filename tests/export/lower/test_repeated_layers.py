@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from hybridge.cache import HybridCache
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
-from hybridge.export.lower import delegates
+from hybridge.export.lower import delegates, layer_copies
 from hybridge.export.lower.lower import lower
 from hybridge.export.lower.repeat import RepeatedLayers
 from hybridge.export.lower.sources import mark_sources
@@ -142,6 +142,11 @@ class NumberedNorm(nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         scaled: torch.Tensor = self.original(hidden) * (1.0 + self.layer_idx)
         return scaled
+
+
+def test_a_layer_that_would_read_an_earlier_one_than_the_last_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_copies._Method, "_take_from", lambda *_: None)
+    assert lowered(state_of("llama", 4), ("decode",), repeat=True)[1].count("Tracing 1 methods") == 2
 
 
 def test_a_model_whose_layers_look_alike_and_are_not_is_lowered_whole() -> None:
