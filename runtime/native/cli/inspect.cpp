@@ -121,14 +121,21 @@ std::string sampling(const ArtifactFolder& folder) {
 
 // The accelerator, what it reads, and the bytes that it adds, as hybridge inspect says it.
 std::string delegate(const Json& manifest) {
-  const Json options = manifest["options"], method = manifest["methods"]["delegate_prefill"];
-  uint64_t parts = 0;
-  method["delegates"].each_entry([&](std::string_view, const Json& count) { parts += count.integer(LARGEST); });
-  const auto size = static_cast<double>(method["delegate_bytes"] ? method["delegate_bytes"].integer(LARGEST) : 0);
-  const auto whole = static_cast<double>(manifest["files"]["model.pte"]["size"].integer(LARGEST));
-  return shown(options["delegate"]) + ":" + shown(options["delegate_device"]) + " reads prompts from " +
-         shown(options["delegate_from"]) + " tokens on, in " + std::to_string(parts) + " parts of " + megabytes(size) +
-         ", of " + megabytes(whole) + " in all, with weights in " + shown(options["delegate_weights"]) +
+  const Json options = manifest["options"], methods = manifest["methods"];
+  std::string takes;
+  uint64_t parts = 0, bytes = 0;
+  options["delegate_methods"].each([&](const Json& name) {
+    const bool reads = name.string() == "prefill";
+    const Json method = methods[reads ? "delegate_prefill" : "delegate_vision_encoder"];
+    method["delegates"].each_entry([&](std::string_view, const Json& count) { parts += count.integer(LARGEST); });
+    bytes += method["delegate_bytes"] ? method["delegate_bytes"].integer(LARGEST) : 0;
+    takes += takes.empty() ? " " : " and ";
+    takes += reads ? "reads prompts from " + shown(options["delegate_from"]) + " tokens on" : "encodes pictures";
+  });
+  const uint64_t whole = manifest["files"]["model.pte"]["size"].integer(LARGEST);
+  return shown(options["delegate"]) + ":" + shown(options["delegate_device"]) + takes + ", in " +
+         std::to_string(parts) + " parts of " + megabytes(static_cast<double>(bytes)) + ", of " +
+         megabytes(static_cast<double>(whole)) + " in all, with weights in " + shown(options["delegate_weights"]) +
          "; the CPU's own methods do the rest, and all without it";
 }
 

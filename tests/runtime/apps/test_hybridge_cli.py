@@ -23,6 +23,7 @@ from native_programs import app_links, native_program
 from store import demo_folder
 
 import hybridge
+from hybridge.runtime.artifact.delegates import Taken
 from hybridge.runtime.artifact.drafter import VocabularyDescription
 from hybridge.runtime.artifact.manifest import read_manifest
 from hybridge.runtime.binding.library import SOURCES
@@ -186,22 +187,28 @@ def test_inspect_describes_a_draft_vocabulary(tmp_path: Path, cli: Run, monkeypa
     assert str(few) == "9 tokens (the first ones)"
 
 
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [
+        (("prefill",), "reads prompts from 96 tokens on, in 5 parts of 70.00 MB"),
+        (("encode",), "encodes pictures, in 5 parts of 70.00 MB"),
+        (("prefill", "encode"), "reads prompts from 96 tokens on and encodes pictures, in 10 parts of 140.00 MB"),
+    ],
+)
 def test_inspect_describes_a_delegate(
-    kernels_artifact: Path, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch
+    pictures_artifact: Path, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch, taken: tuple[Taken, ...], said: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    folder = Path(shutil.copytree(kernels_artifact, tmp_path / "artifact"))
+    folder = Path(shutil.copytree(pictures_artifact, tmp_path / "artifact"))
     manifest = read_manifest(folder)
-    parts = manifest.methods["prefill"].model_copy(
-        update={"delegates": {"hybridge.OpenvinoBackend": 5}, "delegate_bytes": 70_000_000}
-    )
+    parts = {"delegates": {"hybridge.OpenvinoBackend": 5}, "delegate_bytes": 70_000_000}
     options = dataclasses.replace(manifest.options, delegate="openvino", delegate_device="NPU", delegate_from=96,
-                                  delegate_weights="int8")  # fmt: skip
-    methods = {**manifest.methods, "delegate_prefill": parts}
-    described = manifest.model_copy(update={"options": options, "methods": methods})
+                                  delegate_weights="int8", delegate_methods=taken)  # fmt: skip
+    own = {name: manifest.methods[like].model_copy(update=parts) for name, like in options.delegated.items()}
+    described = manifest.model_copy(update={"options": options, "methods": manifest.methods | own})
     (folder / "manifest.json").write_text(described.to_json(), encoding="utf-8")
     (shown,) = re.findall(r"^delegate +(.+)$", output("inspect", folder), re.MULTILINE)
-    assert shown.startswith("openvino:NPU reads prompts from 96 tokens on, in 5 parts of 70.00 MB, of ")
+    assert shown.startswith(f"openvino:NPU {said}, of ")
     assert shown in " ".join(cli("inspect", folder).out.split())
 
 
