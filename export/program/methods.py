@@ -183,7 +183,7 @@ def build_methods(
         methods |= draft_methods(state, state.drafter)
     if pictures is not None:
         methods |= picture_methods(state, pictures)
-    return {**{name: methods[like] for name, like in (delegated or {}).items()}, **methods}
+    return {name: methods[like] for name, like in (delegated or {}).items()} | methods
 
 
 def picture_methods(state: State, pictures: PictureDescription) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:

@@ -188,11 +188,11 @@ class Session(Owned):
     @property
     def hidden(self) -> NDArray[np.float32]:
         """Return the tapped hidden states [n, F] of the last call's tokens; [0, 0] for an artifact without --tap-layers."""
+        import numpy as np
+
         rows, width, first = c_size_t(), c_size_t(), Floats()
         run("hidden", self.handle, byref(first), byref(rows), byref(width))
         shape = rows.value, width.value
-        import numpy as np
-
         return np.ctypeslib.as_array(first, shape).copy() if first and rows.value else np.empty(shape, np.float32)
 
     def prefill(self, tokens: Tokens) -> Logits:

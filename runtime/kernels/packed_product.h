@@ -96,7 +96,7 @@ inline void quantize_tokens(const Product& p, int64_t begin, int64_t end) {
     const auto [first, count] = tile_of(token, p.T);
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t to = first * groups + g * count + token - first;
-      int8_t* quanta = p.quanta + first * K * most + g * group * count * (masked(p.weight.code, count) ? 2 : 1);
+      int8_t* quanta = p.quanta + first * K * most + g * group * count * quantum_bytes(p.weight.code, count);
       const float* x = p.x + token * K + g * group;
       const auto round = [&](auto columns) {
         const auto as = [&](auto as_masked) {
@@ -155,7 +155,7 @@ struct AnyGroups {
 // A panel times T tokens from t0 on in whole numbers: to out [T, 16].
 template <int Code, int T>
 void integer_tile(const Product& p, const uint8_t* packed, const auto& factors, auto groups, int64_t t0, float* out) {
-  constexpr int64_t bytes = masked(Code, T) ? 2 : 1;
+  constexpr int64_t bytes = quantum_bytes(Code, T);
   const int64_t count = p.weight.groups();
   for (int row = 0; row < LANES; row += IntegerTile<Code, T>::ROWS) {
     IntegerTile<Code, T> tile;

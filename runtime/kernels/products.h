@@ -6,8 +6,8 @@
 //   FEW                 for how many tokens scales are decoded where they are used, not once for all
 //   usual_group(code)   columns of a group that is compiled as a constant, or 0
 //   SIGNED              what is added to signed bytes before they are multiplied; see offset()
-//   masked(code, T)     whether a tile of T tokens has magnitudes of activations, four and four masks behind them, -1
-//                       for those below zero, with which a weight w becomes -1 - w; see offset()
+//   masked(code, T)     whether a tile of T tokens has magnitudes of activations, and a mask behind each four of them:
+//                       -1 for those below zero, with which a weight w becomes -1 - w; see offset()
 //   begins_with_pairs(weight)  see offset()
 //   IntegerTile<Code, T>
 //     ROWS              rows of a panel that go together: 16, or 8 where registers do not hold the sums of more
@@ -41,8 +41,8 @@ constexpr int64_t at(int64_t k, int64_t t, int64_t T, int64_t columns) {
   return first * T + t * std::min(width, columns - first) + k - first;
 }
 
-// Most bytes of a rounded activation.
-constexpr int64_t quantum_bytes(int code) { return masked(code, 2) ? 2 : 1; }
+// Bytes of a rounded activation in a tile of T tokens; two tokens have as many as any tile.
+constexpr int64_t quantum_bytes(int code, int64_t T = 2) { return masked(code, T) ? 2 : 1; }
 
 // Sums of a token's rounded activations in a group, column k in lane k % 16: of all, and of those below zero.
 struct QuantaSums {

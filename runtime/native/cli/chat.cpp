@@ -380,8 +380,8 @@ void chat(Words words) {
   );
   arguments.flag(
       "--strict-reuse",
-      "Of an artifact with --delegate, reuse a text only if its tokens were read by the accelerator and the CPU as they "
-      "would be now.",
+      "Of an artifact with --delegate, reuse a text only if its tokens were read by the accelerator and the CPU as "
+      "they would be now.",
       model_options.strict_reuse
   );
   arguments.flag("--stats", "Say on stderr what each answer took.", stats);

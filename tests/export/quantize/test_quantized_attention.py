@@ -101,7 +101,7 @@ def run(cache: HybridCache, layer: AttentionLayer, tokens: int, count: int, rng:
 
 
 def raw(rows: QuantizedRows, below: int) -> list[Tensor]:
-    """What is kept of the rows below a position, with NaN as a number."""
+    """Return what is kept of the rows below a position, with NaN as a number."""
     ones = [torch.ones_like(scales) for scales in (rows.key_scales, rows.value_scales)]
     quanta = QuantizedRows(keys=rows.keys, key_scales=ones[0], values=rows.values, value_scales=ones[1]).dense(22, 33)
     scales = (each.transpose(2, 3).flatten(1, 2).nan_to_num(-1.0) for each in (rows.key_scales, rows.value_scales))

@@ -22,11 +22,11 @@ from hybridge.__main__ import main
 sys.argv = ["hybridge", *sys.argv[1:]]
 main()
 """
-"""A program that runs a command line where nothing of PyTorch is."""
+"""A program that runs a command line as if PyTorch were not installed."""
 
 
 def exit_code(monkeypatch: pytest.MonkeyPatch, main: Callable[[], object], *words: object) -> int:
-    """How ``main`` leaves after it was called by these words; logging and warnings that it switched off are then on again."""
+    """Return how ``main`` leaves after these words called it; logging and warnings that it switched off are then on again."""
     monkeypatch.setattr(sys, "argv", list(map(str, words)))
     disabled = logging.root.manager.disable
     try:
