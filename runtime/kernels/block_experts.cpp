@@ -71,8 +71,11 @@ bool run(KernelRuntimeContext& context, const Experts& e, const Product& all) {
     });
   parallel(count, panel_cost(all), [&](int64_t begin, int64_t end) {
     const auto own = factors.take();
-    for (int64_t i = begin; i < end; ++i)
-      panel_product(of_expert(e, all, e.used[i / e.panels()]), i % e.panels(), own.memory());
+    for (int64_t stop; begin < end; begin = stop) {
+      const int64_t i = begin / e.panels(), first = i * e.panels();
+      stop = std::min(end, first + e.panels());
+      panel_products(of_expert(e, all, e.used[i]), begin - first, stop - first, own.memory());
+    }
   });
   return true;
 }

@@ -20,7 +20,7 @@ bool multiply(KernelRuntimeContext& context, Product& p, int64_t places, bool in
   if (!factors) return false;
   parallel(places, panel_cost(p), [&](int64_t begin, int64_t end) {
     const auto own = factors.take();
-    for (int64_t place = begin; place < end; ++place) panel_product(p, place, own.memory());
+    panel_products(p, begin, end, own.memory());
   });
   return true;
 }

@@ -152,26 +152,29 @@ struct AnyGroups {
   static constexpr bool start_at_zero = false;
 };
 
-// A panel times T tokens from t0 on in whole numbers: to out [T, 16].
-template <int Code, int T>
-void integer_tile(const Product& p, const uint8_t* packed, const auto& factors, auto groups, int64_t t0, float* out) {
+// `Count` panels times T tokens from t0 on in whole numbers, a group of each after the other: to out [Count, T, 16].
+template <int Code, int T, int Count>
+void integer_tile(const Product& p, const Panels* panels, const auto* factors, auto groups, int64_t t0, float* out) {
   constexpr int64_t bytes = quantum_bytes(Code, T);
   const int64_t count = p.weight.groups();
   for (int row = 0; row < LANES; row += IntegerTile<Code, T>::ROWS) {
-    IntegerTile<Code, T> tile;
-    const uint8_t* w = packed + 4 * row;
+    IntegerTile<Code, T> tiles[Count];
+    int64_t at = 4 * row;
     const int8_t* quanta = p.quanta + t0 * p.weight.K * quantum_bytes(Code);
     const float *steps = p.steps + t0 * count, *sums = groups.has_minima ? p.sums + t0 * count : nullptr;
     const int32_t* offsets = p.offsets + t0 * count;
     for (int64_t g = 0; g < count;
-         ++g, w += groups.columns * LANES * bits_of(Code) / 8, quanta += groups.columns * T * bytes) {
-      if constexpr (groups.start_at_zero) tile.start();
-      else tile.start(offsets + g * T);
-      tile.add(w, quanta, groups.columns, p.weight.table);
-      tile.finish([&](int lane) { return factors.scale(g, row + lane); }, steps + g * T);
-      if (groups.has_minima) tile.raise([&](int lane) { return factors.minimum(g, row + lane); }, sums + g * T);
+         ++g, at += groups.columns * LANES * bits_of(Code) / 8, quanta += groups.columns * T * bytes) {
+      UNROLLED for (int i = 0; i < Count; ++i) {
+        const auto& own = factors[i];
+        if constexpr (groups.start_at_zero) tiles[i].start();
+        else tiles[i].start(offsets + g * T);
+        tiles[i].add(panels[i].packed + at, quanta, groups.columns, p.weight.table);
+        tiles[i].finish([&](int lane) { return own.scale(g, row + lane); }, steps + g * T);
+        if (groups.has_minima) tiles[i].raise([&](int lane) { return own.minimum(g, row + lane); }, sums + g * T);
+      }
     }
-    tile.store(out + row);
+    UNROLLED for (int i = 0; i < Count; ++i) tiles[i].store(out + i * T * LANES + row);
   }
 }
 
@@ -185,19 +188,23 @@ inline f32x16 sixteen(const Factors& factors, int64_t group) {
   return load<f32x16>(values);
 }
 
-// acc[t] += sixteen rows times T tokens over some columns of 16 or 32 bits; x is at their first.
-template <int Code, int T>
-INLINE void float_sums(f32x16 (&acc)[T], const uint8_t* w, const float* x, int64_t K, int64_t columns) {
-  for (int64_t k = 0; k < columns; ++k, w += unit_bytes(Code)) {
-    f32x16 weights;
-    if constexpr (Code == HALF) weights = to_float(load<f16x16>(w));
-    else if constexpr (Code == BFLOAT) weights = (f32x16)(convert<u32x16>(load<u16x16>(w)) << 16);
-    else weights = load<f32x16>(w);
-    UNROLLED for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
+// acc[i][t] += panel i's rows times T tokens over columns of 16 or 32 bits from k on; x is at the first of them.
+template <int Code, int T, int Count>
+INLINE void float_sums(f32x16 (&acc)[Count][T], const Panels* panels, int64_t k, const float* x, int64_t columns) {
+  const int64_t K = panels->K;
+  for (const int64_t end = k + columns; k < end; ++k, ++x) {
+    UNROLLED for (int i = 0; i < Count; ++i) {
+      const uint8_t* w = panels[i].packed + k * unit_bytes(Code);
+      f32x16 weights;
+      if constexpr (Code == HALF) weights = to_float(load<f16x16>(w));
+      else if constexpr (Code == BFLOAT) weights = (f32x16)(convert<u32x16>(load<u16x16>(w)) << 16);
+      else weights = load<f32x16>(w);
+      UNROLLED for (int t = 0; t < T; ++t) acc[i][t] += weights * x[t * K];
+    }
   }
 }
 
-// The same of whole numbers; with minima, which are for scaled ones, `scale` is theirs.
+// acc[t] += the same of one panel of whole numbers; with minima, which are for scaled ones, `scale` is theirs.
 template <int Code, int T, typename F>
 INLINE void group_sums(
     f32x16 (&acc)[T], const uint8_t* w, const float* x, int64_t K, int64_t group, const Panels& weight, const F& scaled
@@ -217,31 +224,38 @@ INLINE void group_sums(
   }
 }
 
-// The same over x as it is.
+// The same over x as it is, of weights that are floats.
+template <int Code, int T, int Count>
+void float_tile(const Product& p, const Panels* panels, int64_t t0, float* out) {
+  const int64_t K = p.weight.K;
+  const float* x = p.x + t0 * K;
+  f32x16 total[Count][T] = {};
+  // Sums of sums: one long sum would round a thousand times.
+  for (int64_t k = 0; k < K; k += SUMMED, x += SUMMED) {
+    f32x16 acc[Count][T] = {};
+    float_sums<Code, T>(acc, panels, k, x, std::min(SUMMED, K - k));
+    UNROLLED for (int i = 0; i < Count; ++i) UNROLLED for (int t = 0; t < T; ++t) total[i][t] += acc[i][t];
+  }
+  UNROLLED for (int i = 0; i < Count; ++i) UNROLLED for (int t = 0; t < T; ++t)
+      store(out + (i * T + t) * LANES, total[i][t]);
+}
+
+// The same of one panel of whole numbers.
 template <int Code, int T>
-void float_tile(const Product& p, const Panels& panel, int64_t t0, float* out) {
+void scaled_tile(const Product& p, const Panels& panel, int64_t t0, float* out) {
   const int64_t K = panel.K, group = panel.group;
   const uint8_t* w = panel.packed;
   const float* x = p.x + t0 * K;
   f32x16 total[T] = {};
-  if constexpr (Code >= 16) {
-    // Sums of sums: one long sum would round a thousand times.
-    for (int64_t k = 0; k < K; k += SUMMED, w += SUMMED * unit_bytes(Code), x += SUMMED) {
-      f32x16 acc[T] = {};
-      float_sums<Code, T>(acc, w, x, K, std::min(SUMMED, K - k));
-      UNROLLED for (int t = 0; t < T; ++t) total[t] += acc[t];
-    }
-  } else {
-    for (int64_t g = 0; g < panel.groups(); ++g, w += group * LANES * bits_of(Code) / 8, x += group) {
-      f32x16 acc[T] = {};
-      const f32x16 step = sixteen(panel.scales, g);
-      if (panel.minima.numbers) {
-        const f32x16 low = sixteen(panel.minima, g);
-        group_sums<Code, T>(total, w, x, K, group, panel, [&](f32x16 numbers) { return numbers * step + low; });
-      } else {
-        group_sums<Code, T>(acc, w, x, K, group, panel, [](f32x16 numbers) { return numbers; });
-        UNROLLED for (int t = 0; t < T; ++t) total[t] += acc[t] * step;
-      }
+  for (int64_t g = 0; g < panel.groups(); ++g, w += group * LANES * bits_of(Code) / 8, x += group) {
+    f32x16 acc[T] = {};
+    const f32x16 step = sixteen(panel.scales, g);
+    if (panel.minima.numbers) {
+      const f32x16 low = sixteen(panel.minima, g);
+      group_sums<Code, T>(total, w, x, K, group, panel, [&](f32x16 numbers) { return numbers * step + low; });
+    } else {
+      group_sums<Code, T>(acc, w, x, K, group, panel, [](f32x16 numbers) { return numbers; });
+      UNROLLED for (int t = 0; t < T; ++t) total[t] += acc[t] * step;
     }
   }
   UNROLLED for (int t = 0; t < T; ++t) store(out + t * LANES, total[t]);
@@ -284,44 +298,83 @@ void in_tiles_of(const Product& p, int64_t place, const F& f) {
 // it up.
 constexpr int64_t few_tokens(int64_t left) { return tile_size(std::min(left, FEW)); }
 
-template <int Code>
-void integer_product(const Product& p, const Panels& panel, int64_t place, auto groups, float* memory) {
-  const auto with = [&](const auto& factors) {
-    return [&](auto T, int64_t t, float* out) { integer_tile<Code, T()>(p, panel.packed, factors, groups, t, out); };
-  };
-  if (p.T <= FEW) in_tiles_of<few_tokens>(p, place, with(StoredFactors{panel.scales, panel.minima}));
-  else in_tiles_of<tile_size>(p, place, with(DecodedFactors(panel, memory)));
+// One token times the panels of places begin..end: several in turns, which lie parts of the weight apart, to
+// tile(panels, sums). Returns the place of the first that is left.
+template <int Count, typename F>
+int64_t in_turns(const Product& p, int64_t begin, int64_t end, const F& tile) {
+  if (Count == 1 || p.T != 1) return begin;
+  const int64_t apart = (end - begin) / Count;
+  for (int64_t first = begin; first < begin + apart; ++first) {
+    Panels panels[Count];
+    alignas(64) float sums[Count * LANES];
+    for (int i = 0; i < Count; ++i) panels[i] = p.weight.from(p.stored(first + i * apart));
+    tile(panels, sums);
+    for (int i = 0; i < Count; ++i) put(p, first + i * apart, 0, 1, sums + i * LANES);
+  }
+  return begin + Count * apart;
 }
 
 template <int Code>
-void panel_product_of(const Product& p, int64_t place, float* memory) {
-  const Panels panel = p.weight.from(p.stored(place));
+void integer_products(const Product& p, int64_t begin, int64_t end, auto groups, float* memory) {
+  constexpr int COUNT = panels_at_once(Code);
+  begin = in_turns<COUNT>(p, begin, end, [&](const Panels* panels, float* sums) {
+    StoredFactors factors[COUNT];
+    for (int i = 0; i < COUNT; ++i) factors[i] = {panels[i].scales, panels[i].minima};
+    integer_tile<Code, 1, COUNT>(p, panels, factors, groups, 0, sums);
+  });
+  for (; begin < end; ++begin) {
+    const Panels panel = p.weight.from(p.stored(begin));
+    const auto with = [&](const auto& factors) {
+      return [&](auto T, int64_t t, float* out) { integer_tile<Code, T(), 1>(p, &panel, &factors, groups, t, out); };
+    };
+    if (p.T <= FEW) in_tiles_of<few_tokens>(p, begin, with(StoredFactors{panel.scales, panel.minima}));
+    else in_tiles_of<tile_size>(p, begin, with(DecodedFactors(panel, memory)));
+  }
+}
+
+template <int Code>
+void float_products(const Product& p, int64_t begin, int64_t end) {
+  if constexpr (Code >= 16) {
+    constexpr int COUNT = panels_at_once(Code);
+    begin = in_turns<COUNT>(p, begin, end, [&](const Panels* panels, float* sums) {
+      float_tile<Code, 1, COUNT>(p, panels, 0, sums);
+    });
+  }
+  for (; begin < end; ++begin) {
+    const Panels panel = p.weight.from(p.stored(begin));
+    in_tiles_of<float_tile_size>(p, begin, [&](auto T, int64_t t, float* out) {
+      if constexpr (Code >= 16) float_tile<Code, T(), 1>(p, &panel, t, out);
+      else scaled_tile<Code, T()>(p, panel, t, out);
+    });
+  }
+}
+
+template <int Code>
+void panel_products_of(const Product& p, int64_t begin, int64_t end, float* memory) {
   if constexpr (Code < 16) {
     if constexpr (constexpr int64_t usual = usual_group(Code); usual > 0) {
-      if (p.quanta && panel.group == usual && !p.sums)
-        return integer_product<Code>(p, panel, place, KnownGroups<usual, false>(), memory);
+      if (p.quanta && p.weight.group == usual && !p.sums)
+        return integer_products<Code>(p, begin, end, KnownGroups<usual, false>(), memory);
       if constexpr (Code == 4 || Code == 5)
-        if (p.quanta && panel.group == usual)
-          return integer_product<Code>(p, panel, place, KnownGroups<usual, true>(), memory);
+        if (p.quanta && p.weight.group == usual)
+          return integer_products<Code>(p, begin, end, KnownGroups<usual, true>(), memory);
     }
-    if (p.quanta) return integer_product<Code>(p, panel, place, AnyGroups{panel.group, p.sums != nullptr}, memory);
+    if (p.quanta) return integer_products<Code>(p, begin, end, AnyGroups{p.weight.group, p.sums != nullptr}, memory);
   }
-  in_tiles_of<float_tile_size>(p, place, [&](auto T, int64_t t, float* out) {
-    float_tile<Code, T()>(p, panel, t, out);
-  });
+  float_products<Code>(p, begin, end);
 }
 
-// The panel at a place times all tokens, with memory for DecodedFactors.
-inline void panel_product(const Product& p, int64_t place, float* memory) {
+// The panels at some places times all tokens, with memory for DecodedFactors.
+inline void panel_products(const Product& p, int64_t begin, int64_t end, float* memory) {
   switch (p.weight.code) {
-    case TABLE: return panel_product_of<TABLE>(p, place, memory);
-    case 4: return panel_product_of<4>(p, place, memory);
-    case 5: return panel_product_of<5>(p, place, memory);
-    case 6: return panel_product_of<6>(p, place, memory);
-    case 8: return panel_product_of<8>(p, place, memory);
-    case HALF: return panel_product_of<HALF>(p, place, memory);
-    case BFLOAT: return panel_product_of<BFLOAT>(p, place, memory);
-    default: return panel_product_of<FLOAT>(p, place, memory);
+    case TABLE: return panel_products_of<TABLE>(p, begin, end, memory);
+    case 4: return panel_products_of<4>(p, begin, end, memory);
+    case 5: return panel_products_of<5>(p, begin, end, memory);
+    case 6: return panel_products_of<6>(p, begin, end, memory);
+    case 8: return panel_products_of<8>(p, begin, end, memory);
+    case HALF: return panel_products_of<HALF>(p, begin, end, memory);
+    case BFLOAT: return panel_products_of<BFLOAT>(p, begin, end, memory);
+    default: return panel_products_of<FLOAT>(p, begin, end, memory);
   }
 }
 

@@ -50,7 +50,7 @@ struct Sums {
   INLINE void add_units(const uint8_t* w, const int8_t* x, const int8_t* table) {
     constexpr int unit = unit_of(Code);
     UNROLLED for (int i = 0; i < Units; ++i, w += unit_bytes(Code)) {
-      fetch_ahead<unit_bytes(Code) / 64>(w);
+      fetch_ahead<unit_bytes(Code) / 64, Code, T>(w);
       __m256i more[PARTS];
       UNROLLED for (int part = 0; part < PARTS; ++part) {
         more[part] = (__m256i)beside<Code, u8xr>(w + 32 * part, table);
@@ -108,7 +108,7 @@ struct Sums {
     constexpr int quads = unit_of(Code) / 4, most = With_pairs ? Units * quads : 8 >> (Code - 4);
     __m256i pairs[T][PARTS];
     UNROLLED for (int i = 0; i < Units; ++i, w += unit_bytes(Code)) {
-      fetch_ahead<unit_bytes(Code) / 64>(w);
+      fetch_ahead<unit_bytes(Code) / 64, Code, T>(w);
       __m256i more[PARTS];
       UNROLLED for (int part = 0; part < PARTS; ++part) more[part] = (__m256i)beside<Code, u8xr>(w + 32 * part, table);
       UNROLLED for (int q = 0; q < quads; ++q, x += 4 * T) {
@@ -132,7 +132,7 @@ struct Sums {
   INLINE void add_signed(const uint8_t* w, const int8_t* x, const int8_t* table) {
     constexpr int quads = unit_of(Code) / 4;
     UNROLLED for (int i = 0; i < Units; ++i, w += unit_bytes(Code)) {
-      fetch_ahead<1>(w);
+      fetch_ahead<1, Code, T>(w);
       const __m256i more = (__m256i)beside<Code, u8xr>(w, table);
       UNROLLED for (int q = 0; q < quads; ++q, x += 4 * T * BYTES) {
         __m256i rows[PARTS];

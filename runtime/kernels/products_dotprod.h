@@ -54,7 +54,7 @@ struct DotprodTile {
   INLINE void add_sixteen(const uint8_t* unit, const int8_t* x, const u8xr (&more)[PARTS]) {
     int8x16_t tokens[T];
     UNROLLED for (int t = 0; t < T; ++t) tokens[t] = vld1q_s8(x + 16 * t);
-    fetch_ahead<bits_of(Code) / 2>(unit);
+    fetch_ahead<bits_of(Code) / 2, Code, T>(unit);
     add_half<0, First>(unit, tokens, more);
     if constexpr (IS_HIGH) add_half<1, First + 2>(unit, tokens, more);
     else add_half<1, 0>(unit + 16 * bits_of(Code), tokens, more);

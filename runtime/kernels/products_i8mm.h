@@ -49,7 +49,7 @@ struct PairTile {
     constexpr int unit = unit_of(Code) < 8 ? 8 : unit_of(Code), bytes = unit * bits_of(Code) * LANES / 8;
     u8xr more[PAIRS / 2];
     for (; columns > 0; columns -= unit, w += bytes, x += unit * T) {
-      fetch_ahead<bytes / 64>(w);
+      fetch_ahead<bytes / 64, Code, T>(w);
       UNROLLED for (int four = 0; four < PAIRS / 2; ++four) more[four] = beside<Code, u8xr>(w + 16 * four, table);
       UNROLLED for (int k = 0; k < unit; k += 8) add_eight(w, x + k * T, k / 4, more);
     }

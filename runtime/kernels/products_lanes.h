@@ -31,7 +31,7 @@ struct IntegerTile {
   INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns, const int8_t* table) {
     constexpr int unit = unit_of(Code);
     for (; columns > 0; columns -= unit, w += unit_bytes(Code), x += unit * T) {
-      fetch_ahead<unit_bytes(Code) / 64>(w);
+      fetch_ahead<unit_bytes(Code) / 64, Code, T>(w);
       u8xr more = beside<Code, u8xr>(w, table);
       if constexpr (Code == TABLE && SIGNED_OFFSET) more = more ^ uint8_t(SIGNED_OFFSET);
       UNROLLED for (int q = 0; q < unit / 4; ++q) {

@@ -12,10 +12,10 @@ INLINE void fetch_lines(const uint8_t* w) {
   if constexpr (Lines > 1) fetch_lines<Lines - 1>(w + 64);
 }
 
-// Fetches as many lines of 64 bytes as are read now from where those will be read that come next.
-template <int Lines>
+// Fetches as many lines of 64 bytes as are read now of a tile of T tokens from where those will be read that come next.
+template <int Lines, int Code, int T>
 INLINE void fetch_ahead(const uint8_t* w) {
-  w += AHEAD;
+  w += ahead(T == 1 ? panels_at_once(Code) : 1);
 #if defined(__aarch64__)  // clang would compute the addresses of now from these, one by one, if it saw how they hang
                           // together
   asm("" : "+r"(w));
