@@ -95,7 +95,7 @@ def _lower(
                 reductions_as_products(program)
                 write_out_tanh_gelu(program)
             if own:
-                fuse(program)
+                fuse(program, for_delegate=name in DELEGATED_METHODS)
         with step(f"Lowering to {backend}"), explained("the lowering"):
             edge = _to_edge(programs, backend, constants)
         if delegated := methods.keys() & DELEGATED_METHODS:

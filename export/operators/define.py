@@ -26,31 +26,25 @@ RECURRENCES: list[str] = []
 Reference = Callable[..., Any]
 
 
-def define(name: str, arguments: str, reference: Reference, fake: Reference, *, outputs: int = 1) -> None:
+def define(name: str, arguments: str, reference: Reference, fake: Reference, *, returns: str = "Tensor") -> None:
     """Define ``torch.ops.hybridge.<name>`` by a reference in torch, and by ``fake``, which makes outputs of the right shape.
 
     arguments: in the schema's language; those written in place are marked ``Tensor(a!)``, ``Tensor(b!)`` and so on.
+    returns: ``Tensor``, or ``Tensor[]``.
     """
     if name.endswith("_commit"):
         RECURRENCES.append(name.removesuffix("_commit"))
-    returned = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
-    LIBRARY.define(f"{name}({arguments}) -> {returned}")
+    is_list = returns == "Tensor[]"
+    LIBRARY.define(f"{name}({arguments}) -> {returns}")
     LIBRARY.impl(name, reference, "CompositeExplicitAutograd")
     torch.library.register_fake(f"hybridge::{name}", fake, lib=LIBRARY)
-    marks = [f"{chr(ord('m') + index)}!" for index in range(outputs)]
-    names = ["out"] if outputs == 1 else [f"out{index}" for index in range(outputs)]
-    slots = ", ".join(f"Tensor({mark}) {each}" for mark, each in zip(marks, names, strict=True))
-    aliases = ", ".join(f"Tensor({mark})" for mark in marks)
-    LIBRARY.define(f"{name}.out({arguments}, *, {slots}) -> {aliases if outputs == 1 else f'({aliases})'}")
-    LIBRARY.impl(f"{name}.out", _with_out(reference, names), "CompositeExplicitAutograd")
+    out, same = ("Tensor(m!)[] out", "()") if is_list else ("Tensor(m!) out", "Tensor(m!)")
+    LIBRARY.define(f"{name}.out({arguments}, *, {out}) -> {same}")
 
-
-def _with_out(reference: Reference, names: list[str]) -> Reference:
-    def run(*args: Any, **given: Any) -> Any:
-        outs: list[Tensor] = [given.pop(name) for name in names]
+    def run(*args: Any, out: Any, **given: Any) -> Any:
         results = reference(*args, **given)
-        for out, result in zip(outs, (results,) if len(outs) == 1 else results, strict=True):
-            out.resize_(result.shape).copy_(result)
-        return outs[0] if len(outs) == 1 else tuple(outs)
+        for each, result in zip(out, results, strict=True) if is_list else [(out, results)]:
+            each.resize_(result.shape).copy_(result)
+        return None if is_list else out
 
-    return run
+    LIBRARY.impl(f"{name}.out", run, "CompositeExplicitAutograd")

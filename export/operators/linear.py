@@ -46,6 +46,11 @@ def block_linear(
     return product(x, packed, Factors(scales, minima, superscales, table), bias, rows, integer)
 
 
+def block_linears(x: Tensor, weights: list[Tensor | None], rows: list[int], integer: bool) -> list[Tensor]:
+    """Map x float32 [..., K] by several weights, of each of which ``weights`` has what ``block_linear`` takes, up to the bias."""
+    return [block_linear(x, *weights[at * PARTS : (at + 1) * PARTS], each, integer) for at, each in enumerate(rows)]  # type: ignore[arg-type]
+
+
 def block_embedding(
     tokens: Tensor,
     packed: Tensor,
@@ -93,6 +98,8 @@ def product(x: Tensor, packed: Tensor, factors: Factors, bias: Tensor | None, ro
     return F.linear(rounded, weights(packed, factors, rows), bias)
 
 
+PARTS = 6
+"""Tensors of a layer: its packed weight, the factors and the bias."""
 FACTORS = "Tensor? scales, Tensor? minima, Tensor? superscales, Tensor? table"
 """A weight's ``panels.Factors`` in a schema."""
 
@@ -108,6 +115,13 @@ define(
     f"Tensor x, Tensor packed, {FACTORS}, Tensor? bias, int rows, bool integer",
     block_linear,
     lambda x, packed, scales, minima, superscales, table, bias, rows, integer: x.new_empty(*x.shape[:-1], rows),
+)
+define(
+    "block_linears",
+    "Tensor x, Tensor?[] weights, int[] rows, bool integer",
+    block_linears,
+    lambda x, weights, rows, integer: [x.new_empty(*x.shape[:-1], each) for each in rows],
+    returns="Tensor[]",
 )
 define(
     "panel_linear",

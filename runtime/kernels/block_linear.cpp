@@ -1,4 +1,4 @@
-// Linear layers, some outputs of one, and embeddings over weights in panels (panels.h).
+// Linear layers, alone and several over one input, some outputs of one, and embeddings over weights in panels (panels.h).
 #include "checks.h"
 #include "kernel.h"
 #include "packed_product.h"
@@ -7,22 +7,56 @@
 namespace hybridge {
 namespace {
 
-bool round_activations(KernelRuntimeContext& context, Product& p) {
-  if (!allocate_rounded(context, p, p.T)) return false;
-  parallel(p.T, p.weight.K * sizeof(float), [&](int64_t begin, int64_t end) { quantize_tokens(p, begin, end); });
+// Whether two weights meet the same rounded x.
+bool round_alike(const Panels& a, const Panels& b) {
+  return a.code == b.code && a.group == b.group && !a.minima.numbers == !b.minima.numbers &&
+         a.scales.form == b.scales.form && a.scales.superblocks == b.scales.superblocks;
+}
+
+// Rounds x for `count` products, once for those that meet the same.
+bool round_activations(KernelRuntimeContext& context, Product* products, int64_t count) {
+  for (Product* p = products; p < products + count; ++p) {
+    const auto like = [p](const Product& before) { return round_alike(before.weight, p->weight); };
+    if (const Product* known = std::find_if(products, p, like); known < p) {
+      p->quanta = known->quanta, p->steps = known->steps, p->offsets = known->offsets, p->sums = known->sums;
+      continue;
+    }
+    if (!allocate_rounded(context, *p, p->T)) return false;
+    parallel(p->T, p->weight.K * sizeof(float), [&](int64_t begin, int64_t end) { quantize_tokens(*p, begin, end); });
+  }
   return true;
 }
 
-// Multiplies with the panels at all places. False where there is no memory.
-bool multiply(KernelRuntimeContext& context, Product& p, int64_t places, bool integer) {
-  if (integer && !round_activations(context, p)) return false;
-  const Workspaces<float> factors(context, places, panel_cost(p), DecodedFactors::size(p));
+// Multiplies one x with `count` weights. False where there is no memory.
+bool multiply(KernelRuntimeContext& context, Product* products, int64_t count, bool integer) {
+  if (integer && !round_activations(context, products, count)) return false;
+  int64_t panels = 0, cost = 0, numbers = 0;
+  for (const Product* p = products; p < products + count; ++p) {
+    panels += p->panels();
+    cost += p->panels() * panel_cost(*p);
+    numbers = std::max(numbers, DecodedFactors::size(*p));
+  }
+  const Workspaces<float> factors(context, panels, cost / panels, numbers);
   if (!factors) return false;
-  parallel(places, panel_cost(p), [&](int64_t begin, int64_t end) {
+  parallel(panels, cost / panels, [&](int64_t begin, int64_t end) {
     const auto own = factors.take();
-    panel_products(p, begin, end, own.memory());
+    int64_t first = 0;
+    for (const Product* p = products; first < end; first += p->panels(), ++p)
+      if (const int64_t stop = std::min(end - first, p->panels()); begin < first + stop)
+        panel_products(*p, std::max(begin - first, int64_t(0)), stop, own.memory());
   });
   return true;
+}
+
+// Takes a weight and what belongs to it. False where they do not fit x or out.
+bool take(
+    Product& p, const Tensor& x, const Stored& stored, const std::optional<Tensor>& bias, int64_t N, bool integer,
+    Tensor& out
+) {
+  Size T, K;
+  if (!is_rows<float>(x, T, K) || !is_rows<float>(out, T, N) || !holds<float>(bias, N)) return false;
+  p = {panels(stored, N, K), data<float>(x), bias ? data<float>(*bias) : nullptr, data<float>(out), T};
+  return p.weight.K > 0 && (!integer || p.weight.code < 16);
 }
 
 Tensor& block_linear_out(
@@ -30,17 +64,27 @@ Tensor& block_linear_out(
     const std::optional<Tensor>& minima, const std::optional<Tensor>& superscales, const std::optional<Tensor>& table,
     const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out
 ) {
-  Size T, K;
-  REQUIRE(is_rows<float>(x, T, K));
-  REQUIRE(is_rows<float>(out, T, N));
-  REQUIRE(holds<float>(bias, N));
-  Product p{
-      panels({packed, scales, minima, superscales, table}, N, K), data<float>(x), bias ? data<float>(*bias) : nullptr,
-      data<float>(out), T
-  };
-  REQUIRE(p.weight.K > 0);
-  REQUIRE(!integer || p.weight.code < 16);
-  ET_KERNEL_CHECK(context, multiply(context, p, p.weight.count(), integer), MemoryAllocationFailed, out);
+  Product p;
+  REQUIRE(take(p, x, {packed, scales, minima, superscales, table}, bias, N, integer, out));
+  ET_KERNEL_CHECK(context, multiply(context, &p, 1, integer), MemoryAllocationFailed, out);
+  return out;
+}
+
+executorch::aten::ArrayRef<Tensor> block_linears_out(
+    KernelRuntimeContext& context, const Tensor& x, executorch::aten::ArrayRef<std::optional<Tensor>> weights,
+    executorch::aten::ArrayRef<int64_t> rows, bool integer, executorch::aten::ArrayRef<Tensor> out
+) {
+  constexpr size_t PARTS = 6;  // of a weight: those of Stored, and the bias
+  const size_t count = rows.size();
+  REQUIRE(count > 0 && out.size() == count && weights.size() / PARTS == count && weights.size() % PARTS == 0);
+  Product* products = scratch<Product>(context, count);
+  ET_KERNEL_CHECK(context, products, MemoryAllocationFailed, out);
+  for (size_t i = 0; i < count; ++i) {
+    const auto* part = &weights[i * PARTS];
+    Tensor to = out[i];
+    REQUIRE(part[0] && take(products[i], x, {*part[0], part[1], part[2], part[3], part[4]}, part[5], rows[i], integer, to));
+  }
+  ET_KERNEL_CHECK(context, multiply(context, products, count, integer), MemoryAllocationFailed, out);
   return out;
 }
 
@@ -76,7 +120,7 @@ Tensor& panel_linear_out(
   REQUIRE(p.weight.K > 0);
   REQUIRE(has_rows(p.chosen, count, rows, N));
   REQUIRE(!integer || p.weight.code < 16);
-  ET_KERNEL_CHECK(context, multiply(context, p, count, integer), MemoryAllocationFailed, out);
+  ET_KERNEL_CHECK(context, multiply(context, &p, 1, integer), MemoryAllocationFailed, out);
   return out;
 }
 
@@ -101,6 +145,7 @@ Tensor& block_embedding_out(
 }
 
 HYBRIDGE_KERNEL("block_linear.out", block_linear_out);
+HYBRIDGE_KERNEL("block_linears.out", block_linears_out);
 HYBRIDGE_KERNEL("panel_linear.out", panel_linear_out);
 HYBRIDGE_KERNEL("block_embedding.out", block_embedding_out);
 

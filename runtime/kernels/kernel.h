@@ -85,18 +85,28 @@ bool takes(R (*)(KernelRuntimeContext&, A...), executorch::runtime::Span<executo
   return values.size() >= sizeof...(A) && (is_kind(*values[i++], static_cast<std::decay_t<A>*>(nullptr)) && ...);
 }
 
-// ExecuTorch's own wrapper would read behind the values of a call that has too few, and end the process at one of
-// another kind.
+template <typename Kernel, typename R, typename... A>
+void call_with_values(
+    KernelRuntimeContext& context, executorch::runtime::Span<executorch::runtime::EValue*> values,
+    R (*)(KernelRuntimeContext&, A...)
+) {
+  using namespace executorch::extension::kernel_util_internal;
+  using Types = typelist<A...>;
+  call_functor_with_args_from_stack<Kernel, count_nonconst_tensors<Types>::value>(
+      context, values, std::index_sequence_for<A...>(), static_cast<Types*>(nullptr)
+  );
+}
+
+// ExecuTorch's own wrapper would read behind the values of a call that has too few, end the process at one of another
+// kind, and take no list of outputs.
 template <typename Kernel>
 void call(KernelRuntimeContext& context, executorch::runtime::Span<executorch::runtime::EValue*> values) {
-  if (!takes(Kernel::func_ptr(), values)) {
-    ET_LOG(
-        Error, "%s is called with %zu values, or with values of other kinds than its own", Kernel::func_name_,
-        values.size()
-    );
-    return context.fail(Error::InvalidArgument);
-  }
-  executorch::extension::WrapUnboxedIntoFunctor<Kernel>::call(context, values);
+  if (takes(Kernel::func_ptr(), values)) return call_with_values<Kernel>(context, values, Kernel::func_ptr());
+  ET_LOG(
+      Error, "%s is called with %zu values, or with values of other kinds than its own", Kernel::func_name_,
+      values.size()
+  );
+  context.fail(Error::InvalidArgument);
 }
 
 }  // namespace hybridge::inline INSTRUCTION_SET

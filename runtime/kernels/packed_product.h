@@ -34,6 +34,7 @@ struct Product {
     return chosen ? chosen[place] : place;
   }  // the panel whose product is the place-th of out
   int64_t width() const { return chosen ? chosen_rows : weight.N; }
+  int64_t panels() const { return (width() + LANES - 1) / LANES; }
 };
 
 constexpr int64_t SUMMED = 128;

@@ -6,6 +6,7 @@
 //   t  dtype (int32), dimensions (int32), sizes (int64 each), order of the dimensions in memory (uint8 each), data
 //   a  which tensor before it shares its memory with (int32), then a tensor without data; both end with the call
 //   n  none      i  int64      d  double      s  length (int32), characters      l  length (int32), int64 each
+//   m  length (int32), tensors or none, each with its letter
 #define HYBRIDGE_KERNEL_H
 
 #include <algorithm>
@@ -196,7 +197,11 @@ template <typename T>
 Kept<T> argument() {
   using Value = Kept<T>;
   const char kind = get<char>();
-  if constexpr (std::is_same_v<Value, std::optional<Tensor>>) {
+  if constexpr (std::is_same_v<Value, std::vector<Tensor>> || std::is_same_v<Value, std::vector<std::optional<Tensor>>>) {
+    Value tensors(get<int32_t>());
+    for (auto& each : tensors) each = argument<typename Value::value_type>();
+    return tensors;
+  } else if constexpr (std::is_same_v<Value, std::optional<Tensor>>) {
     return kind == 'n' ? Value{} : Value{get_tensor(kind)};
   } else if constexpr (std::is_same_v<Value, Tensor>) {
     return get_tensor(kind);

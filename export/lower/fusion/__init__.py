@@ -15,6 +15,7 @@ from hybridge.export.lower.fusion.patterns import (
     fuse_gates,
     fuse_norms,
     fuse_rotary,
+    join_linears,
     own_linears,
     scale_before_widening,
 )
@@ -24,8 +25,11 @@ EDGE_PASSES = (copies_to_views, multiply_by_reciprocals, use_own_operators)
 """For the lowering, once views are copies and operators are the runtime's own."""
 
 
-def fuse(program: ExportedProgram) -> None:
-    """Put ``hybridge::`` operators into an exported graph, in place, before it is lowered."""
+def fuse(program: ExportedProgram, *, for_delegate: bool = False) -> None:
+    """Put ``hybridge::`` operators into an exported graph, in place, before it is lowered.
+
+    for_delegate: an accelerator will take some of its linear layers, each as it is.
+    """
     make_new_tensors(program)
     mark_written(program)
     drop_idle_scalings(program)
@@ -37,3 +41,5 @@ def fuse(program: ExportedProgram) -> None:
     cancel_transposes(program)
     fold_constants(program)
     own_linears(program)
+    if not for_delegate:
+        join_linears(program)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from hybridge.export.pinned.torch_export import Operator, declared, overload
 
@@ -140,8 +141,7 @@ def insert(
     if like is not None:
         made.meta["val"] = like.meta["val"]
     else:
-        values = [each.meta["val"] if isinstance(each, Node) else each for each in args]
-        made.meta["val"] = target(*values)
+        made.meta["val"] = target(*map_arg(args, lambda each: each.meta["val"]))
     return made
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-import hybridge.export.operators.elementwise
-import hybridge.export.operators.linear  # noqa: F401  registers the operators
+import hybridge.export.operators.elementwise  # noqa: F401  registers the operators
 from hybridge.export.lower.fusion.match import (
     AnyNode,
     all_nodes,
@@ -25,6 +25,7 @@ from hybridge.export.lower.fusion.match import (
     replace,
     shape,
 )
+from hybridge.export.operators.linear import PARTS
 
 ops = torch.ops.hybridge
 
@@ -283,6 +284,21 @@ def own_linears(program: ExportedProgram) -> None:
         node.target = torch.ops.hybridge.linear.default
         node.args = (*node.args, None) if len(node.args) == 2 else node.args
     program.graph_module.recompile()
+
+
+def join_linears(program: ExportedProgram) -> None:
+    """Make one call of packed linear layers over the same input: it is rounded once, and threads share the work of all."""
+    together: dict[tuple[AnyNode, bool], list[AnyNode]] = {}
+    for node in all_nodes(program, ops.block_linear.default):
+        x, *weight, _, integer = node.args
+        if is_float(x) and all(part is None or part.op == "placeholder" for part in weight):
+            together.setdefault((x, integer), []).append(node)
+    for (x, integer), nodes in together.items():
+        if len(nodes) > 1:
+            weights, rows = [part for node in nodes for part in node.args[1 : 1 + PARTS]], [node.args[1 + PARTS] for node in nodes]
+            joined = insert(program, nodes[0], ops.block_linears.default, (x, weights, rows, integer))
+            for index, node in enumerate(nodes):
+                replace(program, node, operator.getitem, (joined, index))
 
 
 # Transposes that meet their own inverse, with row-wise work between or without, move no data.

@@ -36,7 +36,14 @@ class MaybeReal:
     value: float | None
 
 
-Argument = Array | Maybe | MaybeReal | int | float | str | list[int]
+@dataclass(frozen=True)
+class Several:
+    """A list of tensors; of those that may be missing, all are ``Maybe``."""
+
+    values: list[Array | Maybe]
+
+
+Argument = Array | Maybe | MaybeReal | Several | int | float | str | list[int]
 Call = list[Argument]
 CALLS: dict[str, Callable[[Rng], Call]] = {}
 
@@ -110,6 +117,12 @@ def hostile(rng: Rng, argument: Argument, position: int, tensors: int) -> Argume
             return MaybeReal(float(rng.choice(REALS)))
         case Maybe(value=value):
             return Maybe(None) if rng.random() < 0.2 else Maybe(_as_array(hostile(rng, value, position, tensors)))
+        case Several(values=values):
+            at = int(rng.integers(len(values)))
+            changed = hostile(rng, values[at], position, 0)
+            assert isinstance(changed, Array | Maybe)
+            fewer = values[:at] + values[at + 1 :]
+            return Several(fewer if rng.random() < 0.2 else [*values[:at], changed, *values[at + 1 :]])
         case str():
             return str(rng.choice(NAMES))
         case float():

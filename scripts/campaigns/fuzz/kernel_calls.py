@@ -22,6 +22,7 @@ from campaigns.fuzz.kernel_arguments import (
     Maybe,
     MaybeReal,
     Rng,
+    Several,
     call,
     floats,
     halves,
@@ -175,6 +176,19 @@ def _block_linear(rng: Rng) -> Call:
     K, weight, whole_numbers = _blocks(rng, -(-N // LANES))
     integer = int(whole_numbers and rng.random() < 0.5)
     return [floats(rng, 1, T, K), *weight, maybe(rng, floats(rng, N)), N, integer, out(1, T, N)]
+
+
+@call("block_linears")
+def _block_linears(rng: Rng) -> Call:
+    T, rows, seed = size(rng, 30), [size(rng, 40) for _ in range(size(rng, 3))], int(rng.integers(2**31))
+    blocks = [_blocks(np.random.default_rng(seed), -(-N // LANES)) for N in rows]  # of one seed, so of as many columns
+    K, _, whole_numbers = blocks[0]
+    weights: list[Array | Maybe] = []
+    for N, (_, weight, _) in zip(rows, blocks, strict=True):
+        parts = [*weight, maybe(rng, floats(rng, N))]
+        weights += [each if isinstance(each, Maybe) else Maybe(each) for each in parts if isinstance(each, Array | Maybe)]
+    integer = int(whole_numbers and rng.random() < 0.5)
+    return [floats(rng, 1, T, K), Several(weights), rows, integer, Several([out(1, T, N) for N in rows])]
 
 
 @call("panel_linear")

@@ -14,7 +14,7 @@ from compiler_flags import KERNEL_FLAGS, LISTS, kernel_sources
 from campaigns import ROOT
 from campaigns.fuzz import kernel_calls
 from campaigns.fuzz.driver import Compiled, Input
-from campaigns.fuzz.kernel_arguments import CALLS, DTYPES, Argument, Array, Maybe, MaybeReal, hostile
+from campaigns.fuzz.kernel_arguments import CALLS, DTYPES, Argument, Array, Maybe, MaybeReal, Several, hostile
 from hybridge.runtime.kernels import compiling, library
 
 DRIVER = Path(__file__).with_name("kernels.cpp")
@@ -75,11 +75,15 @@ def _run(command: Sequence[str], made: Path) -> None:
 
 def _tensors(arguments: Sequence[Argument]) -> int:
     """Return the number of tensors with memory of their own."""
-    return sum(isinstance(each, Array) and each.shares is None for each in map(_given, arguments))
+    return sum(each.shares is None for argument in arguments for each in _arrays(argument))
 
 
-def _given(argument: Argument) -> Argument | None:
-    return argument.value if isinstance(argument, Maybe) else argument
+def _arrays(argument: Argument) -> list[Array]:
+    """Return an argument's tensors, in the order in which they are read."""
+    if isinstance(argument, Several):
+        return [array for each in argument.values for array in _arrays(each)]
+    given = argument.value if isinstance(argument, Maybe) else argument
+    return [given] if isinstance(given, Array) else []
 
 
 def _with_room(arguments: Sequence[Argument]) -> list[Argument]:
@@ -87,8 +91,7 @@ def _with_room(arguments: Sequence[Argument]) -> list[Argument]:
     rooms: list[int] = []
     checked: list[Argument] = []
     for argument in arguments:
-        array = _given(argument)
-        if isinstance(array, Array):
+        for array in _arrays(argument):
             if array.shares is not None and (array.shares >= len(rooms) or rooms[array.shares] < array.numbers.nbytes):
                 array = Array(array.numbers, array.order)
                 argument = Maybe(array) if isinstance(argument, Maybe) else array
@@ -109,6 +112,8 @@ def _encoded(argument: Argument | None) -> bytes:
             return b"n"
         case Maybe(value=value) | MaybeReal(value=value):
             return _encoded(value)
+        case Several(values=values):
+            return b"m" + struct.pack("<i", len(values)) + b"".join(map(_encoded, values))
         case Array(numbers=numbers, order=order, shares=shares):
             shape = struct.pack(f"<ii{numbers.ndim}q", DTYPES[numbers.dtype.type], numbers.ndim, *numbers.shape)
             shape += bytes(order or range(numbers.ndim))
@@ -127,6 +132,8 @@ def _described(argument: Argument | None) -> str:
     match argument:
         case Maybe(value=value) | MaybeReal(value=value):
             return _described(value)
+        case Several(values=values):
+            return f"[{', '.join(map(_described, values))}]"
         case Array(numbers=numbers, order=order, shares=shares):
             notes = f" in order {order}" if order else "", f" in the memory of tensor {shares}" if shares is not None else ""
             only = f" {numbers.reshape(-1)[0]}" if numbers.size == 1 and numbers.dtype.kind in "iub" else ""

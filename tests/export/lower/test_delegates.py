@@ -128,8 +128,9 @@ def traced_encoder(checkpoint: Path, options: ExportOptions) -> EdgeProgramManag
 def to_parts(module: nn.Module, example: tuple[Tensor, ...]) -> EdgeProgramManager:
     with quiet(), torch.no_grad(), quick_lowering():
         program = torch.export.export(module, example, strict=False)
-        for rewrite in (forget_provenance, drop_idle_nodes, fold_constants, drop_empty_operands, fuse):
+        for rewrite in (forget_provenance, drop_idle_nodes, fold_constants, drop_empty_operands):
             rewrite(program)
+        fuse(program, for_delegate=True)
         return to_edge(program, compile_config=edge_config())
 
 

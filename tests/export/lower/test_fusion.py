@@ -195,6 +195,13 @@ def test_logits_of_blocks_are_scaled_before_they_are_made() -> None:
     assert list(fused(lambda m, x: biased(x) * 0.5, x(3, 32))) == ["block_linear", "mul"]
 
 
+def test_packed_layers_over_one_input_are_one_call() -> None:
+    a, b = (PackedLinear(packed_blocks(kind, 37, 256), None, integer=True) for kind in ("Q4_K", "Q6_K"))
+    floats = PackedLinear(packed_blocks("Q4_K", 5, 256), x(5), integer=False)
+    joined = fused(lambda m, x: torch.cat([a(x), b(x * 2.0), b(x), floats(x)], -1), x(3, 256))
+    assert joined == {"block_linears": 1, "getitem": 2, "block_linear": 2, "mul": 1, "cat": 1}
+
+
 def test_what_is_written_to_a_new_tensor_is_a_new_tensor() -> None:
     def function(m: Calls, x: Tensor) -> Tensor:
         y = x + 1

@@ -13,6 +13,7 @@ from torch import Tensor
 import hybridge.export.operators.linear  # noqa: F401  registers the operator
 from hybridge.export.operators.linear import pack, unpack, weights
 from hybridge.export.weights import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
+from hybridge.runtime.binding.library import set_threads
 
 EVERY = [*KINDS, *HALVES]
 FEW = ("Q4_1", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4", *HALVES)
@@ -95,6 +96,29 @@ def test_some_outputs_are_those_of_the_whole_layer(name: str, integer: bool) -> 
     outputs = [got for got, _ in both(layers, inputs)]
     for ids, whole, some in zip(chosen * 2, outputs[::2], outputs[1::2], strict=True):
         assert some.equal(whole[..., ids])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("integer", [True, False])
+def test_layers_over_one_input_are_those_alone(integer: bool) -> None:
+    """Bit for bit, whether they meet the same rounded input or each another, on one thread and on two."""
+    torch.manual_seed(4)
+    kinds = {"Q4_K": 37, "Q6_K": 16, "Q4_1": 1100, "Q4_0": 48, "Q8_0": 131, "Q5_K": 20}
+    layers = [PackedLinear(packed_blocks(each, rows, 256), torch.randn(rows), integer=integer) for each, rows in kinds.items()]
+    layers.append(PackedLinear(packed_blocks("Q4_K", 300, 256), None, integer=integer))
+    weights = [part for each in layers for part in (each.packed, *each.factors, each.bias)]
+    rows = [each.out_features for each in layers]
+    for tokens in (1, 9):
+        x = torch.randn(1, tokens, 256)
+
+        def joined(x: Tensor) -> list[Tensor]:
+            return [*torch.ops.hybridge.block_linears(x, weights, rows, integer)]
+
+        together, alone = KernelProgram(joined, [x]), KernelProgram(lambda x: [each(x) for each in layers], [x])
+        for threads in (1, 2):
+            set_threads(threads)
+            for one, other in zip(together(x), alone(x), strict=True):
+                assert one.equal(other)
 
 
 WRONG_PANELS = {
