@@ -20,7 +20,7 @@ using executorch::runtime::Error;
 using executorch::runtime::KernelRuntimeContext;
 
 // In bytes or operations: what is worth waking other threads for, and the least that a thread takes at a time.
-constexpr int64_t WORTH_THREADS = 256 << 10, WORTH_TAKING = 32 << 10;
+constexpr int64_t WORTH_THREADS = 128 << 10, WORTH_TAKING = 32 << 10;
 
 // Returns into how many pieces `count` things are cut; `each` is what one of them costs, in bytes read or operations.
 inline int64_t pieces_of(int64_t count, int64_t each) {

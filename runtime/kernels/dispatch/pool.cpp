@@ -25,9 +25,9 @@
 namespace hybridge {
 namespace {
 
-// Time that a thread waits for more work, or for others to end theirs, without sleeping: longer than a method
-// computes alone between two kernels.
-constexpr auto LOOKOUT = std::chrono::microseconds(100);
+// Time that a thread waits without sleeping: for more work longer than one thread computes alone between two kernels,
+// or between two methods; for others to end theirs.
+constexpr auto LOOKOUT = std::chrono::microseconds(400), PATIENCE = std::chrono::microseconds(100);
 
 void pause() {
 #if defined(__x86_64__)
@@ -37,10 +37,10 @@ void pause() {
 #endif
 }
 
-// Waits until a condition holds, for LOOKOUT at most. Returns whether it does.
+// Waits until a condition holds, for some time at most. Returns whether it does.
 template <typename F>
-bool came_true(const F& condition) {
-  const auto end = std::chrono::steady_clock::now() + LOOKOUT;
+bool came_true(std::chrono::microseconds most, const F& condition) {
+  const auto end = std::chrono::steady_clock::now() + most;
   do {
     for (int i = 0; i < 32; ++i, pause())
       if (condition()) return true;
@@ -98,7 +98,7 @@ class Pool {
 
   // A thread that is inside may have lost its processor, perhaps to this one: after a while this one sleeps.
   void wait_for_others() {
-    if (came_true([this] { return inside_ == 0; })) return;
+    if (came_true(PATIENCE, [this] { return inside_ == 0; })) return;
     for (int inside; (inside = inside_) != 0;) inside_.wait(inside);
   }
 
@@ -118,7 +118,7 @@ class Pool {
 
   // The number of the newest job, once it is another.
   uint32_t another(uint32_t seen) {
-    if (!came_true([&] { return jobs_ != seen; })) jobs_.wait(seen);
+    if (!came_true(LOOKOUT, [&] { return jobs_ != seen; })) jobs_.wait(seen);
     return jobs_;
   }
 
