@@ -47,8 +47,13 @@ def block_linear(
 
 
 def block_linears(x: Tensor, weights: list[Tensor | None], rows: list[int], integer: bool) -> list[Tensor]:
-    """Map x float32 [..., K] by several weights, of each of which ``weights`` has what ``block_linear`` takes, up to the bias."""
-    return [block_linear(x, *weights[at * PARTS : (at + 1) * PARTS], each, integer) for at, each in enumerate(rows)]  # type: ignore[arg-type]
+    """Map x float32 [..., K] by several weights; of each, ``weights`` has what ``block_linear`` takes, up to the bias."""
+    made = []
+    for at, each in enumerate(rows):
+        packed, *factors, bias = weights[at * PARTS : (at + 1) * PARTS]
+        assert packed is not None
+        made.append(product(x, packed, Factors(*factors), bias, each, integer))
+    return made
 
 
 def block_embedding(

@@ -1,4 +1,5 @@
-// Linear layers, alone and several over one input, some outputs of one, and embeddings over weights in panels (panels.h).
+// Linear layers, alone and several over one input, some outputs of one, and embeddings over weights in panels
+// (panels.h).
 #include "checks.h"
 #include "kernel.h"
 #include "packed_product.h"
@@ -82,7 +83,9 @@ executorch::aten::ArrayRef<Tensor> block_linears_out(
   for (size_t i = 0; i < count; ++i) {
     const auto* part = &weights[i * PARTS];
     Tensor to = out[i];
-    REQUIRE(part[0] && take(products[i], x, {*part[0], part[1], part[2], part[3], part[4]}, part[5], rows[i], integer, to));
+    REQUIRE(
+        part[0] && take(products[i], x, {*part[0], part[1], part[2], part[3], part[4]}, part[5], rows[i], integer, to)
+    );
   }
   ET_KERNEL_CHECK(context, multiply(context, products, count, integer), MemoryAllocationFailed, out);
   return out;

@@ -197,7 +197,9 @@ template <typename T>
 Kept<T> argument() {
   using Value = Kept<T>;
   const char kind = get<char>();
-  if constexpr (std::is_same_v<Value, std::vector<Tensor>> || std::is_same_v<Value, std::vector<std::optional<Tensor>>>) {
+  if constexpr (
+      std::is_same_v<Value, std::vector<Tensor>> || std::is_same_v<Value, std::vector<std::optional<Tensor>>>
+  ) {
     Value tensors(get<int32_t>());
     for (auto& each : tensors) each = argument<typename Value::value_type>();
     return tensors;
