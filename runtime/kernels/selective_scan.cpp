@@ -67,9 +67,8 @@ void scan_channels(
         store_up_to(out + t * s.C + c, get(s.skip) * get(s.x + t * s.C), channels);
       }
     for (int64_t at = 0; at < s.N; at += LANES)
-      (s.N - at >= LANES ? scan<true> : scan<false>)(
-          s, n, c, channels, at, steps + c - begin, stride, before, after, out
-      );
+      (s.N - at >= LANES ? scan<true> : scan<false>)(s, n, c, channels, at, steps + c - begin, stride, before, after,
+                                                     out);
   }
 }
 
