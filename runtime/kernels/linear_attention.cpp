@@ -258,11 +258,7 @@ Tensor& linear_attention_verify_out(
     if (skip) add_skip(tokens, s, value, data<float>(*skip)[head], answers, width);
   });
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
-  for (int64_t batch = 0; batch < sizes.B; ++batch)
-    std::memmove(
-        data<float>(staged_mixed) + batch * S * s.row(), data<float>(mixed) + batch * s.T * s.row(),
-        s.T * s.row() * sizeof(float)
-    );
+  stage(staged_mixed, mixed);
   return out;
 }
 

@@ -1,10 +1,11 @@
-// Shared by the recurrences whose state is a matrix for each head.
+// Shared by the recurrences.
 //
-// Each token is a step over a tile of the state that stays in the first cache, so an output is one sum in one order,
-// whatever is read beside it, and a commit leaves the bits that decodes would. Sums of blocks as a whole need fewer
-// multiplications, but round otherwise for each length of a block.
+// Where a state is a matrix for each head, each token is a step over a tile of it that stays in the first cache, so an
+// output is one sum in one order, whatever is read beside it, and a commit leaves the bits that decodes would. Sums of
+// blocks as a whole need fewer multiplications, but round otherwise for each length of a block.
 #pragma once
 
+#include "kernel.h"
 #include "vector.h"
 #include "vector_math.h"
 
@@ -14,6 +15,13 @@
 namespace hybridge::inline INSTRUCTION_SET {
 
 enum class Form { EXTEND, VERIFY, COMMIT };
+
+// Keeps x [B, T, ...] as the first T tokens of a verify's buffer [B, S, ...], for a commit.
+inline void stage(Tensor& staged, const Tensor& x) {
+  const int64_t batches = x.size(0), count = x.numel() / batches, stride = staged.numel() / batches;
+  for (int64_t batch = 0; batch < batches; ++batch)
+    std::memmove(data<float>(staged) + batch * stride, data<float>(x) + batch * count, count * sizeof(float));
+}
 
 inline int64_t padded(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
 

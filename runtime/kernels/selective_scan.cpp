@@ -7,7 +7,7 @@
 #include "activation.h"
 #include "checks.h"
 #include "kernel.h"
-#include "vector.h"
+#include "recurrent.h"
 #include "workspaces.h"
 
 namespace hybridge {
@@ -163,13 +163,8 @@ Tensor& selective_scan_verify_out(
   REQUIRE(is<float>(staged_x, s.B, S, s.C) && s.T <= S);
   REQUIRE(is<float>(staged_steps, s.B, S, s.C));
   REQUIRE(is<float>(staged_key, s.B, S, s.H, s.N));
-  const int64_t T = s.T, C = s.C, H = s.H, N = s.N;
-  for (int64_t batch = 0; batch < s.B; ++batch) {
-    std::memmove(data<float>(staged_x) + batch * S * C, data<float>(x) + batch * T * C, T * C * sizeof(float));
-    std::memmove(
-        data<float>(staged_key) + batch * S * H * N, data<float>(key) + batch * T * H * N, T * H * N * sizeof(float)
-    );
-  }
+  const int64_t T = s.T, C = s.C, N = s.N;
+  stage(staged_x, x), stage(staged_key, key);
   for_channels(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     float* sizes = data<float>(staged_steps) + batch * S * C + begin;
     read_steps(sizes, C, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, T, begin, end);
