@@ -22,13 +22,11 @@ void run(
 
 // The first n of T tokens of every channel.
 void run_all(const Tensor& log_decay, const Tensor& x, int64_t n, const float* before, float* after, float* out) {
-  const int64_t T = x.size(1), C = last(x), vectors = (C + LANES - 1) / LANES;
-  parallel(x.size(0) * vectors, LANES * T * 16, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t batch = item / vectors, c = item % vectors * LANES, rows = batch * T * C;
-      run(data<float>(log_decay) + rows, data<float>(x) + rows, C, n, c, before + batch * C,
-          after ? after + batch * C : nullptr, out ? out + rows : nullptr);
-    }
+  const int64_t T = x.size(1), C = last(x);
+  for_channels<LANES>(x.size(0), C, T * 16, [&](int64_t batch, int64_t c, int64_t) {
+    const int64_t rows = batch * T * C;
+    run(data<float>(log_decay) + rows, data<float>(x) + rows, C, n, c, before + batch * C,
+        after ? after + batch * C : nullptr, out ? out + rows : nullptr);
   });
 }
 

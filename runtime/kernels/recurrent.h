@@ -16,6 +16,16 @@ namespace hybridge::inline INSTRUCTION_SET {
 
 enum class Form { EXTEND, VERIFY, COMMIT };
 
+// f(batch, first channel, last channel) for BLOCK of C channels at a time, in threads; `each` is what a channel costs.
+template <int64_t BLOCK, typename F>
+void for_channels(int64_t batch, int64_t C, int64_t each, const F& f) {
+  const int64_t blocks = (C + BLOCK - 1) / BLOCK;
+  parallel(batch * blocks, BLOCK * each, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item)
+      f(item / blocks, item % blocks * BLOCK, std::min((item % blocks + 1) * BLOCK, C));
+  });
+}
+
 // Keeps x [B, T, ...] as the first T tokens of a verify's buffer [B, S, ...], for a commit.
 inline void stage(Tensor& staged, const Tensor& x) {
   const int64_t batches = x.size(0), count = x.numel() / batches, stride = staged.numel() / batches;

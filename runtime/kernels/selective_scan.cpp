@@ -84,18 +84,6 @@ void read_steps(
     }
 }
 
-int64_t blocks_of(int64_t C) { return (C + BLOCK - 1) / BLOCK; }
-
-// f(batch, first channel, last channel) for all of them, in threads.
-template <typename F>
-void for_channels(int64_t batch, int64_t C, int64_t each, const F& f) {
-  const int64_t blocks = blocks_of(C);
-  parallel(batch * blocks, BLOCK * each, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item)
-      f(item / blocks, item % blocks * BLOCK, std::min((item % blocks + 1) * BLOCK, C));
-  });
-}
-
 Scan scan_of(
     const Tensor& x, const Tensor& key, const Tensor* query, const Tensor& rate, const Tensor* skip, int64_t batch
 ) {
@@ -137,9 +125,9 @@ Tensor& selective_scan_out(
   REQUIRE(s.agree(bias, query, skip, out));
   REQUIRE(reads(count, n, 0, s.T));
   const int64_t T = s.T, C = s.C, N = s.N;
-  const Workspaces<float> workspaces(context, s.B * blocks_of(C), BLOCK * T * N * 8, product(T, BLOCK));
+  const Workspaces<float> workspaces(context, s.B * ((C + BLOCK - 1) / BLOCK), BLOCK * T * N * 8, product(T, BLOCK));
   ET_KERNEL_CHECK(context, workspaces, MemoryAllocationFailed, out);
-  for_channels(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+  for_channels<BLOCK>(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     const auto sizes = workspaces.take();
     float *own = data<float>(state) + batch * C * N, *answers = data<float>(out) + batch * T * C;
     read_steps(
@@ -165,7 +153,7 @@ Tensor& selective_scan_verify_out(
   REQUIRE(is<float>(staged_key, s.B, S, s.H, s.N));
   const int64_t T = s.T, C = s.C, N = s.N;
   stage(staged_x, x), stage(staged_key, key);
-  for_channels(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+  for_channels<BLOCK>(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     float* sizes = data<float>(staged_steps) + batch * S * C + begin;
     read_steps(sizes, C, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, T, begin, end);
     scan_channels(
@@ -188,7 +176,7 @@ Tensor& selective_scan_commit_out(
   const int64_t S = s.T, C = s.C, N = s.N;
   *data<int64_t>(out) = n;
   if (n == 0) return out;
-  for_channels(s.B, C, n * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+  for_channels<BLOCK>(s.B, C, n * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     float* own = data<float>(state) + batch * C * N;
     scan_channels(
         scan_of(x, key, nullptr, rate, nullptr, batch), n, begin, end, data<float>(steps) + batch * S * C + begin, C,
