@@ -1,8 +1,7 @@
 // The recurrence h <- exp(log_decay) h + x of each channel by itself: the RG-LRU's.
 #include "checks.h"
 #include "kernel.h"
-#include "vector.h"
-#include "vector_math.h"
+#include "recurrent.h"
 
 namespace hybridge {
 namespace {
@@ -13,23 +12,21 @@ void run(
     float* out
 ) {
   const int64_t count = std::min<int64_t>(LANES, C - c);
-  f32x16 h = load_first(before + c, count);
+  f32x16 h = load_up_to(before + c, count);
   for (int64_t t = 0; t < n; ++t) {
-    h = exp(load_first(log_decay + t * C + c, count)) * h + load_first(x + t * C + c, count);
-    if (out) store_first(out + t * C + c, h, count);
+    h = exp(load_up_to(log_decay + t * C + c, count)) * h + load_up_to(x + t * C + c, count);
+    if (out) store_up_to(out + t * C + c, h, count);
   }
-  if (after) store_first(after + c, h, count);
+  if (after) store_up_to(after + c, h, count);
 }
 
 // The first n of T tokens of every channel.
 void run_all(const Tensor& log_decay, const Tensor& x, int64_t n, const float* before, float* after, float* out) {
-  const int64_t T = x.size(1), C = last(x), vectors = (C + LANES - 1) / LANES;
-  parallel(x.size(0) * vectors, LANES * T * 16, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t batch = item / vectors, c = item % vectors * LANES, rows = batch * T * C;
-      run(data<float>(log_decay) + rows, data<float>(x) + rows, C, n, c, before + batch * C,
-          after ? after + batch * C : nullptr, out ? out + rows : nullptr);
-    }
+  const int64_t T = x.size(1), C = last(x);
+  for_channels<LANES>(x.size(0), C, T * 16, [&](int64_t batch, int64_t c, int64_t) {
+    const int64_t rows = batch * T * C;
+    run(data<float>(log_decay) + rows, data<float>(x) + rows, C, n, c, before + batch * C,
+        after ? after + batch * C : nullptr, out ? out + rows : nullptr);
   });
 }
 
@@ -61,12 +58,7 @@ Tensor& fading_sum_verify_out(
   REQUIRE(is<float>(out, B, T, C));
   REQUIRE(is<float>(staged_x, B, S, C) && T <= S);
   REQUIRE(is<float>(staged_log_decay, B, S, C));
-  for (int64_t batch = 0; batch < B; ++batch) {
-    std::memmove(
-        data<float>(staged_log_decay) + batch * S * C, data<float>(log_decay) + batch * T * C, T * C * sizeof(float)
-    );
-    std::memmove(data<float>(staged_x) + batch * S * C, data<float>(x) + batch * T * C, T * C * sizeof(float));
-  }
+  stage(staged_log_decay, log_decay), stage(staged_x, x);
   run_all(log_decay, x, T, data<float>(state), nullptr, data<float>(out));
   return out;
 }

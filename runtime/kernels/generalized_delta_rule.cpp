@@ -177,13 +177,6 @@ Tensor& generalized_delta_rule_verify_out(
   float* read_only = const_cast<float*>(data<float>(state));
   const bool done = run<Form::VERIFY>(context, in, data<float>(query), read_only, in.T, data<float>(out));
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
-  const auto stage = [&](Tensor& staged, const Tensor& x) {
-    const int64_t row = in.H * x.size(3);
-    for (int64_t batch = 0; batch < in.B; ++batch)
-      std::memmove(
-          data<float>(staged) + batch * S * row, data<float>(x) + batch * in.T * row, in.T * row * sizeof(float)
-      );
-  };
   stage(staged_log_decay, log_decay), stage(staged_rate, rate), stage(staged_removed, removed);
   stage(staged_key, key), stage(staged_value, value);
   return out;

@@ -35,10 +35,17 @@ struct Gates {
   int64_t stride;
   float low;
   std::optional<double> high;
-  float step(int64_t t, int64_t head) const {
-    if (!raw) return 1.0f;
-    const float step = std::max(of_one(Softplus::of, raw[t * stride + head] + (bias ? bias[head] : 0.0f)), low);
-    return high ? std::min(step, float(*high)) : step;
+  // Writes those of T tokens from `first` on. Compiled once, as what else gives steps and decays, so that they round in
+  // one way.
+  [[gnu::noinline]] void read(float* steps, int64_t first, int64_t T, int64_t head) const {
+    if (!raw) return std::fill_n(steps, T, 1.0f), void();
+    for (int64_t t = 0; t < T; ++t) steps[t] = raw[(first + t) * stride + head] + (bias ? bias[head] : 0.0f);
+    for (int64_t t = 0; t < T; t += LANES) {
+      f32x16 step = Softplus::of(load_up_to(steps + t, T - t));
+      step = select(step < low, splat(low), step);
+      if (high) step = select(step > float(*high), splat(float(*high)), step);
+      store_up_to(steps + t, step, T - t);
+    }
   }
 };
 
@@ -57,29 +64,41 @@ struct Tokens {
     step = take(most), decay = take(most);
   }
   int64_t stride, T = 0;
-  float *key, *query;   // [T, stride]
-  float *step, *decay;  // [T]: h and g
-  float* added;         // [T, P]: h v
-  float* tile;          // [ROWS, stride]
+  const float* read = nullptr;  // the first of the keys that are here
+  float *key, *query;           // [T, stride]
+  float *step, *decay;          // [T]: h and g
+  float* added;                 // [T, P]: h v
+  float* tile;                  // [ROWS, stride]
 };
 
-// A token's decay and what it adds. This and what gives steps are compiled once, so that they round in one way.
-[[gnu::noinline]] void set_step(Tokens& tokens, int64_t t, float step, float rate, const float* value, int64_t P) {
-  tokens.step[t] = step;
-  tokens.decay[t] = of_one(exp, step * rate);
-  for (int64_t p = 0; p < P; ++p) tokens.added[t * P + p] = value[p] * step;
+// Decays of all tokens by their steps, and what they add.
+[[gnu::noinline]] void set_steps(Tokens& tokens, float rate, const float* value, const Shape& s) {
+  for (int64_t t = 0; t < tokens.T; t += LANES) {
+    const int64_t count = tokens.T - t;
+    store_up_to(tokens.decay + t, exp(load_up_to(tokens.step + t, count) * rate), count);
+  }
+  for (int64_t t = 0; t < tokens.T; ++t)
+    for (int64_t p = 0; p < s.P; ++p) tokens.added[t * s.P + p] = value[t * s.row() + p] * tokens.step[t];
 }
 
-[[gnu::noinline]] void read_tokens(
+// Keys of T tokens, and queries where they are wanted, from a head's first; heads of a group have the same.
+void read_rows(Tokens& tokens, const float* mixed, const Shape& s, int64_t head, int64_t T, bool queries) {
+  const float *key = mixed + s.key(head), *query = mixed + s.query(head);
+  tokens.T = T;
+  if (std::exchange(tokens.read, key) == key) return;
+  for (int64_t t = 0; t < T; ++t) {
+    copy_row(tokens.key + t * tokens.stride, key + t * s.row(), s.N, tokens.stride);
+    if (queries) copy_row(tokens.query + t * tokens.stride, query + t * s.row(), s.N, tokens.stride);
+  }
+}
+
+void read_tokens(
     Tokens& tokens, const float* mixed, const Gates& gates, const Shape& s, int64_t head, int64_t first, int64_t T
 ) {
-  tokens.T = T;
-  for (int64_t t = 0; t < T; ++t) {
-    const float* row = mixed + (first + t) * s.row();
-    copy_row(tokens.key + t * tokens.stride, row + s.key(head), s.N, tokens.stride);
-    copy_row(tokens.query + t * tokens.stride, row + s.query(head), s.N, tokens.stride);
-    set_step(tokens, t, gates.step(first + t, head), gates.rate[head], row + s.value(head), s.P);
-  }
+  const float* rows = mixed + first * s.row();
+  read_rows(tokens, rows, s, head, T, true);
+  gates.read(tokens.step, first, T, head);
+  set_steps(tokens, gates.rate[head], rows + s.value(head), s);
 }
 
 // T tokens from t on over R rows of the state, on the way from rows to rows; their outputs without the skip.
@@ -239,11 +258,7 @@ Tensor& linear_attention_verify_out(
     if (skip) add_skip(tokens, s, value, data<float>(*skip)[head], answers, width);
   });
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
-  for (int64_t batch = 0; batch < sizes.B; ++batch)
-    std::memmove(
-        data<float>(staged_mixed) + batch * S * s.row(), data<float>(mixed) + batch * s.T * s.row(),
-        s.T * s.row() * sizeof(float)
-    );
+  stage(staged_mixed, mixed);
   return out;
 }
 
@@ -265,14 +280,10 @@ Tensor& linear_attention_commit_out(
     float* own = data<float>(state) + (batch * s.heads + head) * s.head_size();
     for (int64_t first = 0; first < n; first += MOST) {
       const float* rows = data<float>(mixed) + (batch * S + first) * s.row();
-      tokens.T = std::min<int64_t>(MOST, n - first);
-      for (int64_t t = 0; t < tokens.T; ++t) {
-        copy_row(tokens.key + t * tokens.stride, rows + t * s.row() + s.key(head), s.N, tokens.stride);
-        set_step(
-            tokens, t, data<float>(steps)[(batch * S + first + t) * s.heads + head], data<float>(rate)[head],
-            rows + t * s.row() + s.value(head), s.P
-        );
-      }
+      read_rows(tokens, rows, s, head, std::min<int64_t>(MOST, n - first), false);
+      for (int64_t t = 0; t < tokens.T; ++t)
+        tokens.step[t] = data<float>(steps)[(batch * S + first + t) * s.heads + head];
+      set_steps(tokens, data<float>(rate)[head], rows + s.value(head), s);
       all_rows<Form::COMMIT>(tokens, s, own, nullptr, 0);
     }
   });

@@ -1,10 +1,11 @@
-// Shared by the recurrences whose state is a matrix for each head.
+// Shared by the recurrences.
 //
-// Each token is a step over a tile of the state that stays in the first cache, so an output is one sum in one order,
-// whatever is read beside it, and a commit leaves the bits that decodes would. Sums of blocks as a whole need fewer
-// multiplications, but round otherwise for each length of a block.
+// Where a state is a matrix for each head, each token is a step over a tile of it that stays in the first cache, so an
+// output is one sum in one order, whatever is read beside it, and a commit leaves the bits that decodes would. Sums of
+// blocks as a whole need fewer multiplications, but round otherwise for each length of a block.
 #pragma once
 
+#include "kernel.h"
 #include "vector.h"
 #include "vector_math.h"
 
@@ -14,6 +15,23 @@
 namespace hybridge::inline INSTRUCTION_SET {
 
 enum class Form { EXTEND, VERIFY, COMMIT };
+
+// f(batch, first channel, last channel) for BLOCK of C channels at a time, in threads; `each` is what a channel costs.
+template <int64_t BLOCK, typename F>
+void for_channels(int64_t batch, int64_t C, int64_t each, const F& f) {
+  const int64_t blocks = (C + BLOCK - 1) / BLOCK;
+  parallel(batch * blocks, BLOCK * each, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item)
+      f(item / blocks, item % blocks * BLOCK, std::min((item % blocks + 1) * BLOCK, C));
+  });
+}
+
+// Keeps x [B, T, ...] as the first T tokens of a verify's buffer [B, S, ...], for a commit.
+inline void stage(Tensor& staged, const Tensor& x) {
+  const int64_t batches = x.size(0), count = x.numel() / batches, stride = staged.numel() / batches;
+  for (int64_t batch = 0; batch < batches; ++batch)
+    std::memmove(data<float>(staged) + batch * stride, data<float>(x) + batch * count, count * sizeof(float));
+}
 
 inline int64_t padded(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
 

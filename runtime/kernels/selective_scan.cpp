@@ -2,12 +2,12 @@
 //
 //   h <- exp(step rate) h + (step x) key,   out = h . query + skip x
 //
-// Channels are independent: each runs through all tokens with sixteen elements of its state in a register, so that
-// memory sees the state once.
+// Channels are independent: sixteen of them run through all tokens with their states in the first cache, so that memory
+// sees a state once. Elements of a state are lanes, and sums over these are made for sixteen channels at once.
 #include "activation.h"
 #include "checks.h"
 #include "kernel.h"
-#include "vector.h"
+#include "recurrent.h"
 #include "workspaces.h"
 
 namespace hybridge {
@@ -21,33 +21,54 @@ struct Scan {
   int64_t C, H, N;
 };
 
-// Channel c through n tokens, `count` elements of its state from `at` on; adds their share of the outputs.
+// Up to sixteen channels from c on through n tokens, `count` elements of their states from `at` on; adds their share of
+// the outputs.
+template <bool Whole>
 void scan(
-    const Scan& s, int64_t n, int64_t c, int64_t at, int64_t count, const float* steps, int64_t stride,
+    const Scan& s, int64_t n, int64_t c, int64_t channels, int64_t at, const float* steps, int64_t stride,
     const float* before, float* after, float* out
 ) {
-  const auto get = [count](const float* from) { return load_up_to(from, count); };
-  const int64_t head = c / (s.C / s.H);
-  const f32x16 rate = get(s.rate + c * s.N + at);
-  f32x16 h = get(before + c * s.N + at);
-  for (int64_t t = 0; t < n; ++t) {
-    const float step = steps[t * stride], scaled = step * s.x[t * s.C + c];
-    const int64_t row = (t * s.H + head) * s.N + at;
-    h = exp(rate * step) * h + get(s.key + row) * scaled;
-    if (s.query) out[t * s.C + c] += sum(h * get(s.query + row));
+  const int64_t count = std::min<int64_t>(LANES, s.N - at);
+  const auto get = [count](const float* from) { return Whole ? load<f32x16>(from) : load_first(from, count); };
+  f32x16 rate[LANES], h[LANES];
+  decltype(folded_product(h[0], h[0])) products[LANES] = {};
+  int64_t row[LANES];  // of a token's keys and queries
+  for (int64_t i = 0; i < channels; ++i) {
+    rate[i] = get(s.rate + (c + i) * s.N + at);
+    h[i] = get(before + (c + i) * s.N + at);
+    row[i] = (c + i) / (s.C / s.H) * s.N + at;
   }
-  if (after) store_up_to(after + c * s.N + at, h, count);
+  for (int64_t t = 0; t < n; ++t) {
+    const f32x16 step = load_up_to(steps + t * stride, channels), x = load_up_to(s.x + t * s.C + c, channels);
+    float step_of[LANES], added[LANES];
+    store(step_of, step);
+    store(added, step * x);
+    const float *key = s.key + t * s.H * s.N, *query = s.query ? s.query + t * s.H * s.N : nullptr;
+    for (int64_t i = 0; i < channels; ++i) {
+      h[i] = fused(get(key + row[i]), splat(added[i]), exp(rate[i] * step_of[i]) * h[i]);
+      if (s.query) products[i] = folded_product(h[i], get(query + row[i]));
+    }
+    float* to = out + t * s.C + c;
+    if (s.query) store_up_to(to, load_up_to(to, channels) + sums(products), channels);
+  }
+  if (after)
+    for (int64_t i = 0; i < channels; ++i) store_up_to(after + (c + i) * s.N + at, h[i], count);
 }
 
 void scan_channels(
     const Scan& s, int64_t n, int64_t begin, int64_t end, const float* steps, int64_t stride, const float* before,
     float* after, float* out
 ) {
-  for (int64_t c = begin; c < end; ++c) {
+  for (int64_t c = begin; c < end; c += LANES) {
+    const int64_t channels = std::min<int64_t>(LANES, end - c);
     if (s.query)
-      for (int64_t t = 0; t < n; ++t) out[t * s.C + c] = s.skip[c] * s.x[t * s.C + c];
+      for (int64_t t = 0; t < n; ++t) {
+        const auto get = [&](const float* from) { return load_up_to(from + c, channels); };
+        store_up_to(out + t * s.C + c, get(s.skip) * get(s.x + t * s.C), channels);
+      }
     for (int64_t at = 0; at < s.N; at += LANES)
-      scan(s, n, c, at, std::min<int64_t>(LANES, s.N - at), steps + c - begin, stride, before, after, out);
+      (s.N - at >= LANES ? scan<true> : scan<false>)(s, n, c, channels, at, steps + c - begin, stride, before, after,
+                                                     out);
   }
 }
 
@@ -61,18 +82,6 @@ void read_steps(
       const f32x16 added = bias ? load_first(bias + c, count) : f32x16{};
       store_first(sizes + t * stride + c - begin, Softplus::of(load_first(raw + t * C + c, count) + added), count);
     }
-}
-
-int64_t blocks_of(int64_t C) { return (C + BLOCK - 1) / BLOCK; }
-
-// f(batch, first channel, last channel) for all of them, in threads.
-template <typename F>
-void for_channels(int64_t batch, int64_t C, int64_t each, const F& f) {
-  const int64_t blocks = blocks_of(C);
-  parallel(batch * blocks, BLOCK * each, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item)
-      f(item / blocks, item % blocks * BLOCK, std::min((item % blocks + 1) * BLOCK, C));
-  });
 }
 
 Scan scan_of(
@@ -116,9 +125,9 @@ Tensor& selective_scan_out(
   REQUIRE(s.agree(bias, query, skip, out));
   REQUIRE(reads(count, n, 0, s.T));
   const int64_t T = s.T, C = s.C, N = s.N;
-  const Workspaces<float> workspaces(context, s.B * blocks_of(C), BLOCK * T * N * 8, product(T, BLOCK));
+  const Workspaces<float> workspaces(context, s.B * ((C + BLOCK - 1) / BLOCK), BLOCK * T * N * 8, product(T, BLOCK));
   ET_KERNEL_CHECK(context, workspaces, MemoryAllocationFailed, out);
-  for_channels(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+  for_channels<BLOCK>(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     const auto sizes = workspaces.take();
     float *own = data<float>(state) + batch * C * N, *answers = data<float>(out) + batch * T * C;
     read_steps(
@@ -142,14 +151,9 @@ Tensor& selective_scan_verify_out(
   REQUIRE(is<float>(staged_x, s.B, S, s.C) && s.T <= S);
   REQUIRE(is<float>(staged_steps, s.B, S, s.C));
   REQUIRE(is<float>(staged_key, s.B, S, s.H, s.N));
-  const int64_t T = s.T, C = s.C, H = s.H, N = s.N;
-  for (int64_t batch = 0; batch < s.B; ++batch) {
-    std::memmove(data<float>(staged_x) + batch * S * C, data<float>(x) + batch * T * C, T * C * sizeof(float));
-    std::memmove(
-        data<float>(staged_key) + batch * S * H * N, data<float>(key) + batch * T * H * N, T * H * N * sizeof(float)
-    );
-  }
-  for_channels(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+  const int64_t T = s.T, C = s.C, N = s.N;
+  stage(staged_x, x), stage(staged_key, key);
+  for_channels<BLOCK>(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     float* sizes = data<float>(staged_steps) + batch * S * C + begin;
     read_steps(sizes, C, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, T, begin, end);
     scan_channels(
@@ -172,7 +176,7 @@ Tensor& selective_scan_commit_out(
   const int64_t S = s.T, C = s.C, N = s.N;
   *data<int64_t>(out) = n;
   if (n == 0) return out;
-  for_channels(s.B, C, n * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+  for_channels<BLOCK>(s.B, C, n * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     float* own = data<float>(state) + batch * C * N;
     scan_channels(
         scan_of(x, key, nullptr, rate, nullptr, batch), n, begin, end, data<float>(steps) + batch * S * C + begin, C,

@@ -5,8 +5,7 @@
 #include "activation.h"
 #include "checks.h"
 #include "kernel.h"
-#include "vector.h"
-#include "vector_math.h"
+#include "recurrent.h"
 
 namespace hybridge {
 namespace {
@@ -49,16 +48,6 @@ void shift(const Conv& conv, float* window, int64_t n, int64_t begin, int64_t en
     std::memmove(window + w * conv.C + begin, input(conv, window, w + n) + begin, (end - begin) * sizeof(float));
 }
 
-// f(batch, first channel, last channel) for all of them, in threads.
-template <typename F>
-void for_channels(int64_t batch, int64_t C, int64_t each, const F& f) {
-  const int64_t blocks = (C + BLOCK - 1) / BLOCK;
-  parallel(batch * blocks, BLOCK * each, [&](int64_t begin, int64_t end) {
-    for (int64_t item = begin; item < end; ++item)
-      f(item / blocks, item % blocks * BLOCK, std::min((item % blocks + 1) * BLOCK, C));
-  });
-}
-
 Conv conv_of(const Tensor& x, const Tensor& taps, const std::optional<Tensor>& bias, int64_t start, int64_t batch) {
   const int64_t T = x.size(1), stride = last(x);
   return {
@@ -95,7 +84,7 @@ Tensor& short_conv_out(
   const int64_t T = sizes.T, C = sizes.C, W = sizes.W;
   REQUIRE(reads(count, n, 0, T));
   const bool known = activated(activation, [&](auto activate) {
-    for_channels(x.size(0), C, T * W * 2 * sizeof(float), [&](int64_t batch, int64_t begin, int64_t end) {
+    for_channels<BLOCK>(x.size(0), C, T * W * 2 * sizeof(float), [&](int64_t batch, int64_t begin, int64_t end) {
       const Conv conv = conv_of(x, taps, bias, start, batch);
       float *to = data<float>(out) + batch * T * C, *before = data<float>(window) + batch * W * C;
       for (int64_t t = 0; t < n; ++t) outputs<decltype(activate)>(conv, before, to + t * C, t, begin, end);
@@ -119,7 +108,7 @@ Tensor& short_conv_verify_out(
   const int64_t T = sizes.T, C = sizes.C, W = sizes.W;
   REQUIRE(is<float>(staged, sizes.B, S, C) && T <= S);
   const bool known = activated(activation, [&](auto activate) {
-    for_channels(x.size(0), C, T * W * 2 * sizeof(float), [&](int64_t batch, int64_t begin, int64_t end) {
+    for_channels<BLOCK>(x.size(0), C, T * W * 2 * sizeof(float), [&](int64_t batch, int64_t begin, int64_t end) {
       const Conv conv = conv_of(x, taps, bias, start, batch);
       const float* before = data<float>(window) + batch * W * C;
       for (int64_t t = 0; t < T; ++t) {

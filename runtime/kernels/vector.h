@@ -99,7 +99,49 @@ INLINE f32xr fused(f32xr a, float b, f32xr c) {
 #endif
 }
 
+// a b of vectors, one half of it added to the other if it has halves: the first step of sum(a b).
+template <typename V>
+INLINE auto folded_product(V a, V b) {
+  if constexpr (IS_REGISTER<V>) return a * b;
+  else return fused(a.low, b.low, a.high * b.high);
+}
+
+// The sum of each of sixteen vectors, in the order of sum().
+template <typename V>
+INLINE f32x16 sums(const V* v) {
+  float to[LANES];
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const auto four = [v](int i) {  // of i and of i + 4: sums of two lanes
+    const __m256 a = (__m256)v[i], b = (__m256)v[i + 4];
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  };
+  const auto two = [&](int i) {
+    const __m256d a = _mm256_castps_pd(four(i)), b = _mm256_castps_pd(four(i + 1));
+    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)), _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  };
+  for (int i = 0; i < LANES; i += 8) {
+    const __m256 a = two(i), b = two(i + 2);
+    _mm256_storeu_ps(to + i, _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd)));
+  }
+#else
+  for (int i = 0; i < LANES; ++i) to[i] = sum(v[i]);
+#endif
+  return load<f32x16>(to);
+}
+
 INLINE f32x16 magnitude(f32x16 v) { return (f32x16)((i32x16)v & 0x7fffffff); }
+
+// Returns whether all magnitudes are below a limit, and none is NaN; where that takes no time, else false.
+INLINE bool all_below(f32x16 magnitudes, float limit) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)magnitudes, _mm512_set1_ps(limit), _CMP_LT_OQ) == 0xffff;
+#elif defined(__AVX2__)  // as whole numbers: a NaN is the largest
+  const __m256i most = _mm256_max_epi32((__m256i)magnitudes.low, (__m256i)magnitudes.high);
+  return _mm256_movemask_ps((__m256)_mm256_sub_epi32(most, (__m256i)splat<f32xr>(limit))) == 0xff;
+#else
+  return false;
+#endif
+}
 
 // v, with 0 for NaN and for what is too large: no processor agrees with another, or C++ with any, on the whole number
 // of those.
