@@ -74,6 +74,7 @@ struct DotprodTile {
       if constexpr (IS_HIGH) prepare();
       add_sixteen<0>(w, x, more);
       if constexpr (unit == 32) add_sixteen<4>(w, x + 16 * T, more);
+      if constexpr (T > 4 && !IS_HIGH) asm("" : "+r"(w), "+r"(x));  // or clang adds an offset to both in each turn
     }
     if constexpr (!IS_HIGH) {
       if (columns == 0) return;

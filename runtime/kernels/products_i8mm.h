@@ -45,14 +45,20 @@ struct PairTile {
     }
   }
 
-  INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns, const int8_t* table) {
-    constexpr int unit = unit_of(Code) < 8 ? 8 : unit_of(Code), bytes = unit * bits_of(Code) * LANES / 8;
+  static constexpr int UNIT = unit_of(Code) < 8 ? 8 : unit_of(Code), BYTES = UNIT * bits_of(Code) * LANES / 8;
+
+  INLINE void add_unit(const uint8_t* w, const int8_t* x, const int8_t* table) {
     u8xr more[PAIRS / 2];
-    for (; columns > 0; columns -= unit, w += bytes, x += unit * T) {
-      fetch_ahead<bytes / 64, Code, T>(w);
-      UNROLLED for (int four = 0; four < PAIRS / 2; ++four) more[four] = beside<Code, u8xr>(w + 16 * four, table);
-      UNROLLED for (int k = 0; k < unit; k += 8) add_eight(w, x + k * T, k / 4, more);
-    }
+    fetch_ahead<BYTES / 64, Code, T>(w);
+    UNROLLED for (int four = 0; four < PAIRS / 2; ++four) more[four] = beside<Code, u8xr>(w + 16 * four, table);
+    UNROLLED for (int k = 0; k < UNIT; k += 8) add_eight(w, x + k * T, k / 4, more);
+  }
+
+  INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns, const int8_t* table) {
+    if constexpr (T > 4 && bits_of(Code) == 4)  // where a loop's own instructions count
+      for (; columns >= 32; columns -= 32, w += 4 * BYTES, x += 32 * T)
+        UNROLLED for (int i = 0; i < 4; ++i) add_unit(w + i * BYTES, x + 8 * i * T, table);
+    for (; columns > 0; columns -= UNIT, w += BYTES, x += UNIT * T) add_unit(w, x, table);
   }
 
   template <typename F>
