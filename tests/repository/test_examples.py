@@ -7,6 +7,7 @@ import json
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import torch
 from checkout import CHECKOUT
 from documents import Document
 from picture_files import file_of, noise
-from store import demo_folder
+from public_folders import LFM2_VL_OPTIONS
+from store import demo_folder, exported
 from tokenizers import Tokenizer
 
 from hybridge.export.cli.embedded import EMBEDDED
@@ -113,23 +115,22 @@ def test_each_picture_is_encoded_once(pictures_artifact: Path, tmp_path: Path, c
     assert capsys.readouterr().out.count("1 parts encoded so far") == 4
 
 
-WITH_KERNELS = """
+SOONER = """
 import runpy, sys
-import hybridge.export.pinned.stock_operators  # sooner imported than the example does it
-from hybridge.runtime.kernels import library
-library.load()
+import hybridge.export.pinned.stock_operators  # which the example imports in another order, for seconds more
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
 
-def test_executorchs_own_runner_answers_about_a_picture(pictures_artifact: Path, tmp_path: Path) -> None:
-    """As many tokens are read as a Session reads of the same prompt and picture; test_multimodal_runner.py has other kernels."""
+def test_executorchs_own_runner_answers_about_a_picture(pictures_checkpoint: Path, tmp_path: Path) -> None:
+    """As many tokens are read as a Session reads of the same prompt and picture."""
+    out = exported(pictures_checkpoint, replace(LFM2_VL_OPTIONS, kernels="llm", snapshot_slots=0, image_tokens=(16,)))
     file = tmp_path / "picture.png"
     file.write_bytes(file_of(noise(50, 20)))
-    command = [sys.executable, "-c", WITH_KERNELS, FOLDER / "multimodal_runner.py", pictures_artifact, "What?", file]
+    command = [sys.executable, "-c", SOONER, FOLDER / "multimodal_runner.py", out, "What?", file]
     done = subprocess.run(command, check=True, capture_output=True, timeout=300)
     figures = next(line for line in done.stdout.splitlines() if line.startswith(b"PyTorchObserver"))
-    model = open_text_model(pictures_artifact)
+    model = open_text_model(out)
     text = "<|startoftext|><|im_start|>user\n<|image_start|><|image_end|>What?<|im_end|>\n<|im_start|>assistant\n"
     rows = sum(each < 0 for each in model.pictures.read(file).ids)
     assert (

@@ -163,9 +163,7 @@ def test_forward_serves_a_stock_loop(session: Session, oracle: Oracle) -> None:
 # On disk
 
 
-def test_a_saved_state_goes_on_bit_for_bit(
-    session: Session, onnx_artifact: Path, tmp_path: Path, oracle: Oracle
-) -> None:
+def test_a_saved_state_goes_on_bit_for_bit(session: Session, onnx_artifact: Path, tmp_path: Path, oracle: Oracle) -> None:
     session.prefill(PROMPT[:4])
     session.snapshot(1)
     session.prefill(PROMPT[4:])
@@ -196,10 +194,7 @@ def test_a_saved_state_goes_on_bit_for_bit(
 def test_the_commands_take_either_artifact(
     onnx_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        exit_code(monkeypatch, main, "hybridge", "run", onnx_artifact, "--prompt", "abcabcabc", "--max-new-tokens", 12)
-        == 0
-    )
+    assert exit_code(monkeypatch, main, "hybridge", "run", onnx_artifact, "--prompt", "abcabcabc", "--max-new-tokens", 12) == 0
     assert capsys.readouterr().out.startswith("abcabcabc")
     assert exit_code(monkeypatch, main, "hybridge", "inspect", onnx_artifact, "--all") == 0
     shown = capsys.readouterr().out
