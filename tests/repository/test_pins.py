@@ -114,8 +114,8 @@ class WritingState(nn.Module):
 
 
 def test_calls_that_write_are_put_back_as_inductor_does() -> None:
-    from torch._inductor.fx_passes import post_grad  # takes seconds, which other processes are spared
-
+    with quiet():
+        from torch._inductor.fx_passes import post_grad  # takes seconds, which other processes are spared
     made = torch.export.export(WritingState(), (torch.ones(1, 2, 8), torch.zeros(1, dtype=torch.long)), strict=False)
 
     def calls(put: Callable[[Graph], None]) -> list[str]:
