@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import warnings
+from importlib import import_module
 
 import pytest
 from workers import hands_out_tests
@@ -23,6 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     with warnings.catch_warnings():
         # What the pinned libraries say of themselves while they are imported.
         warnings.simplefilter("ignore")
+        import_module("hybridge.export.pinned.stock_operators")  # before others import ExecuTorch, at three times the cost
         config.pluginmanager.import_plugin("shared_fixtures")
 
 

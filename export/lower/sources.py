@@ -6,16 +6,16 @@ So the constants of another checkpoint of the same shape are found without lower
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from hybridge.export.pinned.executorch import Source, source_of, with_source
-from hybridge.export.pinned.torch_export import Operator, traced_graph
+from hybridge.export.pinned.torch_export import Operator
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -43,11 +43,10 @@ def computed_source(program: ExportedProgram, node: Node) -> Source | None:
     return source if used else None
 
 
-def traced_source(make: Callable[..., Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Source:
-    """Return how ``make`` computes a tensor of float32 tensors with these names and shapes."""
-    graph = traced_graph(make, [torch.empty(shape, device="meta") for shape in shapes.values()])
-    names = dict(zip(graph.find_nodes(op="placeholder"), shapes, strict=True))
-    return _words(graph.output_node().args[0], lambda leaf: {"of": names[leaf]})
+def graph_source(graph: Graph, names: Iterable[str]) -> Source:
+    """Return how a graph computes a tensor of tensors with these names."""
+    inputs = dict(zip(graph.find_nodes(op="placeholder"), names, strict=True))
+    return _words(graph.output_node().args[0], lambda leaf: {"of": inputs[leaf]})
 
 
 def _words(value: Any, leaf: Callable[[Node], Source]) -> Source:

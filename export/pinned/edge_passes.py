@@ -30,6 +30,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
+from torch.fx.traceback import NodeSource
 
 from hybridge.export.pinned.torch_export import Operator, declared
 
@@ -104,7 +105,7 @@ def quick_passes() -> Iterator[None]:
     """Skip the passes in ``SOUGHT`` that have nothing to do, and let every pass change a graph in place.
 
     Patches ``call`` of these passes, and that of the class of all of them. A graph with symbolic sizes, branches or delegates
-    is traced anew, as before.
+    is traced anew, as before. Numbers that a graph reads of its tensors stay what they are.
     """
     known = _KnownValues()
 
@@ -181,9 +182,9 @@ def _can_stay(made: Any, module: GraphModule) -> bool:
 
 
 def _is_plain(module: GraphModule) -> bool:
-    """Return whether a graph calls operators on tensors of known sizes only."""
+    """Return whether a graph calls operators on tensors of known sizes only. Numbers may be read of tensors, and compared."""
     return not list(module.children()) and all(
-        _is_fixed(node.meta.get("val")) and (node.op == "placeholder" or _is_known(node.target))
+        _is_symbol(node) or (_is_fixed(node.meta.get("val")) and (node.op == "placeholder" or _is_known(node.target)))
         for node in module.graph.nodes
         if node.op in ("placeholder", "call_function")
     )
@@ -246,8 +247,8 @@ def _key(mode: Any, target: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _frozen(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return torch.Tensor, id(value)
+    if isinstance(value, torch.Tensor | torch.SymInt | torch.SymBool):
+        return type(value), id(value)
     if isinstance(value, list | tuple):
         return tuple([_frozen(each) for each in value])
     if isinstance(value, dict):
@@ -315,6 +316,9 @@ class _Calls:
 
     def trace(self, made: Any, node: Node) -> None:
         self._node = node
+        node.meta.setdefault("from_node", [NodeSource(node)])  # as a new trace does: debug handles are made of it
+        if _is_symbol(node):  # computed anew, it would be another number
+            return
         if not isinstance(node.target, Operator | EdgeOpOverload):
             args, kwargs = _mapped((node.args, dict(node.kwargs)), Node, _value)
             _set(node, self._known.of(self._mode, node.target, args, kwargs))

@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Graph
 
 from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.vocabulary import CHOSEN
 from hybridge.export.lower.repeat import plain_attributes
-from hybridge.export.lower.sources import compute, is_known, traced_source
+from hybridge.export.lower.sources import compute, graph_source, is_known
 from hybridge.export.pinned.executorch import Source, StoredTensor
-from hybridge.export.pinned.torch_export import is_persistent
+from hybridge.export.pinned.torch_export import is_persistent, traced_graph
 from hybridge.export.pinned.transformers import origin_of
 from hybridge.export.source.gguf.architecture import MadeTensor
 from hybridge.export.weights import PackedExperts, PanelLinear
@@ -99,14 +100,15 @@ CONFIG: Source = {"config": True}
 
 def file_sources(state: nn.Module) -> Iterator[tuple[str, Source]]:
     """Yield the sources of a model's tensors in its GGUF file, by the tensors' names, as far as they are known."""
+    graphs: dict[object, Graph] = {}
     for prefix, module in state.named_modules():
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             full = f"{prefix}.{name}" if prefix else name
             if isinstance(origin := getattr(module, "origin", None), MadeTensor) and name in PARTS:
                 experts = module.experts if isinstance(module, PackedExperts) else 1
-                yield full, {"packed": name, **_made(origin), "bits": module.bits, "experts": experts}
+                yield full, {"packed": name, **_made(origin, graphs), "bits": module.bits, "experts": experts}
             elif isinstance(origin := origin_of(tensor), MadeTensor):
-                yield full, _made(origin)["make"]
+                yield full, _made(origin, graphs)["make"]
             elif name in dict(module.named_buffers(recurse=False)) and not is_persistent(module, name):
                 yield full, CONFIG
             elif isinstance(module, ArtifactDrafter | PanelLinear) and name in CHOSEN:
@@ -117,9 +119,13 @@ PARTS = ("packed", "scales", "minima", "superscales", "table")
 """Names of a packed layer's tensors that are its weight."""
 
 
-def _made(origin: MadeTensor) -> dict[str, Source]:
-    shapes = {source.name: source.shape for source in origin.sources}
-    return {"make": traced_source(partial(origin.make, origin.config), shapes), "of": [*shapes]}
+def _made(origin: MadeTensor, graphs: dict[object, Graph]) -> dict[str, Source]:
+    """Return how a tensor is made. graphs: of those before, because layers have tensors that are made alike."""
+    names, shapes = [each.name for each in origin.sources], tuple(each.shape for each in origin.sources)
+    alike = origin.make, id(origin.config), shapes
+    if alike not in graphs:
+        graphs[alike] = traced_graph(partial(origin.make, origin.config), [torch.empty(each, device="meta") for each in shapes])
+    return {"make": graph_source(graphs[alike], names), "of": names}
 
 
 def _in_file(source: Source, stored: Mapping[str, Source]) -> Source:

@@ -15,7 +15,7 @@ from typing import NoReturn
 import pytest
 
 SLOW_FIXTURES = {
-    *("artifact", "kernels_artifact", "onnx_artifact", "lively_onnx_artifact", "qwen_artifact"),
+    *("artifact", "kernels_artifact", "onnx_artifact", "qwen_artifact"),
     *("demo", "distributions", "kernels"),
 }
 """Each is made by an export, a package build or a compiler, in more than a few seconds."""

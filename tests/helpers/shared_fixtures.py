@@ -123,12 +123,6 @@ def long_artifact(checkpoint: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def onnx_artifact(checkpoint: Path) -> Path:
-    """The ONNX artifact of ``checkpoint``, with the sizes of ``artifact``."""
-    return stored(checkpoint, replace(SIZES, format="onnx", kernels="hybridge"))
-
-
-@pytest.fixture(scope="session")
 def lively_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint like ``checkpoint`` whose weights are large enough to show mistakes."""
     folder = tmp_path_factory.mktemp("lively")
@@ -138,8 +132,8 @@ def lively_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def lively_onnx_artifact(lively_checkpoint: Path) -> Path:
-    """The ONNX artifact of ``lively_checkpoint``. Copy it before changing it."""
+def onnx_artifact(lively_checkpoint: Path) -> Path:
+    """The ONNX artifact of ``lively_checkpoint``, with the sizes of ``artifact``. Copy it before changing it."""
     return stored(lively_checkpoint, replace(SIZES, format="onnx", kernels="hybridge"))
 
 

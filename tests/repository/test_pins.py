@@ -26,7 +26,6 @@ from executorch.extension.llm.custom_ops import custom_ops
 from tiny import traced
 from torch import Tensor, nn
 from torch._export import utils as export_utils
-from torch._inductor.fx_passes import post_grad
 from torch.export import _remove_auto_functionalized_pass as remove_functional
 from torch.export import exported_program
 from torch.fx import Graph, GraphModule
@@ -115,6 +114,8 @@ class WritingState(nn.Module):
 
 
 def test_calls_that_write_are_put_back_as_inductor_does() -> None:
+    with quiet():
+        from torch._inductor.fx_passes import post_grad  # takes seconds, which other processes are spared
     made = torch.export.export(WritingState(), (torch.ones(1, 2, 8), torch.zeros(1, dtype=torch.long)), strict=False)
 
     def calls(put: Callable[[Graph], None]) -> list[str]:

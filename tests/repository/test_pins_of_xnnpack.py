@@ -17,7 +17,7 @@ from executorch.exir.backend.canonical_partitioners.config_partitioner import fo
 from tiny import traced
 from torch import Tensor, nn
 
-from hybridge.export.lower.lower import OnceStored, UntiedLinear, quiet
+from hybridge.export.lower.lower import OnceStored, UntiedLinear, quick_lowering, quiet
 from hybridge.export.pinned import executorch, xnnpack
 from hybridge.runtime import pinned
 from hybridge.runtime.platforms import library_file
@@ -56,7 +56,7 @@ def test_a_pass_that_may_be_left_out_names_what_it_seeks(name: str) -> None:
 def test_a_weight_of_two_methods_is_held_once() -> None:
     layer = nn.Linear(8, 8).requires_grad_(False)
     programs = {name: traced(layer, torch.ones(2, 8)) for name in ("first", "second")}
-    with quiet(), xnnpack.weights_held_once():
+    with quiet(), quick_lowering():
         edge = to_edge_transform_and_lower(programs, partitioner={name: [OnceStored()] for name in programs})
     first, second = (edge.exported_program(name).graph_module.lowered_module_0.named_data_store_output for name in programs)
     assert len(first.buffers) == 2, "weights are stored elsewhere: see weights_held_once() in export/pinned/xnnpack.py"
@@ -93,7 +93,7 @@ def partitioned() -> Any:
     heads = {"tied": Tied(tied=True), "untied": Tied(tied=False)}
     programs = {name: torch.export.export(each.requires_grad_(False), tokens, strict=False) for name, each in heads.items()}
     programs["gelu"] = traced(lambda x: nn.functional.gelu(x, approximate="tanh"), POINTS)
-    with quiet():
+    with quiet(), quick_lowering():
         return to_edge_transform_and_lower(programs, partitioner={name: [OnceStored()] for name in programs})
 
 

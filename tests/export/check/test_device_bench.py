@@ -73,9 +73,9 @@ def test_a_context_without_room_is_refused(kernels_artifact: Path) -> None:
         device.measure_device(open_artifact(kernels_artifact), 95)
 
 
-def test_an_onnx_artifact_is_refused(lively_onnx_artifact: Path) -> None:
+def test_an_onnx_artifact_is_refused(onnx_artifact: Path) -> None:
     with pytest.raises(UsageError, match="is for onnxruntime, which --device is not for"):
-        device.measure_device(open_artifact(lively_onnx_artifact), 1)
+        device.measure_device(open_artifact(onnx_artifact), 1)
 
 
 @pytest.mark.parametrize(

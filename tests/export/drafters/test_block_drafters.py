@@ -65,6 +65,13 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Subject(tmp_path_factory.mktemp("drafter"), *request.param)
 
 
+FEW = [("qwen3_5_text", "dflash2"), ("qwen3_5_text", "dspark windows"), ("lfm2", "dflash2")]
+of_few = pytest.mark.parametrize(
+    "subject", [pytest.param(each, marks=[] if each in FEW else pytest.mark.thorough) for each in PAIRS], indirect=True
+)
+"""For tests of texts, which no draft token changes: with and without chances, and a target of another kind."""
+
+
 def test_proposals_are_those_of_the_definition(subject: Subject) -> None:
     definition = definition_of(subject.twin, subject.model)
     assert sum(compare_blocks(subject.session, definition, seed, operations=25) for seed in range(2)) > 20
@@ -95,6 +102,7 @@ def test_rows_before_a_restored_length_are_still_known(subject: Subject) -> None
     assert again.parts()[:-2] == first.parts()[:-1]
 
 
+@of_few
 def test_text_is_plain_decodings(subject: Subject) -> None:
     session, prompt = subject.session, [5, 6, 7, 8, 9, 5, 6, 7]
     texts = []
@@ -119,6 +127,7 @@ def test_tokens_are_drawn_by_the_noise_of_their_positions(subject: Subject) -> N
     assert drafted.tokens == [drawn_token(row, heat, noise) for row, noise in zip(scores, NOISE, strict=True)]
 
 
+@of_few
 def test_a_seeds_text_is_the_same_with_it(subject: Subject) -> None:
     session, sampling, texts = subject.session, Sampling(temperature=1.0, seed=3), []
     for drafter in (None, OwnDrafter(session)):

@@ -57,7 +57,7 @@ LINEAR, FULL = "linear_attention", "full_attention"
 SIZES: dict[str, Any] = {"max_seq_len": 64, "prefill_chunk": 32, "verify_len": 4, "snapshot_slots": 1}
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {"num_hidden_layers": 4, "layer_types": [LINEAR, LINEAR, LINEAR, FULL]},
-    "lfm2": {"num_hidden_layers": 4, "layer_types": ["conv", FULL, "conv", FULL]},
+    "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", FULL]},
     "gemma3_text": {"num_hidden_layers": 2},
     "granitemoehybrid": {"num_hidden_layers": 4, "layer_types": ["mamba", "attention", "mamba", "attention"]},
     "mamba2": {"num_hidden_layers": 2},

@@ -1,6 +1,5 @@
 """What the exported graphs of every family look like, without lowering them."""
 
-import warnings
 from collections.abc import Mapping
 
 import pytest
@@ -12,8 +11,10 @@ from hybridge.cache import HybridCache
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
 from hybridge.export.kernel_sets.llm import LlmKernels
+from hybridge.export.lower.lower import quick_lowering
 from hybridge.export.program.methods import build_methods
 from hybridge.export.program.state import State
+from hybridge.imports import quiet
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +41,7 @@ def programs(request: pytest.FixtureRequest) -> tuple[str, dict[str, ExportedPro
     model = tiny_model(tiny_config(family))
     sizes = {"max_seq_len": 64, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
     state = State(model, HybridCache.from_config(model.config, kernels=KERNELS[kernels](), **sizes))  # type: ignore[arg-type]
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet(), torch.no_grad(), quick_lowering():
         return kernels, {
             name: torch.export.export(module, example, strict=False) for name, (module, example) in build_methods(state).items()
         }
@@ -94,8 +94,7 @@ def test_recurrent_state_is_written_in_place(family: str) -> None:
     methods = build_methods(state)
     for name in ("prefill", "verify", "commit"):  # a decode is a prefill of one token
         module, example = methods[name]
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet(), torch.no_grad(), quick_lowering():
             program = torch.export.export(module, example, strict=False)
         copied = {str(node.args[0]) for node in program.graph.nodes if node.target == torch.ops.aten.copy_.default}
         buffers = {each for each in copied if "recurrent_state" in each or "conv_state" in each or "staged_" in each}

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from hybridge.export.lower.lower import OnceStored, quick_lowering
 from hybridge.export.pinned.executorch import StoredTensor, backend_config, edge_config
-from hybridge.export.pinned.torch_export import without_history
+from hybridge.export.pinned.stock_operators import llama
+from hybridge.export.pinned.torch_export import check, without_history
 from hybridge.export.quantize.rounding import round_to_nearest
 from hybridge.export.quantize.stock import StockLinear, StockWeight
 from hybridge.export.weights import Grid
@@ -36,7 +37,10 @@ COUNTED: dict[str, Any] = {
 
 
 class Mixer(nn.Module):
-    """Islands around an operator that XNNPACK does not take, a convolution, a norm, a state, and weights of every kind."""
+    """Islands around an operator that XNNPACK does not take, a convolution, a norm, states, and weights of every kind.
+
+    Where rows are written is a number that is read of a tensor.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,6 +50,7 @@ class Mixer(nn.Module):
         self.up, self.down = nn.Linear(32, 64), StockLinear(rounded, None)
         self.table, self.norm = nn.Embedding(16, 32), nn.RMSNorm(32)
         self.register_buffer("total", torch.zeros(32))
+        self.register_buffer("rows", torch.zeros(1, 16, 1, 32))
         self.requires_grad_(False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -53,7 +58,11 @@ class Mixer(nn.Module):
         inner = torch.cat([nn.functional.silu(self.up(x)), x.cumsum(0).repeat(1, 2)]) * 2
         mixed = self.conv(self.down(inner).T[None])[0].T
         self.total.add_(mixed.sum(0))
-        out: Tensor = torch.relu(mixed + self.total.clone())
+        start = tokens[0].item()
+        check(start >= 0)
+        check(start + len(x) <= 16)
+        llama.update_cache(x[None, :, None], self.rows, start)
+        out: Tensor = torch.relu(mixed + self.total.clone() + self.rows.sum(1)[0])
         return out
 
 

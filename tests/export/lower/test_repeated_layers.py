@@ -67,7 +67,8 @@ def left_out(state: State, *taps: int) -> list[int]:
 
 TWO_KINDS: Mapping[str, Any] = {"layers": 10, "layer_types": [LINEAR, FULL] * 5}
 MODELS: Mapping[str, tuple[dict[str, Any], list[int]]] = {
-    "qwen3_5_text": ({**TWO_KINDS}, list(range(2, 8))),
+    # Qwen3.5's order of kinds: a kept layer behind many copies read the result of an earlier layer.
+    "qwen3_5_text": ({"layers": 16, "layer_types": [LINEAR, LINEAR, LINEAR, FULL] * 4}, [1, 2, *range(4, 14)]),
     "llama": ({"layers": 8, "taps": (4,)}, [1, 2, 5, 6]),
     "qwen3_next": ({**TWO_KINDS, **EXPERTS}, list(range(2, 8))),
     "gemma3_text": ({"layers": 10, "layer_types": [SLIDING, FULL] * 5}, list(range(2, 8))),
@@ -93,14 +94,6 @@ def test_a_program_has_every_byte_of_one_lowered_layer_by_layer(family: str) -> 
     assert steps == [f"Tracing {len(methods)} methods", "Lowering to portable", "Planning memory"]
     assert quick == lowered(state, methods, repeat=False)[0]
     assert not any("Passing" in type(each).__name__ for each in state.modules())
-
-
-@pytest.mark.slow
-def test_the_layers_of_a_published_model_read_the_layer_before() -> None:
-    """Qwen3.5-0.8B's order of kinds: a kept layer behind many copies read the result of an earlier layer."""
-    state = state_of("qwen3_5_text", 24, layer_types=[LINEAR, LINEAR, LINEAR, FULL] * 6)
-    assert left_out(state) == [1, 2, *range(4, 22)]
-    assert lowered(state, ("decode",), repeat=True)[0] == lowered(state, ("decode",), repeat=False)[0]
 
 
 def test_parts_for_an_accelerator_are_those_of_one_lowered_layer_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hybridge.cache.families import plan
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.model.adapt import hold_rope
+from hybridge.export.pinned.torch_export import known_operators, quick_overrides
 from hybridge.export.program.build import build_cache
 from hybridge.export.program.eager import eager_session
 from hybridge.export.program.methods import build_methods
@@ -61,7 +62,8 @@ def test_rope_is_held_still_up_to_its_limit(family: str, options: dict[str, Any]
 def test_held_rope_exports_and_writes_to_nothing_but_the_cache(family: str, options: dict[str, Any]) -> None:
     model = tiny_model(tiny_config(family, **copy.deepcopy(options)))
     state = State(model, build_cache(model.config, ExportOptions(max_seq_len=LIMIT, prefill_chunk=17, verify_len=5)))
-    program = torch.export.export(*build_methods(state)["decode"], strict=False).run_decompositions({})
+    with known_operators(), quick_overrides():
+        program = torch.export.export(*build_methods(state)["decode"], strict=False).run_decompositions({})
     assert all(name.startswith("state.cache.") for name in program.graph_signature.buffers_to_mutate.values())
 
 

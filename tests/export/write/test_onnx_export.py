@@ -84,11 +84,11 @@ def test_a_commit_has_no_weights(onnx_artifact: Path) -> None:
     assert sum(torch.Size(each.dims).numel() for each in model.graph.initializer) < 50
 
 
-def test_onnxruntime_genai_says_the_same(onnx_artifact: Path, checkpoint: Path) -> None:
+def test_onnxruntime_genai_says_the_same(onnx_artifact: Path, lively_checkpoint: Path) -> None:
     prompt, count = [100, 101, 102, 32, 7, 120], 40
     said = [*prompt, *greedy(onnx_artifact, count)(prompt)]
     assert len(said) > len(prompt)
-    oracle = load_oracle(checkpoint, read_manifest(onnx_artifact))
+    oracle = load_oracle(lively_checkpoint, read_manifest(onnx_artifact))
     assert said[len(prompt) :] == oracle(said)[len(prompt) - 1 : -1].argmax(-1).tolist()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from torch import Tensor, nn
 
@@ -48,13 +48,12 @@ class KernelProgram:
 
 
 def _lowered(method: Calls, inputs: tuple[Tensor, ...]) -> bytes:
-    exported = torch.export.export(method, inputs, strict=False)
-    with quick_lowering():
-        edge = to_edge_transform_and_lower(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
-        edge = edge.transform(EDGE_PASSES)
     starts_as_given = InitializedMutableBufferPass(method.names)
     config = ExecutorchBackendConfig(emit_mutable_buffer_names=True, passes=[starts_as_given] if method.names else [])
-    return bytes(edge.to_executorch(config).buffer)
+    with quick_lowering():
+        exported = torch.export.export(method, inputs, strict=False)
+        edge = to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False)).transform(EDGE_PASSES)
+        return bytes(edge.to_executorch(config).buffer)
 
 
 def both(layers: Sequence[Callable[..., Tensor]], *inputs: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:

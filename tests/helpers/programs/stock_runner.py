@@ -46,10 +46,10 @@ def _main(model: str, tokenizer: str, asked: str, answered: str, kind: str) -> N
     import numpy as np
     import torch
     from executorch.extension.llm import runner as runners
-    from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers --kernels llm
     from executorch.extension.llm.runner import GenerationConfig, make_image_input
     from executorch.extension.llm.runner._llm_runner import make_token_input
 
+    from hybridge.export.pinned import stock_operators  # noqa: F401  registers --kernels llm
     from hybridge.runtime.kernels import library
 
     if library.is_built():

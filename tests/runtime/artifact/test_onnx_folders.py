@@ -18,9 +18,9 @@ from hybridge.runtime.artifact.manifest import ONNX_COMMIT, ONNX_PROGRAM, ONNX_W
 
 
 @pytest.fixture
-def onnx_artifact_copy(lively_onnx_artifact: Path, tmp_path: Path) -> Path:
-    """A copy of ``lively_onnx_artifact``, to be damaged."""
-    return Path(shutil.copytree(lively_onnx_artifact, tmp_path / "artifact"))
+def onnx_artifact_copy(onnx_artifact: Path, tmp_path: Path) -> Path:
+    """A copy of ``onnx_artifact``, to be damaged."""
+    return Path(shutil.copytree(onnx_artifact, tmp_path / "artifact"))
 
 
 def refused(folder: Path, says: str) -> None:
@@ -119,7 +119,7 @@ def test_a_commit_graph_that_is_something_else_is_refused(onnx_artifact_copy: Pa
     refused(onnx_artifact_copy, "commit.onnx")
 
 
-def test_onnxruntime_is_an_extra(lively_onnx_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnxruntime_is_an_extra(onnx_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing: Any = None
     monkeypatch.setitem(sys.modules, "onnxruntime", missing)
-    refused(lively_onnx_artifact, r"pip install 'hybridge\[onnx\]'")
+    refused(onnx_artifact, r"pip install 'hybridge\[onnx\]'")

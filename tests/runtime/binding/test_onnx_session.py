@@ -30,8 +30,8 @@ PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 
 
 @pytest.fixture(scope="module")
-def session(lively_onnx_artifact: Path) -> Session:
-    return Session.load(lively_onnx_artifact)
+def session(onnx_artifact: Path) -> Session:
+    return Session.load(onnx_artifact)
 
 
 @pytest.fixture(autouse=True)
@@ -163,16 +163,14 @@ def test_forward_serves_a_stock_loop(session: Session, oracle: Oracle) -> None:
 # On disk
 
 
-def test_a_saved_state_goes_on_bit_for_bit(
-    session: Session, lively_onnx_artifact: Path, tmp_path: Path, oracle: Oracle
-) -> None:
+def test_a_saved_state_goes_on_bit_for_bit(session: Session, onnx_artifact: Path, tmp_path: Path, oracle: Oracle) -> None:
     session.prefill(PROMPT[:4])
     session.snapshot(1)
     session.prefill(PROMPT[4:])
     session.snapshot(0)
     session.verify([1, 2])
     session.save(tmp_path / "state")
-    other = Session.load(lively_onnx_artifact)
+    other = Session.load(onnx_artifact)
     other.prefill([1, 2, 3])
     other.snapshot(0)
     other.verify([4, 4])
@@ -194,18 +192,15 @@ def test_a_saved_state_goes_on_bit_for_bit(
 
 
 def test_the_commands_take_either_artifact(
-    lively_onnx_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    onnx_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        exit_code(monkeypatch, main, "hybridge", "run", lively_onnx_artifact, "--prompt", "abcabcabc", "--max-new-tokens", 12)
-        == 0
-    )
+    assert exit_code(monkeypatch, main, "hybridge", "run", onnx_artifact, "--prompt", "abcabcabc", "--max-new-tokens", 12) == 0
     assert capsys.readouterr().out.startswith("abcabcabc")
-    assert exit_code(monkeypatch, main, "hybridge", "inspect", lively_onnx_artifact, "--all") == 0
+    assert exit_code(monkeypatch, main, "hybridge", "inspect", onnx_artifact, "--all") == 0
     shown = capsys.readouterr().out
     assert "com.microsoft::LinearAttention" in shown
     assert "not bit-identical" in shown
-    assert exit_code(monkeypatch, main, "hybridge", "bench", lively_onnx_artifact, "--profile") == 2
+    assert exit_code(monkeypatch, main, "hybridge", "bench", onnx_artifact, "--profile") == 2
     assert "onnxruntime's own profiler" in " ".join(capsys.readouterr().err.split())
 
 
@@ -213,22 +208,21 @@ def test_the_commands_take_either_artifact(
 
 
 def test_hybridge_validate_passes(
-    onnx_artifact: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    onnx_artifact: Path, lively_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("validate", onnx_artifact, "--against", checkpoint, "--programs", 8, "--json")
+    words = ("validate", onnx_artifact, "--against", lively_checkpoint, "--programs", 8, "--json")
     assert exit_code(monkeypatch, main, "hybridge", *words) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["passed"]
     assert report["worst_relative"] <= 2e-5
 
 
-def test_greedy_tokens_are_those_of_the_pte(onnx_artifact: Path, artifact: Path) -> None:
-    session, pte = Session.load(onnx_artifact), Session.load(artifact)
-    drafters = [None, PromptLookup(), DraftModel(Model.open(open_artifact(artifact)), session)]
+def test_greedy_tokens_are_the_same_with_a_drafter(session: Session, artifact: Path) -> None:
+    drafters = [PromptLookup(), DraftModel(Model.open(open_artifact(artifact)), session)]
     for seed in range(9):
         rng = random.Random(seed)
         prompt = [rng.randrange(session.vocab_size) for _ in range(rng.randint(1, 30))]
         session.reset()
-        pte.reset()
-        want = list(pte.generate(prompt, max_new_tokens=60))
-        assert list(session.generate(prompt, max_new_tokens=60, drafter=drafters[seed % 3])) == want
+        want = list(session.generate(prompt, max_new_tokens=60))
+        session.reset()
+        assert list(session.generate(prompt, max_new_tokens=60, drafter=drafters[seed % 2])) == want
