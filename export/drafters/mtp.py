@@ -154,10 +154,7 @@ class MtpDrafter(ArtifactDrafter):
 
     def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
         block = self.length.extend(tokens.shape[1], count)
-        h = known(hidden, block)
-        for index in range(self.count):
-            h = self._carried(index, self._run(target, index, h, tokens, block, drafts=False), block)[:, : tokens.shape[1]]
-        return self.close(block)
+        return self._read_by(range(self.count), target, known(hidden, block), tokens, block)
 
     def draft(
         self, target: TargetModel, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor
@@ -172,7 +169,14 @@ class MtpDrafter(ArtifactDrafter):
             else:
                 g = self._go_on(target, g, steps[-1].tokens, block, i)
             steps.append(selector.choose(target.logits(g), i))
-        return DraftProposals.joined(steps).answers(self.close(block) >= 0)
+        length = self._read_by(range(draft_len, self.count), target, h, tokens, block)
+        return DraftProposals.joined(steps).answers(length >= 0)
+
+    def _read_by(self, layers: range, target: TargetModel, h: Tensor, tokens: Tensor, block: Block) -> Tensor:
+        """Let ``layers`` read tokens [1, T] and as many of h [1, T or more, H], the input of the first one. Close the block."""
+        for index in layers:
+            h = self._carried(index, self._run(target, index, h[:, : tokens.shape[1]], tokens, block, drafts=False), block)
+        return self.close(block)
 
     def _weights_of(self, index: int) -> MtpLayer:
         return self.weights.layers[index]  # type: ignore[return-value]  # a ModuleList forgets what it holds
@@ -258,7 +262,9 @@ def plan_mtp(
     tap = next((tap for tap in options.tap_layers if tap % (layers + 1) == layers), None)
     if tap is None:
         tap, options = -1, replace(options, tap_layers=(*options.tap_layers, -1))
-    return MtpPlan(config, options.draft_len, vocabulary, tap, otherwise), options
+    longest = min(options.draft_len, max(options.verify_len - 1, 1)) + 1
+    blocks = (*(length for length in options.verify_lens if 2 <= length < longest), longest)
+    return MtpPlan(config, blocks, vocabulary, tap, otherwise), options
 
 
 def has_mtp(source: CheckpointSource) -> bool:
@@ -302,12 +308,17 @@ class MtpPlan:
     """
 
     config: Any
-    draft_len: int
+    blocks: tuple[int, ...]
     vocabulary: DraftVocabulary | None = None
     tap: int = -1
     otherwise: ExportOptions | None = None
     reads_target: bool = False
     before_window: int = 0
+
+    @property
+    def draft_len(self) -> int:
+        """Return the number of draft tokens of the longest block."""
+        return self.blocks[-1] - 1
 
     @property
     def count(self) -> int:
@@ -317,7 +328,7 @@ class MtpPlan:
 
     @property
     def description(self) -> DrafterDescription:
-        return DrafterDescription(kind="mtp", taps=(self.tap,), blocks=(self.draft_len + 1,), samples=True)
+        return DrafterDescription(kind="mtp", taps=(self.tap,), blocks=self.blocks, samples=True)
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         layers = mtp_state(mtp_config(self.config), sizes, kernels, self.count)
