@@ -114,12 +114,48 @@ inline void quantize_tokens(const Product& p, int64_t begin, int64_t end) {
   }
 }
 
-// A panel's scales and minima, decoded where they are used.
+// A panel's scales and minima, decoded where they are used: those of a group and of a register of the rows behind
+// `row`. Held are those numbers that a tile keeps from one group to the next.
+template <Factors::Form FORM>
 struct StoredFactors {
   Factors scales, minima;
 
-  INLINE f32xr scale(int64_t group, int lane) const { return scales.at(group, lane); }
-  INLINE f32xr minimum(int64_t group, int lane) const { return minima.at(group, lane); }
+  template <int ROWS>
+  struct Held {
+    INLINE void move(const StoredFactors&, int64_t, int, bool) {}
+  };
+  INLINE f32xr scale(int64_t group, int row, int lane, const auto&) const {
+    return scales.of_form<FORM>(group, row + lane);
+  }
+  INLINE f32xr minimum(int64_t group, int row, int lane, const auto&) const {
+    return minima.of_form<FORM>(group, row + lane);
+  }
+};
+
+// The same with superscales, which are read once for their groups.
+struct SuperblockFactors {
+  Factors scales, minima;
+
+  template <int ROWS>
+  struct Held {
+    int64_t superblock = 0, end = 0;  // the next, and the group that it begins with
+    f32xr scales[ROWS / REGISTER_LANES], minima[ROWS / REGISTER_LANES];
+
+    INLINE void move(const SuperblockFactors& of, int64_t group, int row, bool has_minima) {
+      if (group < end) return;
+      UNROLLED for (int i = 0; i < ROWS / REGISTER_LANES; ++i) {
+        scales[i] = of.scales.superscale(superblock, row + i * REGISTER_LANES);
+        if (has_minima) minima[i] = of.minima.superscale(superblock, row + i * REGISTER_LANES);
+      }
+      ++superblock, end += of.scales.groups / of.scales.superblocks;
+    }
+  };
+  INLINE f32xr scale(int64_t group, int row, int lane, const auto& held) const {
+    return scales.scaled(group, row + lane, held.scales[lane / REGISTER_LANES]);
+  }
+  INLINE f32xr minimum(int64_t group, int row, int lane, const auto& held) const {
+    return minima.scaled(group, row + lane, held.minima[lane / REGISTER_LANES]);
+  }
 };
 
 // The same decoded once for all tiles of tokens: float [K / group, 16], minima behind scales.
@@ -136,8 +172,16 @@ struct DecodedFactors {
     if (panel.minima.numbers) panel.minima.decode(memory + panel.scales.groups * LANES);
   }
 
-  INLINE f32xr scale(int64_t group, int lane) const { return load<f32xr>(scales + group * LANES + lane); }
-  INLINE f32xr minimum(int64_t group, int lane) const { return load<f32xr>(minima + group * LANES + lane); }
+  template <int ROWS>
+  struct Held {
+    INLINE void move(const DecodedFactors&, int64_t, int, bool) {}
+  };
+  INLINE f32xr scale(int64_t group, int row, int lane, const auto&) const {
+    return load<f32xr>(scales + group * LANES + row + lane);
+  }
+  INLINE f32xr minimum(int64_t group, int row, int lane, const auto&) const {
+    return load<f32xr>(minima + group * LANES + row + lane);
+  }
 };
 
 // What of a weight's groups the compiler knows: their columns and that there are minima or not, or nothing.
@@ -145,21 +189,29 @@ template <int64_t COLUMNS, bool HAS_MINIMA>
 struct KnownGroups {
   static constexpr std::integral_constant<int64_t, COLUMNS> columns = {};
   static constexpr bool has_minima = HAS_MINIMA, start_at_zero = HAS_MINIMA;
+
+  // Whether weights of this code have this form of scales: others, which nobody publishes, are AnyGroups.
+  static constexpr bool has(int code, Factors::Form form) {
+    return form == Factors::HALVES || HAS_MINIMA || (code != 4 && code != 8);
+  }
 };
 
 struct AnyGroups {
   int64_t columns;
   bool has_minima;
   static constexpr bool start_at_zero = false;
+
+  static constexpr bool has(int, Factors::Form) { return true; }
 };
 
 // `Count` panels times T tokens from t0 on in whole numbers, a group of each after the other: to out [Count, T, 16].
-template <int Code, int T, int Count>
-void integer_tile(const Product& p, const Panels* panels, const auto* factors, auto groups, int64_t t0, float* out) {
+template <int Code, int T, int Count, typename F>
+void integer_tile(const Product& p, const Panels* panels, const F* factors, auto groups, int64_t t0, float* out) {
   constexpr int64_t bytes = quantum_bytes(Code, T);
   const int64_t count = p.weight.groups();
   for (int row = 0; row < LANES; row += IntegerTile<Code, T>::ROWS) {
     IntegerTile<Code, T> tiles[Count];
+    typename F::template Held<IntegerTile<Code, T>::ROWS> held[Count];
     int64_t at = 4 * row;
     const int8_t* quanta = p.quanta + t0 * p.weight.K * quantum_bytes(Code);
     const float *steps = p.steps + t0 * count, *sums = groups.has_minima ? p.sums + t0 * count : nullptr;
@@ -167,12 +219,14 @@ void integer_tile(const Product& p, const Panels* panels, const auto* factors, a
     for (int64_t g = 0; g < count;
          ++g, at += groups.columns * LANES * bits_of(Code) / 8, quanta += groups.columns * T * bytes) {
       UNROLLED for (int i = 0; i < Count; ++i) {
-        const auto& own = factors[i];
+        const F& own = factors[i];
+        held[i].move(own, g, row, groups.has_minima);
         if constexpr (groups.start_at_zero) tiles[i].start();
         else tiles[i].start(offsets + g * T);
         tiles[i].add(panels[i].packed + at, quanta, groups.columns, p.weight.table);
-        tiles[i].finish([&](int lane) { return own.scale(g, row + lane); }, steps + g * T);
-        if (groups.has_minima) tiles[i].raise([&](int lane) { return own.minimum(g, row + lane); }, sums + g * T);
+        tiles[i].finish([&](int lane) { return own.scale(g, row, lane, held[i]); }, steps + g * T);
+        if (groups.has_minima)
+          tiles[i].raise([&](int lane) { return own.minimum(g, row, lane, held[i]); }, sums + g * T);
       }
     }
     UNROLLED for (int i = 0; i < Count; ++i) tiles[i].store(out + i * T * LANES + row);
@@ -315,21 +369,40 @@ int64_t in_turns(const Product& p, int64_t begin, int64_t end, const F& tile) {
   return begin + Count * apart;
 }
 
-template <int Code>
-void integer_products(const Product& p, int64_t begin, int64_t end, auto groups, float* memory) {
+// FEW tokens at most times some panels, whose factors are an F.
+template <int Code, typename F>
+void products_of_few(const Product& p, int64_t begin, int64_t end, auto groups) {
   constexpr int COUNT = panels_at_once(Code);
   begin = in_turns<COUNT>(p, begin, end, [&](const Panels* panels, float* sums) {
-    StoredFactors factors[COUNT];
+    F factors[COUNT];
     for (int i = 0; i < COUNT; ++i) factors[i] = {panels[i].scales, panels[i].minima};
     integer_tile<Code, 1, COUNT>(p, panels, factors, groups, 0, sums);
   });
   for (; begin < end; ++begin) {
     const Panels panel = p.weight.from(p.stored(begin));
-    const auto with = [&](const auto& factors) {
-      return [&](auto T, int64_t t, float* out) { integer_tile<Code, T(), 1>(p, &panel, &factors, groups, t, out); };
-    };
-    if (p.T <= FEW) in_tiles_of<few_tokens>(p, begin, with(StoredFactors{panel.scales, panel.minima}));
-    else in_tiles_of<tile_size>(p, begin, with(DecodedFactors(panel, memory)));
+    const F factors{panel.scales, panel.minima};
+    in_tiles_of<few_tokens>(p, begin, [&](auto T, int64_t t, float* out) {
+      integer_tile<Code, T(), 1>(p, &panel, &factors, groups, t, out);
+    });
+  }
+}
+
+template <int Code>
+void integer_products(const Product& p, int64_t begin, int64_t end, auto groups, float* memory) {
+  const auto form = p.weight.scales.form;
+  if (p.T <= FEW) {
+    if constexpr (groups.has(Code, Factors::HALVES))
+      if (form == Factors::HALVES) return products_of_few<Code, StoredFactors<Factors::HALVES>>(p, begin, end, groups);
+    if constexpr (groups.has(Code, Factors::BYTES))
+      if (form == Factors::BYTES) return products_of_few<Code, SuperblockFactors>(p, begin, end, groups);
+    if constexpr (Code == TABLE) return products_of_few<Code, StoredFactors<Factors::EXPONENTS>>(p, begin, end, groups);
+  }
+  for (; begin < end; ++begin) {
+    const Panels panel = p.weight.from(p.stored(begin));
+    const DecodedFactors factors(panel, memory);
+    in_tiles_of<tile_size>(p, begin, [&](auto T, int64_t t, float* out) {
+      integer_tile<Code, T(), 1>(p, &panel, &factors, groups, t, out);
+    });
   }
 }
 
@@ -354,11 +427,13 @@ template <int Code>
 void panel_products_of(const Product& p, int64_t begin, int64_t end, float* memory) {
   if constexpr (Code < 16) {
     if constexpr (constexpr int64_t usual = usual_group(Code); usual > 0) {
-      if (p.quanta && p.weight.group == usual && !p.sums)
-        return integer_products<Code>(p, begin, end, KnownGroups<usual, false>(), memory);
+      using Alone = KnownGroups<usual, false>;
+      using WithMinima = KnownGroups<usual, true>;
+      const bool known = p.quanta && p.weight.group == usual;
+      if (known && !p.sums && Alone::has(Code, p.weight.scales.form))
+        return integer_products<Code>(p, begin, end, Alone(), memory);
       if constexpr (Code == 4 || Code == 5)
-        if (p.quanta && p.weight.group == usual)
-          return integer_products<Code>(p, begin, end, KnownGroups<usual, true>(), memory);
+        if (known && p.sums) return integer_products<Code>(p, begin, end, WithMinima(), memory);
     }
     if (p.quanta) return integer_products<Code>(p, begin, end, AnyGroups{p.weight.group, p.sums != nullptr}, memory);
   }

@@ -13,7 +13,7 @@
 //   float16,
 //   int8, times a float16 of superscales [N / 16, S, 16], which K / group / S groups share;
 //     with minima [N / 16, 2 S, 16], the factors of a superblock's minima behind those of its scales,
-//   or uint8, as scales alone: exponents of two, 2^(e - 128).
+//   or uint8, as scales of a table alone: exponents of two, 2^(e - 128).
 // Rows past N are zero.
 #pragma once
 
@@ -76,10 +76,25 @@ struct Factors {
     return form == BYTES ? of_form<BYTES>(group, lane) : of_form<EXPONENTS>(group, lane);
   }
 
+  // The superscales of a superblock, and the numbers of a group in it that has such superscales.
+  INLINE f32xr superscale(int64_t superblock, int lane) const {
+    return to_float(load<f16xr>(superscales + superblock * stride + lane));
+  }
+  INLINE f32xr scaled(int64_t group, int lane, f32xr superscale) const {
+    return to_float(widened(numbers + group * LANES + lane)) * superscale;
+  }
+
   // Writes the first panel's numbers as floats [groups, LANES].
   void decode(float* to) const {
     if (form == HALVES) return decode_as<HALVES>(to);
-    form == BYTES ? decode_as<BYTES>(to) : decode_as<EXPONENTS>(to);
+    if (form == EXPONENTS) return decode_as<EXPONENTS>(to);
+    for (int64_t superblock = 0, group = 0; superblock < superblocks; ++superblock) {
+      f32xr held[LANES / REGISTER_LANES];
+      UNROLLED for (int i = 0; i < LANES / REGISTER_LANES; ++i) held[i] = superscale(superblock, i * REGISTER_LANES);
+      for (const int64_t end = group + groups / superblocks; group < end; ++group, to += LANES)
+        UNROLLED for (int i = 0; i < LANES / REGISTER_LANES; ++i)
+            store(to + i * REGISTER_LANES, scaled(group, i * REGISTER_LANES, held[i]));
+    }
   }
 
   float at_row(int64_t group, int lane) const {
@@ -88,7 +103,7 @@ struct Factors {
     return values[lane % REGISTER_LANES];
   }
 
- private:
+  // The same as at() where the form is FORM.
   template <Form FORM>
   INLINE f32xr of_form(int64_t group, int lane) const {
     const uint8_t* bytes = numbers + group * LANES + lane;
@@ -99,6 +114,7 @@ struct Factors {
     return (f32xr)select(e < 2, (e + 1) << 21, (e - 1) << 23);
   }
 
+ private:
   template <Form FORM>
   void decode_as(float* to) const {
     for (int64_t group = 0; group < groups; ++group, to += LANES)
@@ -245,7 +261,8 @@ inline Panels panels(const Stored& s, int64_t N, int64_t K) {
   const bool sound = groups > 0 && K % groups == 0 && K / groups % std::max(8, unit_of(p.code)) == 0 &&
                      K / groups <= MOST_SUMMED &&
                      (!s.minima || (p.minima.groups == groups && (p.code == 4 || p.code == 5 || p.code == 6))) &&
-                     (s.table.has_value() == (p.code == TABLE)) && is<int8_t>(s.table, int64_t(16));
+                     (s.table.has_value() == (p.code == TABLE)) &&
+                     (p.code == TABLE || p.scales.form != Factors::EXPONENTS) && is<int8_t>(s.table, int64_t(16));
   if (!sound) return p;
   p.K = K;
   p.group = K / groups;

@@ -154,9 +154,9 @@ def _blocks(rng: Rng, panels: int) -> tuple[int, Call, bool]:
     width, last = {4: (8, 64), 5: (32, 320), 6: (16, 192), 8: (4, 64)}[bits]
     low, high, dtype = (-127, 127, np.int8) if bits == 8 else (0, 255, np.uint8)
     packed = whole(rng, low, high, panels, K // width, last, dtype=dtype)
-    form = rng.choice(["halves", "bytes", "exponents"])
+    form = rng.choice(["halves", "bytes", "exponents"] if bits == 4 else ["halves", "bytes"])
     minima, table = bool(bits < 8 and form != "exponents" and rng.random() < 0.5), Maybe(None)
-    if bits == 4 and not minima and rng.random() < 0.5:
+    if form == "exponents" or (bits == 4 and not minima and rng.random() < 0.5):
         table = Maybe(whole(rng, -127, 127, 16, dtype=np.int8))
     each = [_factors(rng, str(form), panels, groups) for _ in range(1 + minima)]
     supers = Maybe(_factors(rng, "halves", panels, superblocks * (1 + minima)) if form == "bytes" else None)
