@@ -149,7 +149,10 @@ class ExportChoices:
     draft_len: Annotated[
         int,
         typer.Option(
-            "--draft-len", min=1, help="Tokens that these layers propose at once; cheapest if a verify takes one token more."
+            "--draft-len",
+            min=1,
+            help="Most tokens that these layers propose at once, as far as a verify takes them. Shorter blocks have methods of "
+            "their own, one for each length of a verify.",
         ),
     ] = Default.draft_len
     drafter: Annotated[

@@ -258,7 +258,9 @@ def plan_mtp(
     tap = next((tap for tap in options.tap_layers if tap % (layers + 1) == layers), None)
     if tap is None:
         tap, options = -1, replace(options, tap_layers=(*options.tap_layers, -1))
-    return MtpPlan(config, options.draft_len, vocabulary, tap, otherwise), options
+    longest = min(options.draft_len, max(options.verify_len - 1, 1)) + 1
+    blocks = (*(length for length in options.verify_lens if 2 <= length < longest), longest)
+    return MtpPlan(config, blocks, vocabulary, tap, otherwise), options
 
 
 def has_mtp(source: CheckpointSource) -> bool:
@@ -302,12 +304,17 @@ class MtpPlan:
     """
 
     config: Any
-    draft_len: int
+    blocks: tuple[int, ...]
     vocabulary: DraftVocabulary | None = None
     tap: int = -1
     otherwise: ExportOptions | None = None
     reads_target: bool = False
     before_window: int = 0
+
+    @property
+    def draft_len(self) -> int:
+        """Return the number of draft tokens of the longest block."""
+        return self.blocks[-1] - 1
 
     @property
     def count(self) -> int:
@@ -317,7 +324,7 @@ class MtpPlan:
 
     @property
     def description(self) -> DrafterDescription:
-        return DrafterDescription(kind="mtp", taps=(self.tap,), blocks=(self.draft_len + 1,), samples=True)
+        return DrafterDescription(kind="mtp", taps=(self.tap,), blocks=self.blocks, samples=True)
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         layers = mtp_state(mtp_config(self.config), sizes, kernels, self.count)

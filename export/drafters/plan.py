@@ -60,7 +60,9 @@ def plan_own_drafter(
         return plan_drafter(source.config, otherwise, vocabulary=vocabulary)
     config = text_config(source.config)
     few = vocabulary_of(vocabulary, logits_width(config), options)
-    return plan_mtp(config, replace(options, mtp=True), few, otherwise)
+    # One draft token and a verify of two pay where texts are hard to predict.
+    shorter = tuple(sorted({2, *options.verify_lens} - {options.verify_len}))
+    return plan_mtp(config, replace(options, mtp=True, shorter_verify_lens=shorter), few, otherwise)
 
 
 def _plan_folder(

@@ -57,7 +57,7 @@ class ExportOptions:
         tap_layers: layers whose hidden states are put out too: 0 the embedding, 3 the third layer, -1 the last norm.
         mtp: with the checkpoint's layers for multi-token prediction as its drafter. auto: unless they add more than 12 % to
             the bytes of the weights; no manifest has it.
-        draft_len: tokens that these layers propose at once.
+        draft_len: most tokens that these layers propose at once, as far as a verify takes them.
         draft_blocks: tokens of a drafter's blocks, the last one of the text included, ascending. Empty: the drafter's own
             length, as far as a verify takes it.
         draft_quantize: bits of a drafter's linear layers; same: as quantize.
@@ -90,7 +90,7 @@ class ExportOptions:
     image_tokens: tuple[int, ...] = ()
     tap_layers: tuple[int, ...] = ()
     mtp: Literal["auto", True, False] = False
-    draft_len: int = 3
+    draft_len: int = 7
     draft_blocks: tuple[int, ...] = ()
     draft_quantize: Literal["same", "none", "8da4w", "4w", "8w"] = "same"
     delegate: DelegateName = "none"

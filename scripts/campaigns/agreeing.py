@@ -37,7 +37,9 @@ class Agreeing:
     def mask(self, logits: NDArray[np.float32]) -> None:
         """Leave the token that was decided on, if one was."""
         if (token := self.decided.get(self.place)) is not None:
-            logits[np.arange(len(logits)) != token] = -np.inf
+            kept = logits[token]
+            logits[:] = -np.inf
+            logits[token] = kept
 
     def take(self, token: int) -> None:
         """Go to the next place."""

@@ -106,7 +106,9 @@ void DraftLengthController::compare(int64_t token) {
 
 double DraftLengthController::proposing(size_t length) const {
   const auto longer = drafting_.upper_bound(length);
-  return longer == drafting_.begin() ? longer->second : std::prev(longer)->second;
+  if (longer != drafting_.begin()) return std::prev(longer)->second;
+  // A drafter that feeds its tokens back takes as much for each; how much less another takes is seen at the first one.
+  return longer->second * static_cast<double>(length - 1) / static_cast<double>(longer->first - 1);
 }
 
 void DraftLengthController::learn_drafting(size_t length, double seconds) {
@@ -115,6 +117,13 @@ void DraftLengthController::learn_drafting(size_t length, double seconds) {
     if (reading_) learn(*reading_, each);
     else reading_ = each;
     return;
+  }
+  const auto longer = drafting_.upper_bound(length);
+  if (longer != drafting_.begin() && std::prev(longer)->first > 1) {
+    // The first proposal of a length is slow. It takes no more for each token than a shorter one.
+    const auto& [shorter, taken] = *std::prev(longer);
+    const double most = taken * static_cast<double>(length - 1) / static_cast<double>(shorter - 1);
+    if (!drafting_.contains(length)) seconds = std::min(seconds, most);
   }
   const auto [known, is_first] = drafting_.try_emplace(length, seconds);
   if (!is_first) learn(known->second, seconds);

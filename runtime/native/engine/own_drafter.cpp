@@ -19,7 +19,7 @@ Proposal OwnDrafter::propose(Tokens text, size_t limit, Sampler& sampler) {
 
 std::optional<Draws> OwnDrafter::draws(size_t start, size_t limit, const Sampler& sampler) const {
   if (!session_.info().draft_samples || sampler.is_greedy()) return std::nullopt;
-  Draws draws{{}, sampler.temperature()};
+  Draws draws{{}, sampler.draft_temperature()};
   for (size_t i = 0; i < limit; ++i) draws.noise.push_back(sampler.noise(start + i));
   return draws;
 }

@@ -35,7 +35,7 @@ class OwnDrafter final : public Drafter {
 
   size_t unread(Tokens) const override { return session_.hidden().count(); }
 
-  // Each token has a calibrated confidence. A drafter that samples draws at the model's temperature by its noise. A
+  // Each token has a calibrated confidence. A drafter that samples draws by the noise of the target's tokens. A
   // failure proposes nothing; the session knows if it left a broken state.
   Proposal propose(Tokens text, size_t limit, Sampler& sampler) override;
 

@@ -9,7 +9,7 @@ namespace hybridge {
 namespace {
 
 // Cost of one more token to verify, in decodes, while no block was measured.
-constexpr double FIRST_STEP = 0.15;
+constexpr double FIRST_STEP = 0.12;
 // Times that certainly right tokens are decoded because blocks looked slow, until a block is measured again.
 constexpr size_t TRIED = 16;
 
@@ -63,8 +63,8 @@ void RoundCosts::measure(size_t length, double seconds) {
   }
   const double known = cost_.empty() ? seconds : round_seconds(length);
   const size_t count = ++measured_[length];
-  const double weight = count == 1 ? 0.25 : count == 2 ? 1.0 : seconds < known ? 0.5 : 0.1;
-  cost_[length] = known + weight * (std::min(seconds, 2 * known) - known);
+  const double weight = count == 2 ? 1.0 : seconds < known ? 0.5 : 0.1, most = count == 2 ? 3.0 : 2.0;
+  cost_[length] = known + weight * (std::min(seconds, most * known) - known);
 }
 
 size_t RoundCosts::rounded(size_t length) const {

@@ -49,7 +49,7 @@ class RoundCosts {
   static constexpr size_t FIRST_DECODES = 4;
   // Blocks after which decodes are measured again: each time twice as many, from the first to the second.
   static constexpr size_t SOON = 8, EVERY = 50;
-  // Updates the cost of a length. The first round of one is often slower, so most of the estimate stays; the machine
+  // Updates the cost of a length. The first round of one is often slower, so it raises the estimate little; the machine
   // now and then makes a round slower, but never faster.
   void measure(size_t length, double seconds);
 

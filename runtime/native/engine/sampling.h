@@ -54,6 +54,9 @@ struct Sampling {
   // Returns why these options make no distribution over a vocabulary: INVALID_ARGUMENT or INVALID_TOKEN.
   Status check(int64_t vocab_size) const;
 
+  // Returns whether unlikely tokens are never drawn.
+  bool keeps_likely() const { return top_k > 0 || top_p < 1 || min_p > 0 || top_n_sigma > 0; }
+
   // Returns whether logits are others before the temperature.
   bool changes_logits() const;
 };
@@ -68,7 +71,10 @@ class Sampler {
   explicit Sampler(const Sampling& sampling, Mask mask = nullptr, std::optional<uint64_t> noise = std::nullopt);
 
   bool is_greedy() const { return sampling_.temperature == 0; }
-  double temperature() const { return sampling_.temperature; }
+
+  // The temperature for a drafter that draws by the same noise and knows no other option. It is less certain than its
+  // target, above all of a target that draws likely tokens only (docs/speculation.md has what these factors gain).
+  double draft_temperature() const { return (sampling_.keeps_likely() ? 0.5 : 0.85) * sampling_.temperature; }
 
   // Says that the generation writes what comes after so many tokens of the text.
   void begin(size_t start) { start_ = start; }

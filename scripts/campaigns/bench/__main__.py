@@ -22,6 +22,11 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+def shares(text: str) -> list[float]:
+    """0.5,0.9"""
+    return [float(part) for part in text.split(",")]
+
+
 def arguments() -> argparse.Namespace:
     """Parse the arguments."""
     parser = campaign.parser("bench", __doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -41,6 +46,9 @@ def arguments() -> argparse.Namespace:
     drafted = ",".join(DRAFTERS)
     text = "instead, speed by acceptance of drafters of published shapes, for these targets"
     parser.add_argument("--speculation", nargs="?", const=drafted, metavar="SHAPES", help=f"{text} (of {drafted})")
+    parser.add_argument("--drafters", help="of these kinds alone, for --speculation; llama.cpp is then left out")
+    known = ",".join(map(str, speculation.SHARES))
+    parser.add_argument("--acceptances", type=shares, default=known, help="chances that a draft token is right")
     parser.add_argument("--install-peers", action="store_true", help="install llama.cpp for this, and stop")
     parser.add_argument("--tables-only", action="store_true", help="tables again from the raw times in --output")
     return parser.parse_args()
@@ -81,7 +89,9 @@ def speculate(options: argparse.Namespace) -> None:
         print(f"there is no shape {unknown[0]!r} with drafters; choose of: {', '.join(DRAFTERS)}", file=sys.stderr)
         raise SystemExit(2)
     for name in options.speculation.split(",") if not options.tables_only else ():
-        curves = [*speculation.measure(name, options, say), *speculation.measure_llama(name, options, say)]
+        curves = speculation.measure(name, options, say)
+        if options.drafters is None:
+            curves += speculation.measure_llama(name, options, say)
         speculation.save(curves, raw)
     print(speculation.table(speculation.read(raw)))
 

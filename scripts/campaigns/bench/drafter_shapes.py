@@ -63,7 +63,7 @@ FEW = ("--draft-vocab", "32000")
 QWEN3_5_4B = "Qwen3.5-4B, GSM8K"
 DRAFTERS: Mapping[str, Mapping[str, DrafterShape]] = {
     "qwen3.5-0.8b": {
-        "mtp": DrafterShape(("--mtp", "--draft-len", "3", "--verify-len", "4", *FEW), (4,), None, {QWEN3_5_4B: 4.78}),
+        "mtp": DrafterShape(("--mtp", "--verify-len", "2,4,8", *FEW), (2, 4, 8), None, {QWEN3_5_4B: 4.78}),
         "dflash": DrafterShape(
             ("--verify-len", "4,8,16", "--draft-block", "4,8,16", *FEW), (4, 8, 16), dflash, {QWEN3_5_4B: 4.99}
         ),

@@ -80,13 +80,15 @@ def measure(name: str, options: argparse.Namespace, say: Callable[[str], None]) 
     write_checkpoint(SHAPES[name], folder / "checkpoint")
     curves: list[Curve] = []
     for kind, shape in DRAFTERS[name].items():
+        if options.drafters is not None and kind not in options.drafters.split(","):
+            continue
         checkpoint, named = write_drafter(shape, folder / "checkpoint", folder / f"drafter-{kind}")
         made = export_cost.export(
             checkpoint, folder, [*EXPORT, *shape.options, *named], options.export_limit, keep=options.keep_artifacts
         )
         say(f"{name} with {kind}: exported in {made.seconds:.0f} s, {made.size / 1e6:.0f} MB")
         artifact = open_artifact(Path(made.folder))
-        ways = [kind, LOOKUP] if kind == [*DRAFTERS[name]][-1] else [kind]
+        ways = [kind, LOOKUP] if kind == [*DRAFTERS[name]][-1] and options.drafters is None else [kind]
         curves += [each for way in ways for each in of_drafter(artifact, name, way, shape.blocks, options, say)]
     return curves
 
@@ -100,19 +102,19 @@ def of_drafter(
         model = Model.open(artifact)
         for block in (*blocks, ADAPTIVE):
             curve = Curve(name, kind, block, threads)
-            fill(curve, model, options.rounds)
+            fill(curve, model, options.rounds, options.acceptances)
             say(f"  {kind}, block {block or 'by pace'}, {threads} threads: a round {curve.round_in_decodes:.2f} decodes")
             yield curve
 
 
-def fill(curve: Curve, model: Model, rounds: int) -> None:
+def fill(curve: Curve, model: Model, rounds: int, shares: Sequence[float]) -> None:
     """Generate at every acceptance, beside plain decoding each time; a session's pace learns one acceptance alone.
 
     Every round is another text: in one of them more draft tokens may be right than in the next.
     """
     parts: dict[str, list[float]] = {"draft": [], "verify": [], "commit": []}
     decodes: list[float] = []
-    for share in SHARES:
+    for share in shares:
         found, tokens = list[float](), list[float]()
         with Session(model) as session:
             drafter = Free(share) if curve.drafter == LOOKUP else OwnDrafter(session)
@@ -169,18 +171,20 @@ def table(curves: Sequence[Curve]) -> str:
 
 
 def _lines(shape: str, threads: int, curves: Sequence[Curve]) -> Iterator[str]:
+    mine = [each for each in curves if (each.shape, each.threads) == (shape, threads)]
+    shares = sorted({share for each in mine for share in each.times})
     yield f"**{shape}**, {threads} {'thread' if threads == 1 else 'threads'}; times as fast as plain decoding"
     yield ""
     yield (
         "| drafter | block | draft, decodes | verify | a round | "
-        + " | ".join(f"{share:.2f}" for share in SHARES)
+        + " | ".join(f"{share:.2f}" for share in shares)
         + " | published |"
     )
-    yield "|---" * (6 + len(SHARES)) + "|"
-    for curve in (each for each in curves if (each.shape, each.threads) == (shape, threads)):
+    yield "|---" * (6 + len(shares)) + "|"
+    for curve in mine:
         costs = (curve.parts["draft"], curve.parts["verify"], sum(curve.parts.values()))
         shown = [f"{cost / curve.decode:.2f}" for cost in costs] if curve.block else ["", "", ""]
-        times = [f"{curve.times[share]:.2f}" for share in SHARES]
+        times = [f"{curve.times[share]:.2f}" if share in curve.times else "" for share in shares]
         yield f"| {' | '.join([curve.drafter, str(curve.block or 'pace'), *shown, *times, _published(curve)])} |"
 
 
@@ -216,7 +220,7 @@ def measure_llama(shape: str, options: argparse.Namespace, say: Callable[[str], 
     try:
         for threads in options.threads:
             curve = Curve(shape, NAME, VERIFY, threads)
-            fill_llama(curve, contestant, options.rounds)
+            fill_llama(curve, contestant, options.rounds, options.acceptances)
             say(f"  {NAME}, block {VERIFY}, {threads} threads: a round {curve.round_in_decodes:.2f} decodes")
             yield curve
     except EngineError as error:
@@ -225,7 +229,7 @@ def measure_llama(shape: str, options: argparse.Namespace, say: Callable[[str], 
         contestant.client.close()
 
 
-def fill_llama(curve: Curve, contestant: Contestant, rounds: int) -> None:
+def fill_llama(curve: Curve, contestant: Contestant, rounds: int, shares: Sequence[float]) -> None:
     """Time its steps in turns, and conclude from them. Raises EngineError."""
     limits = Limits(rounds)
     contestant.client.ask(limits.step, do="set_threads", count=curve.threads)
@@ -237,5 +241,5 @@ def fill_llama(curve: Curve, contestant: Contestant, rounds: int) -> None:
             times += contestant.client.ask(limits.step, do="measure", what=what, steps=STEPS)["seconds"]
     curve.decode = median(seconds["decode"])
     curve.parts = {"draft": 0.0, "verify": median(seconds["verify"]), "commit": median(seconds["commit"])}
-    curve.tokens = {share: expected(VERIFY, share) for share in SHARES}
+    curve.tokens = {share: expected(VERIFY, share) for share in shares}
     curve.times = {share: curve.times_at(tokens) for share, tokens in curve.tokens.items()}

@@ -58,7 +58,7 @@ def program(model: Any, weights: MtpWeights) -> EagerProgram:
     for name, buffer in cache.named_buffers():
         if name != "operations":  # a count that the core goes by from the start
             buffer.fill_(float("nan") if buffer.is_floating_point() else -(2**40))
-    return EagerProgram(model, cache, OPTIONS, MtpPlan(model.config, OPTIONS.draft_len).build(weights, cache, model.lm_head))
+    return EagerProgram(model, cache, OPTIONS, MtpPlan(model.config, (3, 4)).build(weights, cache, model.lm_head))
 
 
 @pytest.fixture(scope="module", params=[*FAMILIES])
@@ -72,7 +72,7 @@ def reference_and_session(request: pytest.FixtureRequest) -> tuple[MtpReference,
         vocab_size=model.config.vocab_size,
         eos_ids=[],
         options=OPTIONS,
-        drafter=DrafterDescription(kind="mtp", taps=(-1,), blocks=(4,), samples=True),
+        drafter=DrafterDescription(kind="mtp", taps=(-1,), blocks=(3, 4), samples=True),
         identity=f"tiny {request.param}",
     )
     return MtpReference(model, weights), Session.over(program(adapted, drafter), description)
@@ -537,7 +537,8 @@ def test_a_checkpoint_gets_the_drafter_that_it_has(tmp_path: Path, family: str) 
     save(tmp_path, family, FAMILIES[family])
     plan, options = planned(tmp_path)
     assert plan is not None
-    assert options == dataclasses.replace(AUTO, mtp=True, tap_layers=(-1,))
+    assert options == dataclasses.replace(AUTO, mtp=True, tap_layers=(-1,), shorter_verify_lens=(2, 3))
+    assert plan.description.blocks == (2, 3, 4)
     assert plan.otherwise == dataclasses.replace(AUTO, mtp=False)
     for change in ({"verify_len": 1}, {"format": "onnx"}):
         none, left = planned(tmp_path, **change)
@@ -550,7 +551,7 @@ def test_inkling_proposes_no_more_than_its_layers(tmp_path: Path) -> None:
     plan, options = planned(tmp_path, draft_len=4)
     assert options.draft_len == 2
     assert plan is not None
-    assert plan.description.blocks == (3,)
+    assert plan.description.blocks == (2, 3)
 
 
 @pytest.mark.parametrize("family", ["qwen3_5_text", "bailing_hybrid", "llama"])
