@@ -154,7 +154,10 @@ class MtpDrafter(ArtifactDrafter):
 
     def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
         block = self.length.extend(tokens.shape[1], count)
-        return self._read_by(range(self.count), target, known(hidden, block), tokens, block)
+        h = known(hidden, block)
+        for index in range(self.count):
+            h = self._carried(index, self._run(target, index, h, tokens, block, drafts=False), block)[:, : tokens.shape[1]]
+        return self.close(block)
 
     def draft(
         self, target: TargetModel, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor
@@ -169,14 +172,7 @@ class MtpDrafter(ArtifactDrafter):
             else:
                 g = self._go_on(target, g, steps[-1].tokens, block, i)
             steps.append(selector.choose(target.logits(g), i))
-        length = self._read_by(range(draft_len, self.count), target, h, tokens, block)
-        return DraftProposals.joined(steps).answers(length >= 0)
-
-    def _read_by(self, layers: range, target: TargetModel, h: Tensor, tokens: Tensor, block: Block) -> Tensor:
-        """Let ``layers`` read tokens [1, T] and as many of h [1, T or more, H], the input of the first one. Close the block."""
-        for index in layers:
-            h = self._carried(index, self._run(target, index, h[:, : tokens.shape[1]], tokens, block, drafts=False), block)
-        return self.close(block)
+        return DraftProposals.joined(steps).answers(self.close(block) >= 0)
 
     def _weights_of(self, index: int) -> MtpLayer:
         return self.weights.layers[index]  # type: ignore[return-value]  # a ModuleList forgets what it holds
@@ -263,7 +259,9 @@ def plan_mtp(
     if tap is None:
         tap, options = -1, replace(options, tap_layers=(*options.tap_layers, -1))
     longest = min(options.draft_len, max(options.verify_len - 1, 1)) + 1
-    blocks = (*(length for length in options.verify_lens if 2 <= length < longest), longest)
+    # Each layer reads every pair when it proposes, so no block is too short for one of them.
+    count = min(longest - 1, family.layers(config))
+    blocks = (*(length for length in options.verify_lens if count < length < longest), longest)
     return MtpPlan(config, blocks, vocabulary, tap, otherwise), options
 
 

@@ -52,13 +52,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
 """With layers whose last one goes on, and with more than propose; inkling's have windows and convolutions."""
 
 
+def blocks_of(family: str) -> tuple[int, ...]:
+    """Return blocks in which each layer proposes."""
+    return (4,) if family == "inkling_text" else (3, 4)
+
+
 def program(model: Any, weights: MtpWeights) -> EagerProgram:
     """The methods over memory that was never written."""
     cache = build_cache(model.config, OPTIONS)
     for name, buffer in cache.named_buffers():
         if name != "operations":  # a count that the core goes by from the start
             buffer.fill_(float("nan") if buffer.is_floating_point() else -(2**40))
-    return EagerProgram(model, cache, OPTIONS, MtpPlan(model.config, (3, 4)).build(weights, cache, model.lm_head))
+    return EagerProgram(
+        model, cache, OPTIONS, MtpPlan(model.config, blocks_of(model.config.model_type)).build(weights, cache, model.lm_head)
+    )
 
 
 @pytest.fixture(scope="module", params=[*FAMILIES])
@@ -72,7 +79,7 @@ def reference_and_session(request: pytest.FixtureRequest) -> tuple[MtpReference,
         vocab_size=model.config.vocab_size,
         eos_ids=[],
         options=OPTIONS,
-        drafter=DrafterDescription(kind="mtp", taps=(-1,), blocks=(3, 4), samples=True),
+        drafter=DrafterDescription(kind="mtp", taps=(-1,), blocks=blocks_of(request.param), samples=True),
         identity=f"tiny {request.param}",
     )
     return MtpReference(model, weights), Session.over(program(adapted, drafter), description)
@@ -538,7 +545,7 @@ def test_a_checkpoint_gets_the_drafter_that_it_has(tmp_path: Path, family: str) 
     plan, options = planned(tmp_path)
     assert plan is not None
     assert options == dataclasses.replace(AUTO, mtp=True, tap_layers=(-1,), shorter_verify_lens=(2, 3))
-    assert plan.description.blocks == (2, 3, 4)
+    assert plan.description.blocks == (2, 3, 4)[{"bailing_hybrid": 1, "inkling_text": 2}.get(family, 0) :]
     assert plan.otherwise == dataclasses.replace(AUTO, mtp=False)
     for change in ({"verify_len": 1}, {"format": "onnx"}):
         none, left = planned(tmp_path, **change)
@@ -551,7 +558,7 @@ def test_inkling_proposes_no_more_than_its_layers(tmp_path: Path) -> None:
     plan, options = planned(tmp_path, draft_len=4)
     assert options.draft_len == 2
     assert plan is not None
-    assert plan.description.blocks == (2, 3)
+    assert plan.description.blocks == (3,)
 
 
 @pytest.mark.parametrize("family", ["qwen3_5_text", "bailing_hybrid", "llama"])
