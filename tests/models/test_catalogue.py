@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ TINY = Shape(
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The package with one program, unpacked where a test lets Python find it."""
-    made, kind = tmp_path_factory.mktemp("catalogue"), f"programs-of-{tmp_path_factory.getbasetemp().name}"
+    made, kind = tmp_path_factory.mktemp("catalogue"), f"programs-of-{tmp_path_factory.getbasetemp().name}-{os.getpid()}"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(programs, "KIND", kind)
         patched.setattr(pte, "find_program", find_program)
@@ -71,7 +72,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def installed(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the installed package, which a test may spoil."""
-    monkeypatch.setattr(programs, "KIND", f"programs-of-{tmp_path.name}")  # nothing else is kept
+    monkeypatch.setattr(programs, "KIND", f"programs-of-{tmp_path.name}-{os.getpid()}")  # nothing else is kept
     with ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path / "site")

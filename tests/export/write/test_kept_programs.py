@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -45,7 +46,7 @@ HYBRID = {
 @pytest.fixture
 def kept_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Keep programs, in a folder of the test's own, which the user's cache has for the time."""
-    monkeypatch.setattr(programs, "KIND", f"programs-of-{tmp_path.name}")
+    monkeypatch.setattr(programs, "KIND", f"programs-of-{tmp_path.name}-{os.getpid()}")
     monkeypatch.setattr(pte, "find_program", find_program)
     monkeypatch.setattr(pte, "keep_program", keep_program)
     folder = cache_folder(programs.KIND)
