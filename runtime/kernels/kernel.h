@@ -97,8 +97,8 @@ void call_with_values(
   );
 }
 
-// ExecuTorch's own wrapper would read behind the values of a call that has too few, end the process at one of another
-// kind, and take no list of outputs.
+// Calls a kernel once its values are checked. ExecuTorch's own wrapper checks neither their number nor their kinds, and
+// takes no list of outputs.
 template <typename Kernel>
 void call(KernelRuntimeContext& context, executorch::runtime::Span<executorch::runtime::EValue*> values) {
   if (takes(Kernel::func_ptr(), values)) return call_with_values<Kernel>(context, values, Kernel::func_ptr());

@@ -40,9 +40,9 @@ constexpr int panels_at_once(int code) { return code < 8 ? 2 : 4; }
 constexpr int panels_at_once(int) { return 1; }
 #endif
 
-// How many bytes ahead weights are fetched that are read at so many places: processors fetch what follows by
-// themselves, but not beyond a page, and not soon enough. On the same processor products at one place take 0.85 of the
-// time with 4,096 that they take with 1,024; with 16,384 most of the gain is gone.
+// How many bytes ahead weights are fetched, by the number of places at which they are read. Processors fetch by
+// themselves what follows, but not beyond a page, and not soon enough. On the same processor, products at one place
+// take 0.85 of the time with 4,096 that they take with 1,024; with 16,384 most of the gain is gone.
 #if defined(__x86_64__)
 constexpr int64_t ahead(int places) { return 4096 - 1024 * (places - 1); }
 #else

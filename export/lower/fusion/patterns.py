@@ -295,10 +295,8 @@ def join_linears(program: ExportedProgram) -> None:
             together.setdefault((x, integer), []).append(node)
     for (x, integer), nodes in together.items():
         if len(nodes) > 1:
-            weights, rows = (
-                [part for node in nodes for part in node.args[1 : 1 + PARTS]],
-                [node.args[1 + PARTS] for node in nodes],
-            )
+            weights = [part for node in nodes for part in node.args[1 : 1 + PARTS]]
+            rows = [node.args[1 + PARTS] for node in nodes]
             joined = insert(program, nodes[0], ops.block_linears.default, (x, weights, rows, integer))
             for index, node in enumerate(nodes):
                 replace(program, node, operator.getitem, (joined, index))

@@ -32,6 +32,11 @@ void learn(double& known, double seconds) {
   known += (seconds < known ? 0.5 : 0.1) * (std::min(seconds, 2 * known) - known);
 }
 
+// What a proposal for a block of `length` takes, if each draft token takes what those of a known one do.
+double for_length(const std::pair<const size_t, double>& known, size_t length) {
+  return known.second * static_cast<double>(length - 1) / static_cast<double>(known.first - 1);
+}
+
 }  // namespace
 
 void DraftLengthController::begin(const RoundCosts& costs, bool is_cheap) {
@@ -108,7 +113,7 @@ double DraftLengthController::proposing(size_t length) const {
   const auto longer = drafting_.upper_bound(length);
   if (longer != drafting_.begin()) return std::prev(longer)->second;
   // A drafter that feeds its tokens back takes as much for each; how much less another takes is seen at the first one.
-  return longer->second * static_cast<double>(length - 1) / static_cast<double>(longer->first - 1);
+  return for_length(*longer, length);
 }
 
 void DraftLengthController::learn_drafting(size_t length, double seconds) {
@@ -119,12 +124,9 @@ void DraftLengthController::learn_drafting(size_t length, double seconds) {
     return;
   }
   const auto longer = drafting_.upper_bound(length);
-  if (longer != drafting_.begin() && std::prev(longer)->first > 1) {
-    // The first proposal of a length is slow. It takes no more for each token than a shorter one.
-    const auto& [shorter, taken] = *std::prev(longer);
-    const double most = taken * static_cast<double>(length - 1) / static_cast<double>(shorter - 1);
-    if (!drafting_.contains(length)) seconds = std::min(seconds, most);
-  }
+  // The first proposal of a length is slow. It takes no more for each token than a shorter one.
+  if (!drafting_.contains(length) && longer != drafting_.begin() && std::prev(longer)->first > 1)
+    seconds = std::min(seconds, for_length(*std::prev(longer), length));
   const auto [known, is_first] = drafting_.try_emplace(length, seconds);
   if (!is_first) learn(known->second, seconds);
 }
